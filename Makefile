@@ -1,0 +1,72 @@
+# `make` alone teaches. Every version comes from requirements.lock, everything is installed into .venv.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint lock clean
+
+PYTHON := .venv/bin/python
+UV := .venv/bin/uv
+# Only recipes that run the project get this: venv.sh must see the machine's own python3.
+IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := true
+# The largest wheels take minutes on a slow line; uv gives up after 30 silent seconds otherwise.
+export UV_HTTP_TIMEOUT ?= 300
+
+help:
+	@echo "Patchwork needs Python 3.11+, git and make, on Linux. Whichever of these runs first installs the"
+	@echo "rest into .venv (6 GB, the versions of requirements.lock); the others reuse it."
+	@echo
+	@echo "  make demo     run everything end to end, small, on this machine, and sum up what came out"
+	@echo "                (stopped half-way? run it again: it goes on where it was)"
+	@echo "  make test     lint, then all tests; a Chromium is installed for the browser tests if you are root"
+	@echo "  make lint     ruff and snakefmt, changing nothing"
+	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
+	@echo "                make lock UPGRADE=1 takes the newest ones"
+	@echo "  make clean    remove .venv and caches, never results"
+
+# The stamp comes last, so an interrupted install is taken up again; sync also removes what left the lock.
+# Two packages are published as source only: the constraints make their build tools come from the lock too.
+.venv/.installed: requirements.lock pyproject.toml workflow/setup/venv.sh
+	@sh workflow/setup/venv.sh
+	@echo "setup: installing requirements.lock into .venv"
+	@$(UV) pip sync -q --python $(PYTHON) --require-hashes --build-constraints requirements.lock \
+		requirements.lock
+	@$(UV) pip install -q --python $(PYTHON) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# flock stands in for Snakemake's own lock, which outlives a killed run and would refuse the next one.
+demo: .venv/.installed
+	@echo "demo: running the workflow"
+	@mkdir -p results
+	@$(IN_VENV) flock --nonblock --close --conflict-exit-code 75 results/.demo.lock \
+		snakemake demo --profile workflow/profiles/local --rerun-incomplete --nolock || { status=$$?; \
+		[ $$status -ne 75 ] || echo "demo: another one is running in this folder; wait for it or stop it"; \
+		exit $$status; }
+	@$(IN_VENV) python -m pipeline summary --scale demo
+
+test: .venv/.installed lint
+	@sh workflow/setup/chromium.sh
+	@echo "test: running pytest"
+	@$(IN_VENV) python -m pytest
+
+lint: .venv/.installed
+	@$(IN_VENV) ruff check -q .
+	@$(IN_VENV) ruff format --check -q .
+	@[ ! -e Snakefile ] || message=$$($(IN_VENV) snakefmt --check Snakefile workflow 2>&1) || \
+		{ echo "$$message"; echo "lint: .venv/bin/snakefmt Snakefile workflow puts this right"; exit 1; }
+	@echo "lint: clean"
+
+lock:
+	@sh workflow/setup/venv.sh
+	@echo "lock: resolving pyproject.toml"
+	@$(UV) pip compile pyproject.toml --extra dev --universal --generate-hashes --python-version 3.11 \
+		--no-annotate --no-header $(if $(UPGRADE),--upgrade) -q -o requirements.lock
+	@! grep -nE '://|^-' requirements.lock || \
+		{ echo "lock: found the addresses above, expected versions and hashes alone; do not commit this"; exit 1; }
+
+clean:
+	@rm -rf .venv .snakemake .pytest_cache .ruff_cache *.egg-info
+	@find . -name __pycache__ -type d -not -path './results/*' -prune -exec rm -rf {} +
+	@echo "clean: removed .venv and caches; results/ is left as it is"

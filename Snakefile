@@ -1,0 +1,36 @@
+# Patchwork: from configs to tables. Which runs and tables there are, configs/study and configs/scale say.
+#   results/{scale}/data/{data}/manifest.json        a verified data set
+#   results/{scale}/runs/{run}/train.json            a trained run; evals/{group}.json its evaluations
+#   results/{scale}/tables/{rows}/{table}.json       a filled table; {rows} is headline (the demo) or all
+#   results/{scale}/report/{rows}.html               the report
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    demo,
+
+
+rule all:
+    default_target: True
+    input:
+        f"results/{SCALE}/report/all.html",
+        f"results/{SCALE}/tracking/all.json",
+
+
+rule demo:
+    input:
+        "results/demo/report/headline.html",
+        "results/demo/tracking/headline.json",
+
+
+include: "workflow/rules/targets.smk"

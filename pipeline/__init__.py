@@ -1,0 +1,1 @@
+"""Patchwork: position information in transformers, from configs to tables."""

@@ -1,0 +1,186 @@
+"""`python -m pipeline <verb>`: what the rules call, and what people call by hand.
+
+User mistakes end in one message and exit code 1; a run that was asked to stop exits with 75, which means "continue me".
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.errors import PatchworkError
+
+SCALE = "demo"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = build_parser().parse_args(arguments)
+    level = logging.INFO if int(os.environ.get("RANK", 0)) == 0 else logging.ERROR
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        return options.verb(options, arguments) or 0
+    except PatchworkError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues", file=sys.stderr)
+        return 75
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Patchwork, one step at a time. Snakemake calls these verbs in the right order; "
+        "by hand, the order is prepare, train, evaluate, table, claims, report.",
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def add(name: str, verb: Callable, help: str, *names: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=help, description=help)
+        sub.set_defaults(verb=verb)
+        sub.add_argument("--scale", default=SCALE, help="a file of configs/scale (default: %(default)s)")
+        for option in names:
+            sub.add_argument(f"--{option}", required=True)
+        return sub
+
+    add("check", check, "read and validate every config, and say what would run")
+    add("prepare", prepare, "verify a data set and write its manifest", "data")
+    train_parser = add("train", train, "train one run, or continue it")
+    which = train_parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run", help="name of a run; `check` lists them")
+    which.add_argument("--config", type=Path, help="a config.resolved.yaml: enough to train that run again")
+    add("evaluate", evaluate, "compute a group of evaluations of a finished run", "run", "group")
+    for name, verb, text in (
+        ("table", table, "fill a table from metrics files"),
+        ("claims", claims, "judge a study's claims"),
+        ("report", report, "write the report page"),
+        ("summary", summary, "print what came out"),
+    ):
+        sub = add(name, verb, text, *{"table": ["table"], "claims": ["study"]}.get(name, []))
+        sub.add_argument("--rows", choices=["headline", "all"], default="all" if name != "summary" else "headline")
+    add("track", track, "mirror every finished run and evaluation into MLflow")
+    return parser
+
+
+def check(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.study.graph import load_graph
+
+    graph = load_graph(options.scale)
+    for name, run in graph.runs.items():
+        print(f"{name:60} {run['label']}")
+    print(f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale {graph.scale}")
+
+
+def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse
+    from pipeline.data.prepare import prepare as prepare_data
+    from pipeline.data.sources import DataConfig
+    from pipeline.engine.folders import RunFolder
+    from pipeline.site import data_folder, load_site
+    from pipeline.study.graph import load_graph
+
+    graph, site = load_graph(options.scale), load_site()
+    content = graph.run_with_data(options.data)["config"]["data"]
+    data = parse(DataConfig, Layers((options.data, content)))
+    manifest = RunFolder(graph.results, "").manifest(data.name)
+    found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
+    print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images are sound")
+
+
+def train(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.launch import is_launcher, run_processes
+    from pipeline.site import load_site
+
+    site = load_site()
+    if is_launcher(site.processes):
+        return run_processes(site.processes, arguments)
+
+    from pipeline.config import Layers, read_yaml
+    from pipeline.engine.folders import RunFolder
+    from pipeline.engine.run import parse_run
+    from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
+    from pipeline.engine.train import train_run
+    from pipeline.study.graph import RESULTS, load_graph
+
+    if options.config:
+        source, content = str(options.config), read_yaml(options.config)
+    else:
+        source, content = options.run, load_graph(options.scale).find("runs", options.run)["config"]
+    run = parse_run(Layers((source, content)))
+    try:
+        train_run(run, RunFolder(RESULTS / options.scale, run.name), site, StopRequest().listen())
+    except Requeue as request:
+        print(f"{request}; the same command continues", file=sys.stderr)
+        return CONTINUE_ME
+    return 0
+
+
+def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse
+    from pipeline.engine.folders import RunFolder
+    from pipeline.engine.run import parse_run
+    from pipeline.evals.base import EVALS
+    from pipeline.evals.evaluate import evaluate_run
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+
+    graph = load_graph(options.scale)
+    entry = graph.find("runs", options.run)
+    run = parse_run(Layers((options.run, entry["config"])))
+    keys = entry["groups"].get(options.group, [])
+    configs = {key: graph.evals[key] for key in keys}
+    evals = {key: parse(EVALS.get(cfg["name"]).Config, Layers((key, cfg))) for key, cfg in configs.items()}
+    evaluate_run(run, options.group, evals, RunFolder(graph.results, run.name), load_site())
+
+
+def table(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.files import write_json, write_text
+    from pipeline.study import draw
+    from pipeline.study.graph import load_graph
+    from pipeline.study.tables import fill_table, table_path
+
+    graph = load_graph(options.scale)
+    filled = fill_table(graph, options.table, options.rows)
+    path = table_path(graph, options.table, options.rows)
+    for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
+        write_text(path.with_name(options.table + suffix), drawing(filled))
+    write_json(path, filled)
+
+
+def claims(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.files import write_json
+    from pipeline.study.graph import load_graph
+    from pipeline.study.tables import claims_path, judge_study
+
+    graph = load_graph(options.scale)
+    write_json(claims_path(graph, options.study, options.rows), judge_study(graph, options.study, options.rows))
+
+
+def report(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.study.collect import collect
+    from pipeline.study.graph import load_graph
+    from pipeline.study.report import write_report
+
+    graph = load_graph(options.scale)
+    path = graph.results / "report" / f"{options.rows}.html"
+    print(write_report(*collect(graph, options.rows), path, f"Patchwork, scale {graph.scale}", graph.scale))
+
+
+def track(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+    from pipeline.track import mirror
+
+    print(json.dumps(mirror(load_graph(options.scale), load_site())))
+
+
+def summary(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.study.graph import load_graph
+    from pipeline.study.summary import summarise
+
+    print(summarise(load_graph(options.scale), options.rows))

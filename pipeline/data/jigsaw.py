@@ -1,0 +1,73 @@
+"""Block-wise random jigsaw shuffle (MJP Alg. 1): choose blocks of patches, permute the chosen ones among themselves.
+
+The block generator follows the released code: at most int(N * ratio) patches are chosen, often fewer, because a
+block that does not fit ends the draw. The realised ratio is therefore logged by whoever draws. Two differences:
+every draw comes from one seeded generator (the released blocks used an unseeded one), and ratio 0 chooses nothing
+(the released code then falls back to 0.1). `exact` tops the blocks up to exactly int(N * ratio) patches.
+"""
+
+import math
+import random
+
+import torch
+from torch import Tensor
+
+from pipeline.models.position import Grid
+
+MIN_BLOCK, MAX_BLOCK = 8, 75  # patches; the released values
+ASPECT = 0.3
+TRIES = 10
+
+
+def block_mask(grid: Grid, ratio: float, rng: random.Random, exact: bool = False) -> Tensor:
+    """(N,) bool: the patches chosen for shuffling."""
+    chosen = torch.zeros(grid, dtype=torch.bool)
+    target = int(grid.size * ratio)
+    count = 0
+    while count < target:
+        added = _add_block(chosen, min(target - count, MAX_BLOCK), grid, rng)
+        if added == 0:
+            break
+        count += added
+    chosen = chosen.flatten()
+    if exact and count < target:
+        free = (~chosen).nonzero().flatten().tolist()
+        chosen[rng.sample(free, target - count)] = True
+    return chosen
+
+
+def _add_block(chosen: Tensor, room: int, grid: Grid, rng: random.Random) -> int:
+    """Mark one rectangle with 1 to `room` new patches; 0 if ten tries found none."""
+    for _ in range(TRIES):
+        # With room < MIN_BLOCK the bounds are reversed, as released: the area is then drawn from [room, MIN_BLOCK].
+        area = rng.uniform(MIN_BLOCK, room)
+        aspect = math.exp(rng.uniform(math.log(ASPECT), math.log(1 / ASPECT)))
+        rows, cols = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if rows >= grid.rows or cols >= grid.cols:
+            continue
+        top, left = rng.randint(0, grid.rows - rows), rng.randint(0, grid.cols - cols)
+        block = chosen[top : top + rows, left : left + cols]
+        new = block.numel() - int(block.sum())
+        if 0 < new <= room:
+            block[:] = True
+            return new
+    return 0
+
+
+def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
+    """(N,) for each slot, the patch that is put there: chosen patches permuted uniformly, others in place."""
+    order = torch.arange(len(chosen))
+    slots = chosen.nonzero().flatten().tolist()
+    order[slots] = torch.tensor(rng.sample(slots, len(slots)), dtype=torch.long)
+    return order
+
+
+def shuffle_patches(images: Tensor, order: Tensor, grid: Grid) -> Tensor:
+    """Move whole patches of pixels: images (B, C, H, W), order (B or 1, N) -> (B, C, H, W)."""
+    b, c, h, w = images.shape
+    patch_h, patch_w = h // grid.rows, w // grid.cols
+    patches = images.reshape(b, c, grid.rows, patch_h, grid.cols, patch_w).permute(0, 2, 4, 1, 3, 5)
+    patches = patches.reshape(b, grid.size, -1)
+    index = order.unsqueeze(-1).expand(b, -1, patches.shape[-1])
+    moved = patches.gather(1, index).reshape(b, grid.rows, grid.cols, c, patch_h, patch_w)
+    return moved.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h, w)

@@ -1,0 +1,92 @@
+"""Feeding the loop: an order that is a function of the seed, micro-batches that do not depend on who computes them.
+
+Epoch e visits a permutation drawn from (seed, e). Update s of the epoch takes the next `global_batch` entries, and
+micro-batch m of it every `num_micro`-th entry from the m-th on, so that repeated views of one image fall into different
+micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes micro-batches r, r + world, ...
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from pipeline.data.sources import ImageSet
+from pipeline.data.transforms import View, seed_everything
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
+
+Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
+
+
+class TrainViews(Dataset):
+    """Images seen through the training view, each drawn from its own seed."""
+
+    def __init__(self, images: ImageSet, view: View, seed: int) -> None:
+        self.images, self.view, self.seed = images, view, seed
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+        epoch, position, index = key
+        seed_everything(self.seed, epoch, position)
+        return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
+
+
+class EvalViews(Dataset):
+    """Images seen through the validation view, in order."""
+
+    def __init__(self, images: ImageSet, view: View, indices: range) -> None:
+        self.images, self.view, self.indices = images, view, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        index = self.indices[item]
+        return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
+
+
+class MicroBatches:
+    """The keys of one rank's micro-batches from a given update on, to the end of the run."""
+
+    def __init__(self, run: "RunConfig", start: int, rank: int, world_size: int) -> None:
+        self.run, self.start, self.rank, self.world_size = run, start, rank, world_size
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        optim, per_epoch = self.run.optim, self.run.steps_per_epoch
+        first_epoch, first_step = divmod(self.start, per_epoch)
+        for epoch in range(first_epoch, optim.epochs):
+            order = epoch_order(self.run, epoch)
+            for step in range(first_step if epoch == first_epoch else 0, per_epoch):
+                begin = step * optim.global_batch
+                for micro in range(self.rank, optim.num_micro, self.world_size):
+                    positions = range(begin + micro, begin + optim.global_batch, optim.num_micro)
+                    yield [(epoch, position, order[position]) for position in positions]
+
+
+def epoch_order(run: "RunConfig", epoch: int) -> list[int]:
+    """Image indices in the order of one epoch, each `repeats` times in a row, cut to the size of the set."""
+    generator = torch.Generator().manual_seed(seed_everything(run.seed, epoch))
+    order = torch.randperm(run.data.num_train, generator=generator)
+    return order.repeat_interleave(run.data.augment.repeats)[: run.data.num_train].tolist()
+
+
+def train_loader(
+    run: "RunConfig", images: ImageSet, view: View, start: int, rank: int, world_size: int, workers: int
+) -> DataLoader:
+    """uint8 images (micro_batch, C, H, W) and labels of this rank, from update `start` on."""
+    return DataLoader(
+        TrainViews(images, view, run.seed),
+        batch_sampler=MicroBatches(run, start, rank, world_size),
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        prefetch_factor=4 if workers else None,
+    )
+
+
+def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size: int, workers: int) -> DataLoader:
+    """uint8 images and labels of this rank's share, in order."""
+    indices = range(rank, len(images), world_size)
+    pin = torch.cuda.is_available()
+    return DataLoader(EvalViews(images, view, indices), batch_size=batch, num_workers=workers, pin_memory=pin)

@@ -1,0 +1,184 @@
+"""Which data sets there are, what a config says about one, and how a split of it is opened.
+
+Every set is read in the layout in which it is published. `prepare` verifies a set once and lists its files;
+opening a split afterwards reads that list and does not walk a million files again.
+"""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config import Strict, nearest
+from pipeline.data import cifar, fashion, tiny_imagenet
+from pipeline.data.imagenet import read_imagenet
+from pipeline.data.images import FileImages, ImageSet, Split, shortened
+from pipeline.data.transforms import Augment
+from pipeline.errors import DataError
+
+SplitName = Literal["train", "val"]
+MODES = {1: "L", 3: "RGB"}
+MAX_PROBLEMS = 20
+LIST_HEADER = ["path", "label"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set: how it is read, what its folder holds, where people get it."""
+
+    read: Callable[[Path, str], Split]
+    layout: str
+    obtained: str
+    # Side of every image as published; None where it varies.
+    side: int | None = None
+    # Images are files, which `prepare` lists.
+    has_files: bool = False
+
+
+SOURCES = {
+    "fashion_mnist": Source(
+        read=fashion.read_fashion_mnist,
+        layout="{train,t10k}-images-idx3-ubyte.gz and {train,t10k}-labels-idx1-ubyte.gz",
+        obtained="https://github.com/zalandoresearch/fashion-mnist (a subset is part of this project)",
+        side=fashion.SIDE,
+    ),
+    "imagenet": Source(
+        read=read_imagenet,
+        layout="train/<wnid>/*.JPEG; val/<wnid>/*.JPEG, or val/ILSVRC2012_val_*.JPEG with the devkit's "
+        "meta.mat and ILSVRC2012_validation_ground_truth.txt",
+        obtained="https://image-net.org/download.php (account needed): ILSVRC2012_img_train.tar (one tar "
+        "per class in it), ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz",
+        has_files=True,
+    ),
+    "tiny_imagenet": Source(
+        read=tiny_imagenet.read_tiny_imagenet,
+        layout="wnids.txt, train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt",
+        obtained="http://cs231n.stanford.edu/tiny-imagenet-200.zip; the folder is tiny-imagenet-200/ in it",
+        side=tiny_imagenet.SIDE,
+        has_files=True,
+    ),
+    "cifar10": Source(
+        read=cifar.read_cifar10,
+        layout="cifar-10-batches-bin/, cifar-10-batches-py/, or the tar.gz of either",
+        obtained="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        side=cifar.SIDE,
+    ),
+    "cifar100": Source(
+        read=cifar.read_cifar100,
+        layout="cifar-100-binary/, cifar-100-python/, or the tar.gz of either",
+        obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        side=cifar.SIDE,
+    ),
+}
+
+
+class DataConfig(Strict):
+    """A data set as a run sees it. The counts are what `prepare` insists on."""
+
+    # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    source: str
+    image_size: int = Field(gt=0)
+    channels: Literal[1, 3]
+    num_classes: int = Field(gt=0)
+    num_train: int = Field(gt=0)
+    num_val: int = Field(gt=0)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment = Augment()
+    # Evaluation resizes to image_size / eval_crop and crops the centre; 1.0 resizes only.
+    eval_crop: float = Field(default=0.875, gt=0, le=1)
+
+    @field_validator("source")
+    @classmethod
+    def _is_known(cls, source: str) -> str:
+        if source not in SOURCES:
+            raise ValueError(f"no such source; {nearest(source, SOURCES)}")
+        return source
+
+    @model_validator(mode="after")
+    def _one_statistic_per_channel(self) -> "DataConfig":
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(f"{key} has {len(values)} values, channels is {self.channels}; give one per channel")
+        if min(self.std) <= 0:
+            raise ValueError(f"std is {self.std}; pixels are divided by it, so each must be above 0")
+        return self
+
+    def count(self, split: SplitName) -> int:
+        """Number of images the split must have."""
+        return self.num_train if split == "train" else self.num_val
+
+
+def default_folder(cfg: DataConfig) -> Path | None:
+    """The folder of a set that is part of this project, else None."""
+    return Path(__file__).parent / "fashion_mnist" if cfg.source == "fashion_mnist" else None
+
+
+def open_split(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
+    """The images of a split; `index` is the folder with the lists of `prepare`, None looks for files."""
+    source = SOURCES[cfg.source]
+    if not folder.is_dir():
+        raise data_error(cfg, folder, [f"found no folder {folder}"])
+    if index is not None and source.has_files:
+        found = Split(_read_list(folder, index / f"{split}.csv"))
+    else:
+        found = source.read(folder, split)
+    problems = found.problems + count_problems(cfg, split, found)
+    if problems:
+        raise data_error(cfg, folder, problems)
+    found.images.mode = MODES[cfg.channels]
+    found.images.preload()
+    return found.images
+
+
+def _read_list(folder: Path, path: Path) -> FileImages:
+    """The images that a list of `prepare` names."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        files, labels = [name for name, _ in rows], [int(label) for _, label in rows]
+        if header != LIST_HEADER:
+            raise ValueError(f"header {header}")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `prepare` again"
+        ) from None
+    return FileImages(folder, files, labels)
+
+
+def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]:
+    """How the numbers of images and classes differ from those of the config."""
+    labels = found.images.labels
+    # A split that could not be read has said so already.
+    if found.problems and not labels:
+        return []
+    problems = []
+    if len(labels) != cfg.count(split):
+        problems.append(f"{split}: found {len(labels)} images, expected {cfg.count(split)}")
+    present = set(labels)
+    if len(present) != cfg.num_classes:
+        problems.append(f"{split}: found images of {len(present)} classes, expected {cfg.num_classes}")
+    outside = sorted(label for label in present if not 0 <= label < cfg.num_classes)
+    if outside:
+        problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {cfg.num_classes - 1}")
+    return problems
+
+
+def data_error(cfg: DataConfig, folder: Path, problems: list[str]) -> DataError:
+    """One error for all problems of a set: what was found, what is expected, where it is obtained."""
+    source = SOURCES[cfg.source]
+    lines = [f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}"]
+    lines += [f"  - {problem}" for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"  - and {len(problems) - MAX_PROBLEMS} more")
+    lines += [
+        f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes",
+        f"in the published layout: {source.layout}",
+        f"obtained from: {source.obtained}",
+        f"what to do: mend or download the set, or set its folder under `data: {cfg.name}:` in the site file",
+    ]
+    return DataError("\n".join(lines))

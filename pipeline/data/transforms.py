@@ -1,0 +1,157 @@
+"""Views of an image: timm's transforms for training and validation, and mixing on whole batches.
+
+Every random choice is a function of (seed, epoch, position in the epoch) or (seed, step, micro-batch): the view of a
+picture does not depend on the number of processes, of loader workers, or on where a run was interrupted.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipeline.config import Strict
+
+if TYPE_CHECKING:
+    from pipeline.data.sources import DataConfig
+
+View = Callable[..., np.ndarray]
+
+
+class Augment(Strict):
+    """The training view. Mixing needs an even micro-batch."""
+
+    crop: Literal["resized", "padded", "none"] = "resized"
+    scale: tuple[float, float] = Field((0.08, 1.0), description="area range of a resized crop")
+    padding: int = Field(4, ge=0, description="pixels around the image before a padded crop")
+    hflip: float = Field(0.5, ge=0, le=1)
+    rand_augment: str | None = Field(None, description="timm's name, such as rand-m9-mstd0.5-inc1")
+    color_jitter: float | None = Field(None, ge=0)
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    erasing: float = Field(0.0, ge=0, le=1)
+    mixup: float = Field(0.0, ge=0, description="alpha of the beta distribution; 0 switches it off")
+    cutmix: float = Field(0.0, ge=0)
+    mix_prob: float = Field(1.0, ge=0, le=1)
+    mix_switch_prob: float = Field(0.5, ge=0, le=1)
+    repeats: int = Field(1, ge=1, description="repeated augmentation: views of one image in an epoch")
+
+
+def seed_everything(*key: int) -> int:
+    """Seed python, numpy and torch (with a GPU, where one is in use) from a tuple of integers; returns the seed."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little") >> 1
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    # torch.manual_seed takes 0.25 ms, too long for every image; these two are what it does here.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
+    return seed
+
+
+def train_view(data: "DataConfig", augment: Augment) -> View:
+    """PIL image -> uint8 array (C, H, W)."""
+    from timm.data import create_transform
+    from torchvision import transforms as T
+
+    size = data.image_size
+    if augment.crop == "resized":
+        return create_transform(
+            size,
+            is_training=True,
+            use_prefetcher=True,
+            scale=augment.scale,
+            hflip=augment.hflip,
+            color_jitter=augment.color_jitter,
+            auto_augment=augment.rand_augment,
+            interpolation=augment.interpolation,
+            mean=data.mean,
+            std=data.std,
+        )
+    # timm has no padded crop; DeiT's small-image recipe swaps it in for the resized one.
+    steps = [T.Resize((size, size), _interpolation(augment.interpolation))]
+    if augment.crop == "padded":
+        steps.append(T.RandomCrop(size, padding=augment.padding))
+    steps.append(T.RandomHorizontalFlip(augment.hflip))
+    return T.Compose([*steps, *_colour_steps(data, augment), _to_array()])
+
+
+def eval_view(data: "DataConfig", crop: float) -> View:
+    """PIL image -> uint8 array (C, H, W): resize to size / crop and centre crop; crop 1.0 resizes both sides."""
+    from timm.data import create_transform
+
+    return create_transform(
+        data.image_size,
+        use_prefetcher=True,
+        crop_pct=crop,
+        crop_mode="squash" if crop == 1.0 else "center",
+        interpolation=data.augment.interpolation,
+        mean=data.mean,
+        std=data.std,
+    )
+
+
+def _interpolation(name: str) -> object:
+    from timm.data.transforms import str_to_interp_mode
+
+    return str_to_interp_mode(name)
+
+
+def _to_array() -> View:
+    from timm.data.transforms import ToNumpy
+
+    return ToNumpy()
+
+
+def _colour_steps(data: "DataConfig", augment: Augment) -> list[View]:
+    from timm.data.auto_augment import rand_augment_transform
+    from torchvision import transforms as T
+
+    if augment.rand_augment:
+        fill = {"img_mean": tuple(round(255 * value) for value in data.mean)}
+        return [rand_augment_transform(augment.rand_augment, fill)]
+    return [T.ColorJitter(*[augment.color_jitter] * 3)] if augment.color_jitter else []
+
+
+class BatchTransform:
+    """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
+
+    def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
+        from timm.data import Mixup
+        from timm.data.random_erasing import RandomErasing
+
+        augment = data.augment
+        self.device = device
+        self.num_classes = data.num_classes
+        self.smoothing = smoothing
+        self.mean, self.std = (torch.tensor(v, device=device).mul(255).view(-1, 1, 1) for v in (data.mean, data.std))
+        self.erase = RandomErasing(augment.erasing, mode="pixel", device=str(device)) if augment.erasing else None
+        self.mix = None
+        if augment.mixup or augment.cutmix:
+            self.mix = Mixup(
+                augment.mixup,
+                augment.cutmix,
+                prob=augment.mix_prob,
+                switch_prob=augment.mix_switch_prob,
+                label_smoothing=smoothing,
+                num_classes=data.num_classes,
+            )
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> float on the device."""
+        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 images and class indices -> float images and soft targets (B, classes)."""
+        from timm.data.mixup import mixup_target
+
+        images, labels = self.normalise(images), labels.to(self.device, non_blocking=True)
+        if self.erase:
+            images = self.erase(images)
+        if self.mix:
+            return self.mix(images, labels)
+        return images, mixup_target(labels, self.num_classes, smoothing=self.smoothing)

@@ -1,0 +1,60 @@
+"""Checkpoints for exact resume: atomic, checked, and never alone.
+
+A checkpoint is `step-<step>-<digest>.pt`; the digest of its bytes is in its name, so writing it is one rename and a
+damaged file is recognised. The newest sound one is used; the one before it is kept for that case.
+
+There is no RNG state in a checkpoint: every random choice is seeded from (seed, step, micro-batch) or (seed, epoch,
+position), so the state of all generators is a function of the step.
+"""
+
+import hashlib
+import io
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.files import write_atomic
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")
+KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        content = buffer.getbuffer()
+        path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
+        write_atomic(path, lambda file: file.write(content))
+        for _, old in self._all()[:-KEPT]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def latest(self) -> dict[str, Any] | None:
+        """The state of the newest sound checkpoint, or None to start from the beginning."""
+        for step, path in reversed(self._all()):
+            content = path.read_bytes()
+            if _digest(content) == _NAME.fullmatch(path.name)[2]:
+                log.info("resuming at step %d from %s", step, path.name)
+                return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            log.warning("%s is damaged (its checksum differs): using the one before it", path)
+        return None
+
+    def _all(self) -> list[tuple[int, Path]]:
+        """(step, path), oldest first."""
+        found = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("step-*.pt")]
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

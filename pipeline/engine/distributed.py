@@ -1,0 +1,57 @@
+"""One process or many from the same code: rank, device, and the few collective operations the loop needs."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over processes."""
+        return self.sum(values) / self.size
+
+    def sum(self, values: Tensor) -> Tensor:
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is raised in any process; all must ask at the same step."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)))
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def join_world(device: str = "auto") -> World:
+    """Join the peers that RANK, WORLD_SIZE and MASTER_ADDR (torchrun's variables) describe; alone without them."""
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(chosen)
+    if size > 1:
+        dist.init_process_group("nccl" if has_gpu else "gloo")
+    return World(rank, size, chosen)
+
+
+def leave_world(world: World) -> None:
+    if world.size > 1:
+        dist.destroy_process_group()

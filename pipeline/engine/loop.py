@@ -1,0 +1,234 @@
+"""The training loop: one for every task and method, one process or many, interrupted anywhere.
+
+Read `Trainer.fit`; everything else prepares it or is called from it.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from pipeline.data.loader import eval_loader, train_loader
+from pipeline.data.sources import open_split
+from pipeline.data.transforms import BatchTransform, eval_view, seed_everything, train_view
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.distributed import World
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
+from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
+from pipeline.engine.run import RunConfig
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.validate import accuracy, mean_over_set
+from pipeline.errors import ConfigError, NumericsError
+from pipeline.methods.base import METHODS, Batch, Method, Output
+from pipeline.models.encoder import build_encoder, load_encoder
+from pipeline.site import Site
+
+log = logging.getLogger(__name__)
+
+
+def build_method(run: RunConfig) -> Method:
+    """The method around a fresh encoder; weights are a function of the seed."""
+    seed_everything(run.seed)
+    encoder = build_encoder(run.model, run.data.image_size, run.data.channels, run.data.num_classes)
+    return METHODS.get(run.method.name)(run.method, encoder)
+
+
+class Trainer:
+    """Everything one run needs, built once and restored from its last checkpoint."""
+
+    def __init__(
+        self, run: RunConfig, paths: RunFolder, data: Path, site: Site, world: World, stop: StopRequest
+    ) -> None:
+        self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
+        check_world(run, world.size)
+        self.method = build_method(run).to(world.device)
+        self.optimizer = build_optimizer(self.method, run.optim)
+        self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
+        self.ema = _moving_average(self.method, run.optim.ema_decay)
+        self.batch_transform = BatchTransform(run.data, run.optim.smoothing, world.device)
+        self.model = self._prepared_model()
+        self.meters = Meters(world)
+        self.checkpoints = Checkpoints(paths.state)
+        self.step, self.num_skips, self.best = 0, torch.zeros((), device=world.device), None
+        self._open_data(data)
+        if run.init:
+            load_encoder(self.method.encoder, RunFolder(paths.results, run.init).encoder)
+        self._restore()
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end; returns the last validation."""
+        run, micros = self.run, iter(self._loader())
+        stopwatch, saved_at = Stopwatch(), time.monotonic()
+        bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
+        while self.step < run.total_steps:
+            self.schedule.step_update(self.step)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.accumulate(micros, stopwatch)
+            norm = clip_gradients(self.method, run.optim)
+            skipped = step_if_finite(self.optimizer, loss, norm)
+            self.num_skips += skipped
+            if self.ema:
+                self.ema.update(self.method)
+            self.step += 1
+            bar.update()
+            self.meters.add(grad_norm=norm)
+            if self._is_due(run.optim.log_every):
+                self._log(stopwatch)
+            if self._is_due(run.optim.validate_every * run.steps_per_epoch):
+                self._validate()
+            if not self._can_pause():
+                continue
+            must_stop = self.world.any(self.stop.is_raised)
+            if must_stop or time.monotonic() - saved_at > self.site.checkpoint_s:
+                self._save()
+                saved_at = time.monotonic()
+            if must_stop:
+                raise Requeue(f"stopped on request after step {self.step} of {run.total_steps}")
+        self._save()
+        return self.last_validation
+
+    def accumulate(self, micros: Iterator[tuple[Tensor, Tensor]], stopwatch: Stopwatch) -> Tensor:
+        """Forward and backward over this process's share of the global batch; returns its mean loss."""
+        share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
+        total = torch.zeros((), device=self.world.device)
+        for micro in share:
+            since = time.perf_counter()
+            images, labels = next(micros)
+            stopwatch.wait(since)
+            with self._sync_gradients(micro == share[-1]):
+                out = self.forward(images, labels, micro)
+                (out.loss / len(share)).backward()
+            total += out.loss.detach() / len(share)
+            self.meters.add(loss=out.loss, **out.scalars)
+        return total
+
+    def forward(self, images: Tensor, labels: Tensor, micro: int) -> Output:
+        """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
+        seed = seed_everything(self.run.seed, self.step, micro, 1)
+        images, targets = self.batch_transform(images, labels)
+        batch = Batch(images, targets, torch.Generator().manual_seed(seed))
+        draw = self.method.draw(batch, self.step / self.run.total_steps)
+        with self._precision():
+            return self.model(images, targets, draw)
+
+    def _prepared_model(self) -> nn.Module:
+        model = self.method
+        if self.world.size > 1:
+            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+        return torch.compile(model) if self.site.compile else model
+
+    def _open_data(self, folder: Path) -> None:
+        data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
+        self.train_images = open_split(data, folder, "train", index)
+        val = open_split(data, folder, "val", index)
+        view = eval_view(data, data.eval_crop)
+        self.val_loader = eval_loader(val, view, 256, self.world.rank, self.world.size, self.site.workers)
+
+    def _loader(self) -> Any:
+        view = train_view(self.run.data, self.run.data.augment)
+        return train_loader(
+            self.run, self.train_images, view, self.step, self.world.rank, self.world.size, self.site.workers
+        )
+
+    def _precision(self) -> AbstractContextManager:
+        wanted = self.site.precision
+        if wanted == "bf16" or (wanted == "auto" and self.world.device.type == "cuda"):
+            return torch.autocast(self.world.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
+        return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
+
+    def _is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.run.total_steps
+
+    def _can_pause(self) -> bool:
+        # Several processes pause only where they meet anyway: no step waits for the others' flags, and the running
+        # means of all of them are empty, so that the main process's checkpoint is complete.
+        return self.world.size == 1 or self._is_due(self.run.optim.log_every)
+
+    def _log(self, stopwatch: Stopwatch) -> None:
+        means = self.meters.read()
+        num_skips = int(self.num_skips)
+        if self.world.is_main:
+            rate = self.optimizer.param_groups[-1]["lr"]
+            self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
+            speed = stopwatch.read(self.run.optim.global_batch * self.run.optim.log_every)
+            self.timing.append(step=self.step, **speed)
+        if num_skips > self.run.optim.max_skips:
+            raise NumericsError(
+                f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "
+                f"{self.run.optim.max_skips} are tolerated; lower optim.base_lr or set optim.clip_norm. "
+                f"Checkpoints are in {self.paths.state}"
+            )
+
+    def _validate(self) -> None:
+        method = self.ema.module if self.ema else self.method
+        with self._precision():
+            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, accuracy)
+        self.last_validation = found
+        self.best = max(found["top1"], self.best or 0.0)
+        if self.world.is_main:
+            self._append(**{f"val_{name}": value for name, value in found.items()})
+            log.info("epoch %g: top-1 %.2f %%", self.step / self.run.steps_per_epoch, found["top1"])
+
+    def _append(self, **values: float) -> None:
+        self.metrics.append(step=self.step, epoch=round(self.step / self.run.steps_per_epoch, 4), **values)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "run": self.run.name,
+            "step": self.step,
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema.state_dict() if self.ema else None,
+            "meters": self.meters.state_dict(),
+            "num_skips": self.num_skips,
+            "best": self.best,
+            "last_validation": self.last_validation,
+            "metrics_bytes": self.metrics.sync(),
+        }
+
+    def _save(self) -> None:
+        if self.world.is_main:
+            self.checkpoints.save(self.step, self._state())
+
+    def _restore(self) -> None:
+        state = self.checkpoints.latest() or {}
+        self.last_validation = state.get("last_validation", {})
+        if state:
+            self.step, self.best = state["step"], state["best"]
+            self.method.load_state_dict(state["method"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.meters.load_state_dict(state["meters"])
+            self.num_skips = state["num_skips"].to(self.world.device)
+            if self.ema:
+                self.ema.load_state_dict(state["ema"])
+        if self.world.is_main:
+            self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
+            self.timing = MetricsFile(self.paths.timing)
+
+
+def check_world(run: RunConfig, size: int) -> None:
+    """Refuse a number of processes that would change the global batch."""
+    if run.optim.num_micro % size:
+        fitting = [str(n) for n in range(1, run.optim.num_micro + 1) if run.optim.num_micro % n == 0]
+        raise ConfigError(
+            f"{run.name}: {size} processes cannot share a global batch of {run.optim.global_batch} in micro-batches of "
+            f"{run.optim.micro_batch}; use {', '.join(fitting)} processes, or change optim.micro_batch"
+        )
+
+
+def _moving_average(method: Method, decay: float | None) -> Any:
+    if decay is None:
+        return None
+    from timm.utils import ModelEmaV3
+
+    return ModelEmaV3(method, decay=decay)

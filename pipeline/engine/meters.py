@@ -1,0 +1,91 @@
+"""Metrics: sums on the device, read by the host only when a line is due, appended as JSON lines.
+
+`metrics.jsonl` is the truth about a run and holds nothing that depends on the machine's speed, so that an interrupted
+run ends with the same file as an uninterrupted one; times go to `timing.jsonl`. On resume the metrics file is cut
+back to what it was at the checkpoint: no point is missing, none is there twice.
+"""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.engine.distributed import World
+from pipeline.errors import CheckpointError
+
+
+class Meters:
+    """Running means of named scalars since the last line."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, **scalars: Tensor) -> None:
+        for name, value in scalars.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach().float()
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, float]:
+        """Means over micro-batches and processes; waits for the device."""
+        names = sorted(self.sums)
+        means = torch.stack([self.sums[name] / self.counts[name] for name in names])
+        self.sums, self.counts = {}, {}
+        return dict(zip(names, self.world.mean(means).tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": dict(self.sums), "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums = {name: value.to(self.world.device) for name, value in state["sums"].items()}
+        self.counts = dict(state["counts"])
+
+
+class MetricsFile:
+    """An append-only JSONL file that can be cut back to a checkpoint."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = path.stat().st_size if path.exists() else 0
+        if size < keep_bytes:
+            raise CheckpointError(
+                f"{path} has {size} bytes, the checkpoint was written when it had {keep_bytes}; "
+                "it was cut or replaced: restore it, or delete the run's state folder to start the run again"
+            )
+        self.file = path.open("ab")
+        self.file.truncate(keep_bytes)
+
+    def append(self, **values: Any) -> None:
+        values = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
+        self.file.write(json.dumps(values).encode() + b"\n")
+        self.file.flush()
+
+    def sync(self) -> int:
+        """Put every line on disk; returns the size to cut back to."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return self.path.stat().st_size
+
+
+class Stopwatch:
+    """Images per second and the share of time spent waiting for data, since the last reading."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.waited = 0.0
+
+    def wait(self, since: float) -> None:
+        self.waited += time.perf_counter() - since
+
+    def read(self, num_images: int) -> dict[str, float]:
+        elapsed = time.perf_counter() - self.start
+        values = {"images_per_s": num_images / elapsed, "data_wait": self.waited / elapsed}
+        self.__init__()
+        return {name: round(value, 4) for name, value in values.items()}

@@ -1,0 +1,124 @@
+"""AdamW with weight-decay groups and layer decay, cosine schedule with warm-up, gradient clipping, finite check.
+
+The non-finite guard runs on the device: AdamW's fused step skips itself where `found_inf` is 1, so no step waits for
+the host; the number of skips is read when metrics are due.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from pipeline.config import Strict
+from pipeline.methods.base import Method
+
+if TYPE_CHECKING:
+    from timm.scheduler import CosineLRScheduler
+
+
+class OptimConfig(Strict):
+    """The recipe. Only the global batch is a choice of scale; devices and accumulation are derived from it.
+
+    `micro_batch` images share one random draw (mixup, jigsaw, drop-path) and pass through the model together. It is
+    fixed by the recipe, not by the cluster, so that the numbers do not depend on the number of GPUs.
+    """
+
+    epochs: int = Field(ge=1)
+    global_batch: int = Field(ge=1)
+    micro_batch: int = Field(ge=1)
+    base_lr: float = Field(gt=0, description="learning rate at a global batch of `lr_batch`")
+    lr_batch: int = Field(512, ge=1)
+    min_lr: float = Field(1e-5, ge=0)
+    warmup_lr: float = Field(1e-6, ge=0)
+    warmup_epochs: float = Field(0, ge=0)
+    weight_decay: float = Field(0.05, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    layer_decay: float | None = Field(None, gt=0, le=1)
+    clip_norm: float | None = Field(None, gt=0)
+    clip_mode: Literal["global", "tensor"] = "global"
+    smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing")
+    ema_decay: float | None = Field(None, gt=0, lt=1, description="export this moving average of the weights")
+    max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
+    validate_every: int = Field(1, ge=1, description="epochs")
+    log_every: int = Field(50, ge=1, description="steps")
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> "OptimConfig":
+        if self.global_batch % self.micro_batch:
+            raise ValueError(
+                f"global_batch {self.global_batch} is not a multiple of micro_batch {self.micro_batch}; "
+                "change one of them"
+            )
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs {self.warmup_epochs} must be below epochs {self.epochs}")
+        return self
+
+    @property
+    def lr(self) -> float:
+        return self.base_lr * self.global_batch / self.lr_batch
+
+    @property
+    def num_micro(self) -> int:
+        return self.global_batch // self.micro_batch
+
+
+def build_optimizer(method: Method, cfg: OptimConfig) -> torch.optim.AdamW:
+    groups = parameter_groups(method, cfg)
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
+
+
+def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
+    """timm's groups: no decay for vectors, biases and the method's list; `lr_scale` per layer where asked for."""
+    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
+    spared = method.no_weight_decay()
+    if cfg.layer_decay is None:
+        return param_groups_weight_decay(method, cfg.weight_decay, spared)
+    encoder_spared = {name.removeprefix("encoder.") for name in spared}
+    groups = param_groups_layer_decay(method.encoder, cfg.weight_decay, encoder_spared, layer_decay=cfg.layer_decay)
+    groups = [{key: value for key, value in group.items() if key != "param_names"} for group in groups]
+    heads = nn.ModuleDict({name: child for name, child in method.named_children() if name != "encoder" and child})
+    return groups + param_groups_weight_decay(heads, cfg.weight_decay, spared) + _own_parameters(method)
+
+
+def _own_parameters(method: Method) -> list[dict]:
+    own = [parameter for parameter in method.parameters(recurse=False) if parameter.requires_grad]
+    return [{"params": own, "weight_decay": 0.0}] if own else []
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> "CosineLRScheduler":
+    """Linear warm-up from `warmup_lr`, then a half cosine to `min_lr`; `step_update(step)` sets the rate of a step."""
+    from timm.scheduler import CosineLRScheduler
+
+    warmup = round(cfg.warmup_epochs * steps_per_epoch)
+    return CosineLRScheduler(
+        optimizer,
+        t_initial=cfg.epochs * steps_per_epoch - warmup,
+        lr_min=cfg.min_lr,
+        warmup_t=warmup,
+        warmup_lr_init=cfg.warmup_lr,
+        warmup_prefix=True,
+        t_in_epochs=False,
+    )
+
+
+def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:
+    """Clip as the recipe says; returns the global norm before clipping, on the device."""
+    gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    total = torch.linalg.vector_norm(norms)
+    if cfg.clip_norm is not None:
+        scales = cfg.clip_norm / ((total if cfg.clip_mode == "global" else norms) + 1e-6)
+        factors = scales.clamp(max=1.0).expand(len(gradients))
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+    return total
+
+
+def step_if_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
+    """Update unless loss or gradient is not finite; returns 1.0 if the update was skipped, else 0.0."""
+    skipped = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
+    optimizer.found_inf = skipped
+    optimizer.step()
+    return skipped

@@ -1,0 +1,89 @@
+"""A run: one training job as data, and its name.
+
+Science keys (everything in RunConfig) make the fingerprint. What belongs to a machine is in `pipeline.site`, so moving
+to another cluster does not retrain. Fields that equal their default are left out of the fingerprint: a new field
+does not rename every old run.
+"""
+
+from typing import Literal
+
+import yaml
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
+
+from pipeline.config import Layers, Strict, fingerprint, parse, problems
+from pipeline.data.sources import DataConfig
+from pipeline.engine.optim import OptimConfig
+from pipeline.errors import ConfigError
+from pipeline.methods.base import METHODS, MethodConfig
+from pipeline.models.encoder import ModelConfig
+
+
+class RunConfig(Strict):
+    """One training job: what to train, how, on what, from where."""
+
+    task: Literal["classify"] = "classify"
+    method: SerializeAsAny[MethodConfig]
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig
+    seed: int = Field(0, ge=0)
+    init: str | None = Field(None, description="name of the run whose encoder this one starts from")
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> "RunConfig":
+        data, optim, patch = self.data, self.optim, self.model.patch_size
+        if optim.global_batch > data.num_train:
+            raise ValueError(f"optim.global_batch {optim.global_batch} exceeds data.num_train {data.num_train}")
+        if (data.augment.mixup or data.augment.cutmix) and optim.micro_batch % 2:
+            raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {optim.micro_batch} must be even")
+        if patch is not None and data.image_size % patch:
+            raise ValueError(f"model.patch_size {patch} does not divide data.image_size {data.image_size}")
+        return self
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.data.num_train // self.optim.global_batch
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_epoch * self.optim.epochs
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.model_dump(mode="json", exclude_defaults=True))
+
+    @property
+    def name(self) -> str:
+        """For people, with the fingerprint for machines: mjp-vit_demo-fashion_mnist-e6-s0-3fa9c1."""
+        parts = [self.method.name, self.model.name, self.data.name, f"e{self.optim.epochs}", f"s{self.seed}"]
+        return "-".join([*parts, self.fingerprint])
+
+
+def parse_run(layers: Layers) -> RunConfig:
+    """Validate merged layers; the method's own class checks the keys below `method`. All problems at once."""
+    content, lines = layers.merged(), []
+    try:
+        content["method"] = _parse_method(layers)
+    except ConfigError as error:
+        lines += str(error).splitlines()
+        content["method"] = MethodConfig(name="unknown")
+    try:
+        run = RunConfig.model_validate(content)
+    except ValidationError as error:
+        lines += problems(error, RunConfig, layers)
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return run
+
+
+def _parse_method(layers: Layers) -> MethodConfig:
+    below = layers.below("method")
+    try:
+        method = METHODS.get(below.merged().get("name", ""))
+    except ConfigError as error:
+        raise ConfigError(f"{below.origin(('name',))}: method.name: {error}") from None
+    return parse(method.Config, below, "method.")
+
+
+def resolved_yaml(run: RunConfig) -> str:
+    return yaml.safe_dump(run.model_dump(mode="json"), sort_keys=False, width=110)

@@ -1,0 +1,94 @@
+"""From a resolved run to its files: train, export the weights, write `train.json` last."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from pipeline.engine.distributed import World, join_world, leave_world
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.run import RunConfig, resolved_yaml
+from pipeline.engine.signals import StopRequest
+from pipeline.errors import DataError
+from pipeline.files import write_atomic, write_json, write_text
+from pipeline.methods.base import Method
+from pipeline.models.encoder import fill_weights, read_weights
+from pipeline.provenance import provenance
+from pipeline.site import Site, data_folder
+
+
+def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest) -> None:
+    """Train, or continue, one run on this process (and its peers, if it has any)."""
+    started = time.monotonic()
+    torch.set_num_threads(site.threads)
+    manifest = read_manifest(paths, run.data.name)
+    world = join_world(site.device)
+    try:
+        if world.is_main:
+            write_text(paths.config, resolved_yaml(run))
+        trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop)
+        first_step = trainer.step
+        found = trainer.fit()
+        if world.is_main:
+            export(trainer.ema.module if trainer.ema else trainer.method, paths)
+            write_json(paths.done, _summary(trainer, found, manifest, started, first_step))
+        world.barrier()
+    finally:
+        leave_world(world)
+
+
+def export(method: Method, paths: RunFolder) -> None:
+    """encoder.safetensors has plain timm keys; heads.safetensors has whatever else the method learned."""
+    encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
+    heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
+    for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
+        content = save(weights)
+        write_atomic(path, lambda file, content=content: file.write(content))
+
+
+def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
+    """The trained method of a finished run, in evaluation mode."""
+    weights: dict[str, Tensor] = {f"encoder.{name}": value for name, value in read_weights(paths.encoder).items()}
+    method = build_method(run)
+    fill_weights(method, weights | read_weights(paths.heads), paths.folder)
+    return method.to(world.device).eval()
+
+
+def read_manifest(paths: RunFolder, data: str) -> dict[str, Any]:
+    path: Path = paths.manifest(data)
+    if not path.exists():
+        raise DataError(f"{path} is not there; run `python -m pipeline prepare --data {data}` first")
+    return json.loads(path.read_text())
+
+
+def _summary(
+    trainer: Trainer, found: dict[str, float], manifest: dict[str, Any], started: float, first_step: int
+) -> dict[str, Any]:
+    run, world = trainer.run, trainer.world
+    num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
+    metrics = {"params_m": num_params / 1e6, "val_top1": found["top1"], "best_val_top1": trainer.best}
+    return {
+        "run": run.name,
+        "metrics": metrics,
+        "provenance": provenance(
+            config_fingerprint=run.fingerprint,
+            data_fingerprint=manifest["fingerprint"],
+            seed=run.seed,
+            fidelity=run.method.fidelity,
+            device=device_name(world.device),
+            processes=world.size,
+            precision=trainer.site.precision,
+            steps=run.total_steps,
+            resumed_at_step=first_step,
+            wall_s=round(time.monotonic() - started, 1),
+        ),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

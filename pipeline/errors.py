@@ -1,0 +1,28 @@
+"""Errors a user can act on: each message says what was found, what was expected, and what to do.
+
+`cli.py` prints them as one message without a traceback; anything else is a bug and keeps its traceback.
+"""
+
+
+class PatchworkError(Exception):
+    """Base of every error that is the user's to mend."""
+
+
+class ConfigError(PatchworkError):
+    """A config file, a key, a value, or a combination of them is wrong."""
+
+
+class DataError(PatchworkError):
+    """A data set is missing, incomplete, damaged, or not what its config says."""
+
+
+class CheckpointError(PatchworkError):
+    """A checkpoint or weight file cannot be used."""
+
+
+class NumericsError(PatchworkError):
+    """Training left the finite numbers more often than the recipe allows."""
+
+
+class LaunchError(PatchworkError):
+    """A job could not be started or did not come back."""

@@ -1,0 +1,52 @@
+"""What an evaluation is: a pure function of one finished run and its data that returns named metrics.
+
+One file, one config class, the names of its metrics, `@EVALS.register("name")`. Evaluations with the same `group` are
+computed by one job, which writes one JSON: starting a process costs more than a small evaluation.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from pipeline.config import Strict
+from pipeline.data.loader import eval_loader
+from pipeline.data.sources import open_split
+from pipeline.data.transforms import BatchTransform, eval_view
+from pipeline.engine.distributed import World
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.run import RunConfig
+from pipeline.engine.validate import Measure, mean_over_set
+from pipeline.methods.base import Method
+from pipeline.registry import Registry
+from pipeline.site import Site, data_folder
+
+EVALS = Registry("evaluation", "pipeline.evals")
+
+
+class EvalConfig(Strict):
+    """Fields every evaluation has."""
+
+    name: str
+    group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
+    seed: int = Field(0, ge=0)
+
+
+class Evaluation:
+    """One evaluation of one run; `metrics` are the names that `compute` returns."""
+
+    Config: ClassVar[type[EvalConfig]] = EvalConfig
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
+        self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
+
+    def compute(self, method: Method) -> dict[str, float]:
+        raise NotImplementedError
+
+    def over_validation_set(self, method: Method, crop: float, measure: Measure) -> dict[str, float]:
+        """Mean per validation image, seen through a centre crop (1.0: resized on both sides)."""
+        data = self.run.data
+        images = open_split(data, data_folder(self.site, data), "val", self.paths.manifest(data.name).parent)
+        loader = eval_loader(images, eval_view(data, crop), 128, self.world.rank, self.world.size, self.site.workers)
+        transform = BatchTransform(data, smoothing=0.0, device=self.world.device)
+        return mean_over_set(method, loader, transform, self.world, measure)

@@ -1,0 +1,47 @@
+"""Evaluate a finished run: every evaluation of one group, in one process, into one JSON."""
+
+import json
+import time
+
+import torch
+
+from pipeline.config import fingerprint
+from pipeline.engine.distributed import World
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.run import RunConfig
+from pipeline.engine.train import device_name, load_method, read_manifest
+from pipeline.errors import CheckpointError
+from pipeline.evals.base import EVALS, EvalConfig
+from pipeline.files import write_json
+from pipeline.provenance import provenance
+from pipeline.site import Site
+
+
+def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths: RunFolder, site: Site) -> None:
+    """Write `evals/<group>.json`: {evaluation: {metrics, provenance}}."""
+    if not paths.done.exists():
+        raise CheckpointError(f"run {run.name} is not finished ({paths.done} is not there); train it first")
+    torch.set_num_threads(site.threads)
+    has_gpu = torch.cuda.is_available() if site.device == "auto" else site.device == "cuda"
+    world = World(0, 1, torch.device("cuda" if has_gpu else "cpu"))
+    method = load_method(run, paths, world)
+    trained = json.loads(paths.done.read_text())["provenance"]
+    results = {}
+    for key, cfg in evals.items():
+        started = time.monotonic()
+        metrics = EVALS.get(cfg.name)(cfg, run, paths, site, world).compute(method)
+        results[key] = {
+            "run": run.name,
+            "metrics": metrics,
+            "provenance": provenance(
+                config_fingerprint=run.fingerprint,
+                eval_fingerprint=fingerprint(cfg.model_dump(mode="json", exclude_defaults=True)),
+                data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
+                seed=cfg.seed,
+                fidelity=run.method.fidelity,
+                device=device_name(world.device),
+                wall_s=round(time.monotonic() - started, 1),
+                trained_at_commit=trained["commit"],
+            ),
+        }
+    write_json(paths.evaluation(group), results)

@@ -1,0 +1,58 @@
+"""Writing files so that a reader sees the old one or the new one, never half of it."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pipeline.errors import DataError, PatchworkError
+
+
+def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Write through a temporary file: fsync, rename, fsync the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PatchworkError(
+            f"could not write {path}: {error.strerror}; free space or mend the permissions, then start again: "
+            "nothing that was there before is lost"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, sort_keys=False, allow_nan=False) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSONL file; what follows its last newline is still being written and left out."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            raise DataError(
+                f"{path}, line {number}: found {line[:80]!r}, expected a JSON record; restore the file"
+            ) from None
+    return records
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

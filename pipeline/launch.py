@@ -1,0 +1,58 @@
+"""Starting the processes of one training run: in this process, or one process per GPU on this node."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+
+from pipeline.errors import LaunchError
+
+
+def is_launcher(processes: int) -> bool:
+    """Whether this process is to start others, rather than being one of them."""
+    return processes > 1 and "RANK" not in os.environ
+
+
+def run_processes(count: int, arguments: list[str]) -> int:
+    """Run `python -m pipeline <arguments>` in `count` processes that find each other; returns the worst exit code.
+
+    SIGTERM and SIGINT are passed on, so that the processes write their checkpoint; when one fails, the others, which
+    would wait for it for ever, are ended.
+    """
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    children = [_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    codes = [child.poll() for child in children]
+    while None in codes:
+        if any(codes):  # some ended with an error, some still run
+            time.sleep(5)  # the others may be about to say what is wrong
+            for child in children:
+                child.kill()
+        time.sleep(0.2)
+        codes = [child.poll() for child in children]
+    # A killed process has a negative code; the reason is in the one that ended by itself.
+    return max(codes) or -min(codes)
+
+
+def _start(arguments: list[str], variables: dict[str, str]) -> subprocess.Popen:
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    try:
+        # A session of its own: Ctrl-C then reaches the processes once, through the launcher.
+        return subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True)
+    except OSError as error:
+        raise LaunchError(f"could not start {' '.join(command)}: {error}") from error
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

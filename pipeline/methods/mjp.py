@@ -1,0 +1,182 @@
+"""Masked Jigsaw Puzzle position embeddings (MJP, CVPR 2023), on a ViT with learned absolute positions.
+
+Chosen patches are shuffled (Alg. 1), their positions replaced by one shared unknown embedding (Eq. 4), and a dense
+absolute localisation loss keeps the remaining embeddings readable as rows and columns (Eq. 1-2).
+
+`fidelity` sets the defaults of the fields in PRESETS; a field given in the config wins over it:
+- paper: every iteration shuffles, per image, exact count, constant weight, plain L1 norm, three-layer regressor.
+- released: what the authors' code does: from the end of warm-up on, every second iteration, one shuffle per batch,
+  scheduled weight, mean over coordinates (half the norm), two-layer regressor; with the unknown embedding, positions
+  start from N(0, 1) instead of N(0, 0.02) and are decayed.
+- corrected (default): as released, but positions start and decay alike with and without the unknown embedding, so
+  that variants differ in MJP alone.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.errors import ConfigError
+from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
+from pipeline.models.position import Grid, encode, grid_of, patch_positions, with_unknown
+
+_RELEASED = {
+    "shuffle_prob": 0.5,
+    "per_image": False,
+    "exact_count": False,
+    "dal_schedule": "cosine",
+    "dal_reduction": "mean",
+    "dal_layers": 2,
+    "position_std": 1.0,
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "released": _RELEASED,
+    "corrected": {**_RELEASED, "position_std": 0.02},
+    "paper": {
+        "shuffle_prob": 1.0,
+        "warmup_ratio": 0.0,
+        "per_image": True,
+        "exact_count": True,
+        "dal_schedule": "constant",
+        "dal_reduction": "norm",
+        "dal_layers": 3,
+        "position_std": 0.02,
+    },
+}
+
+
+@METHODS.register("mjp")
+class MJP(Method):
+    class Config(MethodConfig):
+        name: Literal["mjp"] = "mjp"
+        shuffle: bool = Field(True, description="JP: shuffle patches in training")
+        unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
+        dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
+        shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
+        dal_weight: float = Field(0.01, ge=0, description="lambda")
+        warmup_ratio: float = Field(20 / 300, ge=0, lt=1, description="no shuffling before; DAL weight rises until")
+        shuffle_prob: float = Field(ge=0, le=1)
+        per_image: bool
+        exact_count: bool
+        dal_schedule: Literal["constant", "cosine"]
+        dal_reduction: Literal["mean", "norm"]
+        dal_layers: Literal[2, 3]
+        position_std: float = Field(gt=0, description="of position embeddings, where the unknown one is used")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _fill_from_fidelity(cls, given: Any) -> Any:
+            preset = PRESETS.get(given.get("fidelity", "corrected"), {}) if isinstance(given, dict) else {}
+            return {**preset, **given} if preset else given
+
+        @model_validator(mode="after")
+        def _pca_needs_one_mask(self) -> "MJP.Config":
+            if self.dal == "pca" and self.per_image and self.unknown and self.shuffle:
+                raise ValueError("dal: pca projects one set of positions, so it needs per_image: false")
+            return self
+
+    cfg: Config
+
+    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+        super().__init__(cfg, encoder)
+        if getattr(encoder, "pos_embed", None) is None:
+            raise ConfigError(
+                "method mjp works on learned position embeddings, found model.pos_embed: none; set it to learn"
+            )
+        self.grid: Grid = grid_of(encoder)
+        self.register_buffer("coordinates", self.grid.coordinates().float(), persistent=False)
+        width = encoder.embed_dim
+        self.regressor = _regressor(cfg, width)
+        if cfg.unknown:
+            self.unknown = nn.Parameter(torch.empty(width).normal_(std=cfg.position_std))
+        if cfg.unknown and cfg.fidelity == "released":
+            nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
+
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """order (B or 1, N), shuffled (B or 1, N) bool, dal_weight ()."""
+        cfg = self.cfg
+        rng = random.Random(int(torch.randint(2**62, (), generator=batch.generator)))
+        is_on = cfg.shuffle and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
+        ratio = cfg.shuffle_ratio if is_on else 0.0
+        count = len(batch.images) if cfg.per_image else 1
+        masks = [block_mask(self.grid, ratio, rng, cfg.exact_count) for _ in range(count)]
+        orders = [jigsaw_order(mask, rng) for mask in masks]
+        drawn = {
+            "order": torch.stack(orders),
+            "shuffled": torch.stack(masks),
+            "dal_weight": torch.tensor(dal_weight(cfg, progress)),
+        }
+        return {name: value.to(batch.images.device, non_blocking=True) for name, value in drawn.items()}
+
+    def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
+        shuffled = draw["shuffled"]
+        images = shuffle_patches(images, draw["order"], self.grid)
+        class_loss = F.cross_entropy(self.predict(images, shuffled).logits, targets)
+        scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
+        if self.cfg.dal == "none":
+            return Output(class_loss, scalars)
+        # Without the unknown embedding no position is hidden, so all of them are regressed.
+        kept = ~shuffled if self.cfg.unknown else torch.ones_like(shuffled)
+        dal_loss = self.localisation_loss(kept)
+        scalars["dal_loss"] = dal_loss.detach()
+        return Output(class_loss + draw["dal_weight"] * dal_loss, scalars)
+
+    def localisation_loss(self, kept: Tensor) -> Tensor:
+        """MJP Eq. 2 over the kept patches (B or 1, N): L1 between (row, column) and its regression."""
+        positions = patch_positions(self.encoder)
+        predicted = self.regressor(positions) if self.regressor else _pca_projection(positions, kept[0])
+        error = (predicted - self.coordinates).abs().sum(dim=-1)  # (N,)
+        if self.cfg.dal_reduction == "mean":
+            error = error / 2
+        weights = kept.float().mean(dim=0)
+        return (error * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+
+    def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
+        if shuffled is None or not self.cfg.unknown:
+            return super().predict(images)
+        positions = with_unknown(self.encoder.pos_embed, self.unknown, shuffled)
+        return self.classify(encode(self.encoder, images, positions))
+
+    def no_weight_decay(self) -> set[str]:
+        kept_free = super().no_weight_decay() | {"unknown"}
+        if self.cfg.unknown and self.cfg.fidelity == "released":
+            return kept_free - {"encoder.pos_embed", "unknown"}
+        return kept_free
+
+
+def dal_weight(cfg: MJP.Config, progress: float) -> float:
+    """lambda: constant, or as released a linear rise over the warm-up and then a cosine to half of it."""
+    if cfg.dal_schedule == "constant":
+        return cfg.dal_weight
+    if progress < cfg.warmup_ratio:
+        return cfg.dal_weight * progress / cfg.warmup_ratio
+    rest = (progress - cfg.warmup_ratio) / (1 - cfg.warmup_ratio)
+    return cfg.dal_weight * (0.75 + 0.25 * math.cos(math.pi * rest))
+
+
+def _regressor(cfg: MJP.Config, width: int) -> nn.Module | None:
+    """g of MJP Eq. 1: D -> (row, column)."""
+    if cfg.dal == "linear":
+        return nn.Linear(width, 2)
+    if cfg.dal == "nonlinear":
+        hidden = [layer for _ in range(cfg.dal_layers - 1) for layer in (nn.Linear(width, width), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(width, 2))
+    return None
+
+
+def _pca_projection(positions: Tensor, kept: Tensor) -> Tensor:
+    """Un-centred embeddings (N, D) on the two main directions of the kept ones, with the gradient through both.
+
+    The others enter as zero rows, which leaves the directions alone and the shapes fixed.
+    """
+    weights = kept.float().unsqueeze(-1)
+    centred = (positions - (positions * weights).sum(0) / weights.sum().clamp(min=1)) * weights
+    directions = torch.pca_lowrank(centred.float(), q=2, center=False, niter=5)[2]
+    return positions @ directions

@@ -1,0 +1,50 @@
+"""Facts of one machine or cluster: `configs/site/<name>.yaml`. Nothing here changes a result's fingerprint."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config import CONFIGS, Strict, parse_file
+from pipeline.data.sources import DataConfig, default_folder
+from pipeline.errors import DataError
+
+
+class Site(Strict):
+    """Where data lies and what the hardware is."""
+
+    data: dict[str, Path] = Field(default_factory=dict, description="data set name -> folder")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    processes: int = Field(1, ge=1, description="training processes per run, one per GPU")
+    workers: int = Field(0, ge=0, description="loader workers per process")
+    threads: int = Field(1, ge=1, description="CPU threads of a training process")
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    checkpoint_s: float = Field(300, ge=0, description="seconds between checkpoints")
+    tracking_uri: str | None = Field(
+        None, description="MLflow server; MLFLOW_TRACKING_URI wins; else SQLite in results"
+    )
+    partition: str | None = None
+    account: str | None = None
+    memory_gb: int = Field(32, ge=1, description="memory of a job")
+    hours: int = Field(24, ge=1, description="time limit of a job")
+
+
+def load_site(name: str | None = None) -> Site:
+    """The named site, else the one PATCHWORK_SITE names, else `local`. Relative folders start at the repository."""
+    name = name or os.environ.get("PATCHWORK_SITE", "local")
+    site = parse_file(Site, CONFIGS / "site" / f"{name}.yaml")
+    folders = {key: CONFIGS.parent / Path(os.path.expandvars(folder)).expanduser() for key, folder in site.data.items()}
+    return site.model_copy(update={"data": folders})
+
+
+def data_folder(site: Site, data: DataConfig) -> Path:
+    """Where a data set lies on this site."""
+    folder = site.data.get(data.name) or default_folder(data)
+    if folder is None:
+        raise DataError(
+            f"data set {data.name!r} has no folder on this site; expected `data: {{{data.name}: /path}}` in "
+            "configs/site/<site>.yaml, where PATCHWORK_SITE names the site (default: local)"
+        )
+    return folder

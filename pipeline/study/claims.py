@@ -1,0 +1,115 @@
+"""Claims: sentences of a paper as comparisons of table cells, found true, false or undecided at any scale.
+
+A comparison is written with cells `row:column`, numbers, + - * /, abs, min, max and chains of < <= == >= >; for example
+`max(mjp.t3.g003:top1, mjp.t3.g009:top1) - mjp.t3.g000:top1 <= 0.3`. It is parsed, never executed. It is undecided while
+one of its cells has no number; a claim is false if any comparison is false, else undecided if any is, else true.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.errors import ConfigError
+
+_CELL = re.compile(r"(?<![\w.])([a-z]\w*(?:\.[\w-]+)+):(\w+)")
+_OPERATIONS: dict[type, Callable[[float, float], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.GtE: operator.ge,
+    ast.Gt: operator.gt,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {"abs": abs, "min": min, "max": max}
+
+Cell = tuple[str, str]
+Values = dict[Cell, float | None]
+
+
+def cells_of(text: str) -> list[Cell]:
+    """The cells a comparison speaks of; raises if it is not a comparison."""
+    cells, tree = _parse(text)
+    _evaluate(tree, dict.fromkeys(cells, 1.0), text)
+    return list(dict.fromkeys(cells.values()))
+
+
+def decide(text: str, values: Values) -> str:
+    """`true`, `false`, or `undecided` where a cell has no number."""
+    cells, tree = _parse(text)
+    numbers = {name: values.get(cell) for name, cell in cells.items()}
+    if any(value is None for value in numbers.values()):
+        return "undecided"
+    return "true" if _evaluate(tree, numbers, text) else "false"
+
+
+def judge(claims: dict[str, dict[str, Any]], values: Values) -> list[dict[str, Any]]:
+    """Every claim with its verdict, and for each comparison the numbers that were put in."""
+    judged = []
+    for claim_id, claim in claims.items():
+        predicates = []
+        for text in claim["holds"]:
+            found = {f"{row}:{column}": values.get((row, column)) for row, column in cells_of(text)}
+            predicates.append({"text": text, "verdict": decide(text, values), "values": found})
+        verdicts = {predicate["verdict"] for predicate in predicates}
+        verdict = next(word for word in ("false", "undecided", "true") if word in verdicts)
+        missing = sorted({cell for p in predicates for cell, value in p["values"].items() if value is None})
+        reason = f"no number for {', '.join(missing)}" if missing else ""
+        judged.append(
+            {
+                "id": claim_id,
+                "statement": claim["statement"],
+                "type": claim["type"],
+                "verdict": verdict,
+                "reason": reason,
+                "predicates": predicates,
+            }
+        )
+    return judged
+
+
+def _parse(text: str) -> tuple[dict[str, Cell], ast.Compare]:
+    """Names put in place of cells, and the comparison over those names."""
+    cells: dict[str, Cell] = {}
+
+    def name(match: re.Match[str]) -> str:
+        key = f"cell{len(cells)}"
+        cells[key] = (match[1], match[2])
+        return key
+
+    try:
+        tree = ast.parse(_CELL.sub(name, text), mode="eval").body
+    except SyntaxError:
+        raise ConfigError(f"{text!r} is not a comparison; write it like `a.t1.x:top1 < a.t1.y:top1`") from None
+    if not isinstance(tree, ast.Compare):
+        raise ConfigError(f"{text!r} compares nothing; expected one of < <= == >= >")
+    return cells, tree
+
+
+def _evaluate(node: ast.AST, numbers: dict[str, float], text: str) -> Any:
+    match node:
+        case ast.Compare():
+            terms = [_evaluate(term, numbers, text) for term in (node.left, *node.comparators)]
+            steps = zip(terms, node.ops, terms[1:], strict=False)
+            return all(_operation(op, text)(left, right) for left, op, right in steps)
+        case ast.BinOp():
+            return _operation(node.op, text)(_evaluate(node.left, numbers, text), _evaluate(node.right, numbers, text))
+        case ast.UnaryOp(op=ast.USub()):
+            return -_evaluate(node.operand, numbers, text)
+        case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
+            return _FUNCTIONS[name](*[_evaluate(argument, numbers, text) for argument in node.args])
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id=name) if name in numbers:
+            return numbers[name]
+    raise ConfigError(f"{text!r}: {ast.unparse(node)!r} is not allowed; use cells, numbers, + - * /, abs, min, max")
+
+
+def _operation(op: ast.AST, text: str) -> Callable[[float, float], Any]:
+    if type(op) not in _OPERATIONS:
+        raise ConfigError(f"{text!r}: {type(op).__name__} is not allowed; use + - * / and < <= == >= >")
+    return _OPERATIONS[type(op)]

@@ -1,0 +1,32 @@
+"""What the report and the summary are made of: tables, claims and runs, read from the results of one scale."""
+
+import json
+from typing import Any
+
+from pipeline.engine.folders import RunFolder
+from pipeline.study.graph import Graph
+from pipeline.study.tables import claims_path, table_path
+
+Content = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def collect(graph: Graph, selection: str) -> Content:
+    """Tables, claims and finished runs of a selection of rows."""
+    tables = [json.loads(table_path(graph, key, selection).read_text()) for key in graph.tables]
+    claims = [json.loads(claims_path(graph, study, selection).read_text()) for study in graph.studies()]
+    shown = {row["run"] for key in graph.tables for row in graph.rows(key, selection).values()}
+    runs = [_run(graph, name) for name in graph.runs if name in shown and RunFolder(graph.results, name).done.exists()]
+    return tables, claims, runs
+
+
+def _run(graph: Graph, name: str) -> dict[str, Any]:
+    folder = RunFolder(graph.results, name)
+    record = json.loads(folder.done.read_text())
+    return {
+        "name": name,
+        "label": graph.runs[name]["label"],
+        "metrics_file": str(folder.metrics),
+        "summary": {**record["metrics"], "wall_s": record["provenance"]["wall_s"]},
+        "provenance": record["provenance"],
+        "config": folder.config.read_text(),
+    }

@@ -1,0 +1,144 @@
+"""Training curves as small inline SVGs: for each run its loss and its validation top-1 against the epoch.
+
+One small figure per run rather than one plot with a legend: any number of runs stays readable, and colour
+carries no meaning. All runs of a study share their axes, and a shaded band shows the range over them.
+"""
+
+import io
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.files import read_lines
+
+PANELS = {"loss": "loss", "val_top1": "validation top-1"}
+MAX_POINTS = 120
+# Colours that the page replaces by its own, so that the curves follow light, dark and print.
+INK, GRID, BAND, LINE = "#000001", "#000002", "#000003", "#000004"
+CSS_NAMES = {INK: "var(--muted)", GRID: "var(--line)", BAND: "var(--band)", LINE: "var(--accent)"}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "patchwork",
+    "font.size": 7.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+}
+Series = tuple[np.ndarray, np.ndarray]
+
+
+class Frame(NamedTuple):
+    """What the runs of a study share in one panel: the band, and the limits of both axes."""
+
+    band: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    epochs: tuple[float, float]
+    values: tuple[float, float]
+
+
+def draw(runs: list[dict], prefix: str) -> list[dict]:
+    """One {label, name, svg, last} per run, `svg` None where nothing was logged; `prefix` keeps ids apart."""
+    read = [read_series(Path(run["metrics_file"] or "")) for run in runs]
+    together = {panel: [series[panel] for series in read if panel in series] for panel in PANELS}
+    frames = {panel: Frame(band(series), *limits(series)) for panel, series in together.items() if series}
+    return [
+        {
+            "label": run["label"],
+            "name": run["name"],
+            "svg": figure(series, frames, f"{prefix}-{index}") if series else None,
+            "last": {PANELS[panel]: float(values[-1]) for panel, (_, values) in series.items()},
+        }
+        for index, (run, series) in enumerate(zip(runs, read, strict=True))
+    ]
+
+
+def read_series(path: Path) -> dict[str, Series]:
+    """Epochs and values of each panel's metric; empty where the file is missing."""
+    if not path.is_file():
+        return {}
+    records = read_lines(path)
+    series = {}
+    for panel in PANELS:
+        points = [(record["epoch"], record[panel]) for record in records if record.get(panel) is not None]
+        if points:
+            series[panel] = thin(np.array(points, dtype=float))
+    return series
+
+
+def thin(points: np.ndarray) -> Series:
+    """At most MAX_POINTS points, each the mean of its neighbours; the last stays as it was logged."""
+    if len(points) <= MAX_POINTS:
+        return points[:, 0], points[:, 1]
+    means = [group.mean(axis=0) for group in np.array_split(points[:-1], MAX_POINTS - 1)]
+    epochs, values = np.array([*means, points[-1]]).T
+    return epochs, values
+
+
+def band(series: list[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Epochs, lowest and highest value over the runs that reach each epoch; None for fewer than two runs."""
+    if len(series) < 2:
+        return None
+    epochs = np.linspace(min(x[0] for x, _ in series), max(x[-1] for x, _ in series), MAX_POINTS)
+    values = np.array([np.interp(epochs, x, y, left=np.nan, right=np.nan) for x, y in series])
+    reached = np.isfinite(values).any(axis=0)
+    values = values[:, reached]
+    return epochs[reached], np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+
+
+def limits(series: list[Series]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Lowest and highest epoch and value over all runs, with a little room around the values."""
+    epochs, values = (np.concatenate(parts) for parts in zip(*series, strict=True))
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.array([0.0, 1.0])
+    room = 0.06 * (np.ptp(values) or 1.0)
+    return (0.0, max(epochs.max(), 1e-6)), (values.min() - room, values.max() + room)
+
+
+def figure(series: dict[str, Series], frames: dict[str, Frame], prefix: str) -> str:
+    """The panels side by side, at fixed places: the bytes must not depend on how wide a font is."""
+    with matplotlib.style.context(["default", STYLE]):
+        drawing = Figure(figsize=(3.9, 1.55))
+        width = 0.40 if len(series) > 1 else 0.89
+        for place, (panel, points) in enumerate(series.items()):
+            axes = drawing.add_axes((0.085 + 0.505 * place, 0.2, width, 0.64))
+            draw_panel(axes, points, frames[panel], PANELS[panel])
+        target = io.StringIO()
+        drawing.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(["Date", "Creator"]))
+    return inline(target.getvalue(), prefix)
+
+
+def draw_panel(axes: Axes, points: Series, frame: Frame, name: str) -> None:
+    axes.set(xlim=frame.epochs, ylim=frame.values)
+    if frame.band is not None:
+        axes.fill_between(*frame.band, color=BAND, linewidth=0)
+    axes.plot(*points, color=LINE, marker="o" if len(points[0]) <= 12 else "", markersize=2.4, clip_on=False)
+    axes.set_title(name, loc="left", fontsize=7.5, pad=5)
+    axes.set_xlabel("epoch", fontsize=7, labelpad=1, loc="right")
+    axes.grid(axis="y", color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=2, width=0.5, pad=2)
+    axes.locator_params(nbins=4)
+
+
+def inline(svg: str, prefix: str) -> str:
+    """What an HTML page can hold: the bare element, the page's colours, and ids that no other figure has."""
+    svg = svg[svg.index("<svg") :]
+    # Its style sheet would apply to the whole page.
+    svg = re.sub(r"<(style|metadata)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)
+    svg = svg.replace("xlink:href", "href")
+    for colour, name in CSS_NAMES.items():
+        svg = svg.replace(colour, name)
+    return re.sub(r"\n\s*", "\n", svg)

@@ -1,0 +1,56 @@
+"""The end of a run on the terminal: tables, claims, where the time went, where the report is."""
+
+import csv
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from pipeline.study.collect import collect
+from pipeline.study.draw import number
+from pipeline.study.graph import ROOT, Graph
+
+
+def summarise(graph: Graph, selection: str) -> str:
+    tables, claims, _ = collect(graph, selection)
+    parts = [_table(table) for table in tables]
+    parts += [_claims(study) for study in claims]
+    parts += [_times(graph.results / "benchmarks")]
+    report = graph.results / "report" / f"{selection}.html"
+    return "\n\n".join([*parts, f"report: {report.relative_to(ROOT)}"])
+
+
+def _table(table: dict) -> str:
+    """Ours and, in brackets, the paper's."""
+    header = [table["label"], *[column["label"] for column in table["columns"]]]
+    lines = [header]
+    for row in table["rows"]:
+        lines.append([row["label"], *[_cell(row["cells"][c["id"]], c["decimals"]) for c in table["columns"]]])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = [_aligned(line, widths) for line in lines]
+    return "\n".join([f"{table['title']} (scale {table['scale']}; the paper's numbers in brackets)", *drawn])
+
+
+def _aligned(line: list[str], widths: list[int]) -> str:
+    first, *others = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
+    return "  ".join([first.strip().ljust(widths[0]), *others])
+
+
+def _cell(cell: dict, decimals: int) -> str:
+    return f"{number(cell['ours'], decimals)} ({number(cell['paper'], decimals)})"
+
+
+def _claims(study: dict) -> str:
+    count = Counter(claim["verdict"] for claim in study["claims"])
+    words = ", ".join(f"{count[word]} {word}" for word in ("true", "false", "undecided"))
+    return f"claims of {study['study']} at scale {study['scale']}: {words}"
+
+
+def _times(folder: Path) -> str:
+    """Sum of the seconds that Snakemake measured, by rule: one folder per rule, one file per job."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.tsv")):
+        with path.open() as file:
+            rule = path.relative_to(folder).parts[0]
+            seconds[rule] += [float(line["s"]) for line in csv.DictReader(file, delimiter="\t")]
+    by_time = sorted(seconds.items(), key=lambda item: -sum(item[1]))
+    entries = [f"{rule} {sum(values):.0f} s in {len(values)} jobs" for rule, values in by_time]
+    return "time, summed over jobs: " + ("; ".join(entries) or "none measured")

@@ -1,0 +1,125 @@
+"""Fill a table: every number is read from a metrics file and set beside the paper's, with a verdict."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.folders import RunFolder
+from pipeline.study.claims import judge
+from pipeline.study.graph import TRAIN, Graph
+
+
+def fill_table(graph: Graph, table_id: str, selection: str) -> dict[str, Any]:
+    """The table as data; a cell that was not obtained says why."""
+    spec, selected = graph.find("tables", table_id), graph.rows(table_id, selection)
+    rows = []
+    for row_id, row in spec["rows"].items():
+        cells = {
+            key: _measured(graph, row["run"], column) if row_id in selected else _left_out(selection)
+            for key, column in spec["columns"].items()
+        }
+        rows.append({"id": row_id, "label": row["label"], "run": row["run"], "cells": cells})
+    for row in rows:
+        _fill_deltas(row, rows, spec["columns"], table_id)
+        row["fidelity"] = graph.runs[row["run"]]["config"]["method"]["fidelity"]
+        for key, column in spec["columns"].items():
+            _compare(row["cells"][key], column, spec["rows"][row["id"]]["expected"].get(key), graph.comparable)
+    return {
+        "id": table_id,
+        "study": spec["study"],
+        "label": spec["label"],
+        "title": spec["title"],
+        "scale": graph.scale,
+        "comparable": graph.comparable,
+        "note": " ".join(text for text in (graph.note, spec["note"]) if text),
+        "columns": [{"id": key, **column} for key, column in spec["columns"].items()],
+        "rows": rows,
+    }
+
+
+def cell_values(tables: list[dict[str, Any]]) -> dict[tuple[str, str], float | None]:
+    """(row id, column id) -> our number, for the claims."""
+    return {
+        (row["id"], key): cell["ours"]
+        for table in tables
+        for row in table["rows"]
+        for key, cell in row["cells"].items()
+    }
+
+
+def _left_out(selection: str) -> dict[str, Any]:
+    return {"ours": None, "reason": f"not a {selection} row; `snakemake all` runs it", "provenance": None}
+
+
+def _measured(graph: Graph, run: str, column: dict[str, Any]) -> dict[str, Any]:
+    """A cell with our number and where it comes from, or with the reason why there is none."""
+    if column["delta"]:
+        return {"ours": None, "reason": "", "provenance": None}
+    folder, key = RunFolder(graph.results, run), column["eval"]
+    path = folder.done if key == TRAIN else folder.evaluation(graph.evals[key]["group"])
+    record = _read(path) if key == TRAIN else _read(path).get(key)
+    if not record:
+        return {"ours": None, "reason": f"{_shown(path, graph)} has not been written", "provenance": None}
+    value = record["metrics"].get(column["metric"])
+    reason = (
+        "" if value is not None else f"{column['metric']} is n/a: {record.get('reasons', {}).get(column['metric'])}"
+    )
+    source = {"file": _shown(path, graph), "metric": f"{key}: {column['metric']}", "run": run}
+    return {"ours": value, "reason": reason, "provenance": {**source, **record["provenance"]}}
+
+
+def _fill_deltas(row: dict[str, Any], rows: list[dict[str, Any]], columns: dict[str, Any], table_id: str) -> None:
+    for key, column in columns.items():
+        if not column["delta"]:
+            continue
+        base = next(other for other in rows if other["id"] == f"{table_id}.{column['against']}")
+        minuend, subtrahend = row["cells"][column["delta"]], base["cells"][column["delta"]]
+        cell = row["cells"][key]
+        if row is base and not minuend["reason"]:
+            cell["reason"] = "the row that others are compared with"
+        elif minuend["ours"] is None or subtrahend["ours"] is None:
+            cell["reason"] = minuend["reason"] or subtrahend["reason"]
+        else:
+            cell["ours"] = minuend["ours"] - subtrahend["ours"]
+            cell["provenance"] = {"metric": f"{column['delta']} minus {base['label']}", **minuend["provenance"]}
+
+
+def _compare(cell: dict[str, Any], column: dict[str, Any], paper: float | None, comparable: bool) -> None:
+    ours, tolerance = cell["ours"], column["tolerance"]
+    both = ours is not None and paper is not None
+    cell.update(paper=paper, difference=ours - paper if both else None, tolerance=tolerance)
+    if ours is None:
+        cell["verdict"] = "not run"
+    elif paper is None:
+        cell["verdict"] = "no paper value"
+    elif not comparable:
+        cell["verdict"] = "not comparable"
+    elif tolerance is None:
+        cell["verdict"], cell["reason"] = "not comparable", "no tolerance is set for this column"
+    else:
+        # The printed precision is part of the comparison: 80.04 and 80.5 differ by what the paper would print.
+        shown = round(abs(round(ours, column["decimals"]) - paper), column["decimals"])
+        cell["verdict"] = "match" if shown <= tolerance else "differs"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _shown(path: Path, graph: Graph) -> str:
+    return str(Path("results") / graph.scale / path.relative_to(graph.results))
+
+
+def table_path(graph: Graph, table_id: str, selection: str) -> Path:
+    return graph.results / "tables" / selection / f"{table_id}.json"
+
+
+def claims_path(graph: Graph, study: str, selection: str) -> Path:
+    return graph.results / "tables" / selection / f"{study}.claims.json"
+
+
+def judge_study(graph: Graph, study: str, selection: str) -> dict[str, Any]:
+    """The claims of a study, judged on the tables as they were drawn."""
+    ids = [key for key, table in graph.tables.items() if table["study"] == study]
+    values = cell_values([_read(table_path(graph, key, selection)) for key in ids])
+    return {"study": study, "scale": graph.scale, "claims": judge(graph.claims.get(study, {}), values)}

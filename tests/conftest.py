@@ -1,0 +1,32 @@
+"""Fixtures that tests of several folders share."""
+
+import os
+import shutil
+
+import pytest
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real headless Chromium; without one, browser tests are skipped on a laptop and fail in CI."""
+    names = ["chromium", "chromium-browser", "google-chrome"]
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        reason = f"no browser: none of {', '.join(names)} is on PATH; install one, e.g. apt-get install chromium"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
+        yield chromium
+        chromium.close()

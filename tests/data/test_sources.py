@@ -1,0 +1,535 @@
+"""Sources read each set in its published form; the writers below build small sets in exactly that form."""
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from pipeline.config import CONFIGS, names, parse, read_yaml
+from pipeline.data import images
+from pipeline.data.sources import SOURCES, DataConfig, default_folder, open_split
+from pipeline.errors import ConfigError, DataError
+
+WNIDS = ["n01440764", "n01443537", "n02084071"]
+
+
+def config(source, /, **changes):
+    channels = 1 if source == "fashion_mnist" else 3
+    values = {
+        "name": f"small_{source}",
+        "source": source,
+        "image_size": 32,
+        "channels": channels,
+        "num_classes": 3,
+        "num_train": 6,
+        "num_val": 3,
+        "mean": [0.5] * channels,
+        "std": [0.25] * channels,
+    }
+    return parse(DataConfig, values | changes, "test")
+
+
+def write_jpeg(path, colour, size=(64, 64), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path, "JPEG", quality=95)
+
+
+def write_imagenet_train(folder, wnids=WNIDS):
+    for number, wnid in enumerate(wnids):
+        for copy in range(2):
+            write_jpeg(folder / "train" / wnid / f"{wnid}_{copy}.JPEG", (80 * number, 0, 0), (50 + copy, 40))
+
+
+def write_imagenet(folder, val_wnids=WNIDS):
+    """Val in class folders."""
+    write_imagenet_train(folder)
+    for number, wnid in enumerate(val_wnids):
+        write_jpeg(folder / "val" / wnid / f"ILSVRC2012_val_{number + 1:08d}.JPEG", (80 * number, 0, 0))
+    return folder
+
+
+def write_loose_val(folder, devkit="ILSVRC2012_devkit_t12/data"):
+    """Val as its archive unpacks; ILSVRC2012 ids 1, 2, 3 are the sorted wnids 2, 0, 1."""
+    write_imagenet_train(folder)
+    for number, label in enumerate([1, 2, 0]):
+        write_jpeg(folder / "val" / f"ILSVRC2012_val_{number + 1:08d}.JPEG", (80 * label, 0, 0))
+    (folder / devkit).mkdir(parents=True, exist_ok=True)
+    (folder / devkit / "ILSVRC2012_validation_ground_truth.txt").write_text("3\n1\n2\n")
+    write_meta_mat(folder / devkit / "meta.mat")
+    return folder
+
+
+def write_meta_mat(path):
+    """A struct array of leaves and one inner node, with the devkit's fields in the devkit's order."""
+    rows = [(1, WNIDS[2], 0), (2, WNIDS[0], 0), (3, WNIDS[1], 0), (4, "n00001740", 3)]
+    fields = ["ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height"]
+    synsets = np.zeros((len(rows), 1), dtype=[(name, object) for name in [*fields, "num_train_images"]])
+    for row, (number, wnid, children) in enumerate(rows):
+        synsets[row, 0] = (number, wnid, "dog, hound", "a dog", children, np.arange(children), 0, 1300)
+    savemat(path, {"synsets": synsets})
+
+
+def write_tiny_imagenet(folder):
+    for number, wnid in enumerate(WNIDS):
+        for copy in range(2):
+            write_jpeg(folder / "train" / wnid / "images" / f"{wnid}_{copy}.JPEG", (80 * number, 0, 0))
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text(f"{wnid}_0.JPEG\t0\t10\t63\t58\n")
+    annotations = ""
+    for number, wnid in enumerate(reversed(WNIDS)):
+        write_jpeg(folder / "val" / "images" / f"val_{number}.JPEG", (80 * WNIDS.index(wnid), 0, 0))
+        annotations += f"val_{number}.JPEG\t{wnid}\t0\t32\t44\t62\n"
+    (folder / "val" / "val_annotations.txt").write_text(annotations)
+    # Not sorted, as published.
+    (folder / "wnids.txt").write_text("\n".join([WNIDS[1], WNIDS[2], WNIDS[0]]) + "\n")
+    return folder
+
+
+def write_idx(path, array):
+    magic = {1: 2049, 3: 2051}[array.ndim]
+    header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+
+
+def write_fashion_mnist(folder):
+    for prefix, count in (("train", 6), ("t10k", 3)):
+        pixels = np.arange(count * 784).reshape(count, 28, 28) % 251
+        write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", pixels)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", np.arange(count) % 3)
+    return folder
+
+
+def cifar_batch(count, seed):
+    """Pixels (count, 3072) as three planes, and labels 0, 1, 2, 0 ..."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
+    return pixels, [number % 3 for number in range(count)]
+
+
+CIFAR_FILES = {
+    "cifar10": [*((f"data_batch_{n}", 3, n) for n in range(1, 6)), ("test_batch", 3, 9)],
+    "cifar100": [("train", 15, 1), ("test", 3, 9)],
+}
+CIFAR_COUNTS = {"num_train": 15, "num_val": 3}
+PYTHON_FOLDER = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+BINARY_FOLDER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
+
+
+def write_cifar_python(folder, source, protocol=2):
+    target = folder / PYTHON_FOLDER[source]
+    target.mkdir(parents=True)
+    for name, count, seed in CIFAR_FILES[source]:
+        pixels, labels = cifar_batch(count, seed)
+        batch = {b"batch_label": name.encode(), b"data": pixels, b"filenames": [b"x.png"] * count}
+        if source == "cifar10":
+            batch[b"labels"] = labels
+        else:
+            batch |= {b"fine_labels": labels, b"coarse_labels": [19] * count}
+        (target / name).write_bytes(pickle.dumps(batch, protocol=protocol))
+    return folder
+
+
+def write_cifar_binary(folder, source):
+    target = folder / BINARY_FOLDER[source]
+    target.mkdir(parents=True)
+    for name, count, seed in CIFAR_FILES[source]:
+        pixels, labels = cifar_batch(count, seed)
+        columns = [np.array(labels, np.uint8)[:, None], pixels]
+        if source == "cifar100":
+            columns.insert(0, np.full((count, 1), 19, np.uint8))
+        (target / f"{name}.bin").write_bytes(np.concatenate(columns, axis=1).tobytes())
+    return folder
+
+
+def python2_pickle(pixels, labels):
+    """A batch as Python 2 wrote it, opcode by opcode: byte strings, and numpy under its old name."""
+
+    def text(content):
+        return b"T" + struct.pack("<I", len(content)) + content
+
+    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R(K\x03" + text(b"|")
+    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R(K\x01"
+    array += b"J%bJ%b\x86" % tuple(struct.pack("<i", size) for size in pixels.shape)
+    array += dtype + b"\x89" + text(pixels.tobytes()) + b"tb"
+    numbers = b"](" + b"".join(b"K%c" % label for label in labels) + b"e"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + numbers + b"u."
+
+
+def message_of(function, *args, **kwargs):
+    with pytest.raises(DataError) as caught:
+        function(*args, **kwargs)
+    return str(caught.value)
+
+
+# Configs
+
+
+@pytest.mark.parametrize("name", names(CONFIGS / "data"))
+def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
+    content = read_yaml(CONFIGS / "data" / f"{name}.yaml")
+    assert list(content) == ["data"]
+    assert parse(DataConfig, content["data"], name).name == name
+
+
+def test_data_config__unknown_source__lists_valid_names():
+    with pytest.raises(ConfigError) as caught:
+        config("cifar10", source="cifar-10")
+    assert "did you mean 'cifar10'?" in str(caught.value)
+    assert all(name in str(caught.value) for name in SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"mean": [0.5]}, "mean has 1 values, channels is 3"),
+        ({"std": [0.1] * 4}, "std has 4 values, channels is 3"),
+        ({"std": [0.1, 0.1, 0.0]}, "each must be above 0"),
+        ({"eval_crop": 1.5}, "eval_crop"),
+        ({"name": "../elsewhere"}, "name"),
+        ({"image_sise": 3}, "did you mean 'image_size'?"),
+    ],
+)
+def test_data_config__wrong_value__says_so(changes, text):
+    with pytest.raises(ConfigError) as caught:
+        config("cifar10", **changes)
+    assert text in str(caught.value)
+
+
+# Fashion-MNIST
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 5000), ("val", 1000)])
+def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
+    cfg = parse(DataConfig, read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"], "fashion_mnist")
+    found = open_split(cfg, default_folder(cfg), split)
+    assert len(found) == count
+    assert np.bincount(found.labels).tolist() == [count // 10] * 10
+    assert (found.image(7).mode, found.image(7).size) == ("L", (28, 28))
+    assert np.mean([np.asarray(found.image(i)).mean() / 255 for i in range(count)]) == pytest.approx(0.286, abs=0.005)
+
+
+def test_fashion_mnist__three_channels__images_are_rgb(tmp_path):
+    cfg = config("fashion_mnist", channels=3, mean=[0.5] * 3, std=[0.5] * 3)
+    assert open_split(cfg, write_fashion_mnist(tmp_path), "val").image(0).mode == "RGB"
+
+
+def test_default_folder__other_source__is_none():
+    assert default_folder(config("cifar10")) is None
+
+
+def test_fashion_mnist__truncated_gzip_and_missing_file__names_both(tmp_path):
+    write_fashion_mnist(tmp_path)
+    images_file = tmp_path / "train-images-idx3-ubyte.gz"
+    images_file.write_bytes(images_file.read_bytes()[:-20])
+    (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
+    message = message_of(open_split, config("fashion_mnist"), tmp_path, "train")
+    assert "train-images-idx3-ubyte.gz: truncated or damaged gzip file" in message
+    assert "train-labels-idx1-ubyte.gz: found no such file" in message
+    assert "github.com/zalandoresearch/fashion-mnist" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (struct.pack(">4I", 2049, 6, 28, 28) + bytes(6 * 784), "found magic number and image shape (2049, 28, 28)"),
+        (struct.pack(">4I", 2051, 6, 32, 32) + bytes(6 * 1024), "expected (2051, 28, 28)"),
+        (struct.pack(">4I", 2051, 6, 28, 28) + bytes(100), "header says 6 entries, found 100 bytes"),
+        (struct.pack(">4I", 2051, 5, 28, 28) + bytes(5 * 784), "found 5 images and 6 labels"),
+        (b"\x00", "found magic number and image shape ()"),
+        (b"", "found magic number and image shape ()"),
+    ],
+)
+def test_fashion_mnist__wrong_idx_content__says_what_was_found(tmp_path, content, text):
+    write_fashion_mnist(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+    assert text in message_of(open_split, config("fashion_mnist"), tmp_path, "train")
+
+
+# ImageNet
+
+
+def test_imagenet__class_folders__label_is_position_in_sorted_wnids(tmp_path):
+    found = open_split(config("imagenet"), write_imagenet(tmp_path), "train")
+    assert found.labels == [0, 0, 1, 1, 2, 2]
+    assert found.name(5) == f"train/{WNIDS[2]}/{WNIDS[2]}_1.JPEG"
+    assert found.image(5).size == (51, 40)
+    assert found.image(5).getpixel((9, 9))[0] == pytest.approx(160, abs=3)
+
+
+@pytest.mark.parametrize("devkit", [".", "ILSVRC2012_devkit_t12/data", "devkit/data"])
+def test_imagenet__loose_val_with_devkit__labels_follow_wnids_not_ids(tmp_path, devkit):
+    found = open_split(config("imagenet"), write_loose_val(tmp_path, devkit), "val")
+    assert found.labels == [1, 2, 0]
+    reds = [found.image(index).getpixel((9, 9))[0] for index in range(3)]
+    assert reds == pytest.approx([80, 160, 0], abs=3)
+
+
+@pytest.mark.parametrize("name", ["meta.mat", "ILSVRC2012_validation_ground_truth.txt"])
+def test_imagenet__loose_val_without_devkit__names_the_missing_file(tmp_path, name):
+    write_loose_val(tmp_path, "devkit/data")
+    (tmp_path / "devkit/data" / name).unlink()
+    message = message_of(open_split, config("imagenet"), tmp_path, "val")
+    assert f"found loose images but no {name}" in message
+    assert "ILSVRC2012_devkit_t12.tar.gz" in message
+
+
+def test_imagenet__damaged_devkit__names_the_file(tmp_path):
+    write_loose_val(tmp_path, "devkit/data")
+    (tmp_path / "devkit/data/meta.mat").write_bytes(b"MATLAB 5.0 MAT-file, but no more than that")
+    assert "meta.mat: found" in message_of(open_split, config("imagenet"), tmp_path, "val")
+
+
+def test_imagenet__ground_truth_with_unknown_ids__shows_them(tmp_path):
+    write_loose_val(tmp_path, "devkit/data")
+    (tmp_path / "devkit/data/ILSVRC2012_validation_ground_truth.txt").write_text("3\n4\nx\n")
+    message = message_of(open_split, config("imagenet"), tmp_path, "val")
+    assert "found 2 lines such as 4, x, expected ids of the 3 leaves in meta.mat" in message
+
+
+def test_imagenet__loose_image_beyond_ground_truth__is_named(tmp_path):
+    write_loose_val(tmp_path)
+    write_jpeg(tmp_path / "val" / "ILSVRC2012_val_00000004.JPEG", 0)
+    message = message_of(open_split, config("imagenet"), tmp_path, "val")
+    assert "found 1 images without a class: ILSVRC2012_val_00000004.JPEG" in message
+
+
+def test_imagenet__val_mixes_both_layouts__is_refused(tmp_path):
+    write_imagenet(tmp_path)
+    write_jpeg(tmp_path / "val" / "ILSVRC2012_val_00000009.JPEG", 0)
+    assert "both class folders and loose images" in message_of(open_split, config("imagenet"), tmp_path, "val")
+
+
+def test_imagenet__png_cmyk_and_grey_under_jpeg_names__all_come_as_rgb(tmp_path):
+    write_imagenet(tmp_path)
+    first, second, third = (tmp_path / "train" / WNIDS[0] / f"{WNIDS[0]}_{i}.JPEG" for i in (0, 1, 2))
+    Image.new("RGBA", (5, 6), (9, 9, 9, 9)).save(first, "PNG")
+    write_jpeg(second, (0, 255, 255, 0), mode="CMYK")
+    write_jpeg(third, 7, mode="L")
+    found = open_split(config("imagenet", num_train=7), tmp_path, "train")
+    assert [found.image(index).mode for index in range(3)] == ["RGB"] * 3
+
+
+def test_imagenet__damaged_image_while_training__names_the_file(tmp_path):
+    write_imagenet(tmp_path)
+    damaged = tmp_path / "train" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG"
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    found = open_split(config("imagenet"), tmp_path, "train")
+    assert str(damaged) in message_of(found.image, 0)
+
+
+def test_open_split__small_set__is_read_once(tmp_path):
+    found = open_split(config("imagenet"), write_imagenet(tmp_path), "train")
+    for index in range(len(found)):
+        found.path(index).unlink()
+    assert [found.image(index).size for index in (0, 5)] == [(50, 40), (51, 40)]
+
+
+def test_open_split__set_above_memory_limit__reads_files_when_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "IN_MEMORY_BYTES", 1000)
+    found = open_split(config("imagenet"), write_imagenet(tmp_path), "train")
+    assert found.image(5).size == (51, 40)
+    found.path(5).unlink()
+    assert "No such file" in message_of(found.image, 5)
+
+
+def test_open_split__missing_folder__says_where_to_get_it_and_where_to_name_it(tmp_path):
+    message = message_of(open_split, config("imagenet"), tmp_path / "nowhere", "train")
+    assert f"found no folder {tmp_path / 'nowhere'}" in message
+    assert "https://image-net.org/download.php" in message
+    assert "`data: small_imagenet:` in the site file" in message
+
+
+def test_open_split__wrong_counts__are_both_reported(tmp_path):
+    write_imagenet(tmp_path)
+    message = message_of(open_split, config("imagenet", num_classes=2, num_train=7), tmp_path, "train")
+    assert "train: found 6 images, expected 7" in message
+    assert "train: found images of 3 classes, expected 2" in message
+    assert "train: found labels 2, expected 0 to 1" in message
+
+
+@pytest.mark.parametrize("content", [None, "", "file,label\n", "path,label\na.JPEG,x\n", "path,label\na.JPEG\n"])
+def test_open_split__damaged_list__asks_for_prepare(tmp_path, content):
+    write_imagenet(tmp_path / "data")
+    if content is not None:
+        (tmp_path / "train.csv").write_text(content)
+    message = message_of(open_split, config("imagenet"), tmp_path / "data", "train", index=tmp_path)
+    assert "train.csv: found" in message
+    assert "run `prepare` again" in message
+
+
+def test_open_split__list_names_a_file_that_is_gone__asks_for_prepare(tmp_path):
+    (tmp_path / "train.csv").write_text("path,label\n" + "".join(f"train/{i}.JPEG,{i % 3}\n" for i in range(6)))
+    message = message_of(open_split, config("imagenet"), tmp_path, "train", index=tmp_path)
+    assert "train/0.JPEG" in message
+    assert "run `prepare`" in message
+
+
+# Tiny ImageNet
+
+
+def test_tiny_imagenet__published_layout__labels_follow_sorted_wnids(tmp_path):
+    write_tiny_imagenet(tmp_path)
+    train = open_split(config("tiny_imagenet"), tmp_path, "train")
+    val = open_split(config("tiny_imagenet"), tmp_path, "val")
+    assert train.labels == [0, 0, 1, 1, 2, 2]
+    assert val.labels == [2, 1, 0]
+    assert val.name(0) == "val/images/val_0.JPEG"
+    assert val.image(0).getpixel((9, 9))[0] == pytest.approx(160, abs=3)
+
+
+def test_tiny_imagenet__annotations_do_not_fit__every_kind_is_reported(tmp_path):
+    write_tiny_imagenet(tmp_path)
+    (tmp_path / "val" / "images" / "val_0.JPEG").unlink()
+    write_jpeg(tmp_path / "val" / "images" / "val_77.JPEG", 0)
+    with (tmp_path / "val" / "val_annotations.txt").open("a") as file:
+        file.write("val_78.JPEG\tn99999999\t0\t0\t9\t9\n")
+    message = message_of(open_split, config("tiny_imagenet"), tmp_path, "val")
+    assert "1 lines of val_annotations.txt without a class of wnids.txt: val_78.JPEG" in message
+    assert "1 images of val_annotations.txt that are not in val/images: val_0.JPEG" in message
+    assert "1 images that val_annotations.txt does not list: val_77.JPEG" in message
+
+
+def test_tiny_imagenet__train_folders_differ_from_wnids__both_sides_are_named(tmp_path):
+    write_tiny_imagenet(tmp_path)
+    os.rename(tmp_path / "train" / WNIDS[0], tmp_path / "train" / "n11111111")
+    message = message_of(open_split, config("tiny_imagenet"), tmp_path, "train")
+    assert f"found no folder for 1 ids of wnids.txt: {WNIDS[0]}" in message
+    assert "found 1 class folders not in wnids.txt: n11111111" in message
+
+
+@pytest.mark.parametrize(("name", "split"), [("wnids.txt", "train"), ("val/val_annotations.txt", "val")])
+def test_tiny_imagenet__missing_list__is_named(tmp_path, name, split):
+    write_tiny_imagenet(tmp_path)
+    (tmp_path / name).unlink()
+    assert f"{split}: found no {name}" in message_of(open_split, config("tiny_imagenet"), tmp_path, split)
+
+
+# CIFAR
+
+
+@pytest.mark.parametrize("source", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("protocol", [2, 4, 5, "binary"])
+def test_cifar__every_version__gives_the_same_images_and_fine_labels(tmp_path, source, protocol):
+    if protocol == "binary":
+        write_cifar_binary(tmp_path, source)
+    else:
+        write_cifar_python(tmp_path, source, protocol)
+    train = open_split(config(source, **CIFAR_COUNTS), tmp_path, "train")
+    val = open_split(config(source, **CIFAR_COUNTS), tmp_path, "val")
+    assert (train.labels, val.labels) == ([0, 1, 2] * 5, [0, 1, 2])
+    planes = cifar_batch(3, seed=9)[0][1].reshape(3, 32, 32)
+    np.testing.assert_array_equal(np.asarray(val.image(1)), np.stack(list(planes), axis=-1))
+    assert val.image(1).mode == "RGB"
+
+
+def test_cifar__pickle_as_python_2_wrote_it__is_read(tmp_path):
+    write_cifar_python(tmp_path, "cifar10")
+    pixels, labels = cifar_batch(3, seed=4)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(python2_pickle(pixels, labels))
+    val = open_split(config("cifar10", **CIFAR_COUNTS), tmp_path, "val")
+    assert val.labels == labels
+    np.testing.assert_array_equal(np.asarray(val.image(2))[..., 0].ravel(), pixels[2, :1024])
+
+
+class Malicious:
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_cifar__malicious_pickle__is_refused_and_not_run(tmp_path):
+    write_cifar_python(tmp_path, "cifar10")
+    content = pickle.dumps({b"data": Malicious(f"touch {tmp_path}/was_run"), b"labels": []})
+    (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(content)
+    message = message_of(open_split, config("cifar10", **CIFAR_COUNTS), tmp_path, "train")
+    assert "cifar-10-batches-py/data_batch_3: found the global posix.system" in message
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ([1, 2], "found no b'data'"),
+        ({b"data": [1]}, "found no b'data'"),
+        ({b"data": np.zeros((3, 9), np.uint8), b"labels": [0, 1, 2]}, "found no b'data'"),
+        ({b"data": np.zeros((3, 3072), np.float32), b"labels": [0, 1, 2]}, "found an array of 'f4', expected uint8"),
+        ({b"data": np.zeros((3, 3072), np.uint8)}, "found no b'labels'"),
+        ({b"data": np.zeros((3, 3072), np.uint8), b"labels": [0]}, "found 3 images and 1 labels"),
+    ],
+)
+def test_cifar__wrong_dict__says_what_was_expected(tmp_path, batch, text):
+    write_cifar_python(tmp_path, "cifar10")
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(batch))
+    message = message_of(open_split, config("cifar10", **CIFAR_COUNTS), tmp_path, "val")
+    assert f"cifar-10-batches-py/test_batch: {text}" in message
+
+
+def test_cifar__damaged_and_missing_batches__are_all_named(tmp_path):
+    folder = write_cifar_python(tmp_path, "cifar10") / "cifar-10-batches-py"
+    (folder / "data_batch_1").write_bytes((folder / "data_batch_1").read_bytes()[:500])
+    (folder / "data_batch_2").unlink()
+    message = message_of(open_split, config("cifar10", **CIFAR_COUNTS), tmp_path, "train")
+    assert "data_batch_1: truncated or damaged pickle" in message
+    assert "data_batch_2: found no such file" in message
+    assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in message
+
+
+def test_cifar__truncated_binary__is_named(tmp_path):
+    path = write_cifar_binary(tmp_path, "cifar100") / "cifar-100-binary" / "test.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    message = message_of(open_split, config("cifar100", **CIFAR_COUNTS), tmp_path, "val")
+    assert "cifar-100-binary/test.bin: found 9221 bytes, expected a multiple of 3074: truncated" in message
+
+
+@pytest.mark.parametrize(
+    ("source", "write", "archive"),
+    [
+        ("cifar10", write_cifar_python, "cifar-10-python.tar.gz"),
+        ("cifar10", write_cifar_binary, "cifar-10-binary.tar.gz"),
+        ("cifar100", write_cifar_python, "cifar-100-python.tar.gz"),
+        ("cifar100", write_cifar_binary, "cifar-100-binary.tar.gz"),
+    ],
+)
+def test_cifar__archive_only__is_extracted_and_leaves_nothing_else(tmp_path, source, write, archive):
+    (inside,) = write(tmp_path / "made", source).iterdir()
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / archive, "w:gz") as tar:
+        tar.add(inside, arcname=inside.name)
+    assert len(open_split(config(source, **CIFAR_COUNTS), tmp_path / "data", "train")) == 15
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted([archive, inside.name])
+
+
+def test_cifar__archive_with_path_traversal__is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "cifar-10-python.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo("../../escaped")
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"evil"))
+    message = message_of(open_split, config("cifar10", **CIFAR_COUNTS), tmp_path / "data", "train")
+    assert "cifar-10-python.tar.gz: damaged or unsafe archive" in message
+    assert [path.name for path in tmp_path.rglob("*")] == ["data", "cifar-10-python.tar.gz"]
+
+
+def test_cifar__truncated_archive__leaves_no_half_folder(tmp_path):
+    (inside,) = write_cifar_binary(tmp_path / "made", "cifar10").iterdir()
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(inside, arcname=inside.name)
+    archive.write_bytes(archive.read_bytes()[:-9000])
+    message = message_of(open_split, config("cifar10", **CIFAR_COUNTS), tmp_path, "train")
+    assert "cifar-10-binary.tar.gz: damaged or unsafe archive" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-binary.tar.gz", "made"]
+
+
+def test_cifar__nothing_there__lists_what_was_looked_for(tmp_path):
+    message = message_of(open_split, config("cifar100"), tmp_path, "train")
+    assert "cifar-100-binary, cifar-100-binary.tar.gz, cifar-100-python, cifar-100-python.tar.gz" in message

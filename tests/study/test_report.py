@@ -1,0 +1,549 @@
+"""The report page and the drawn tables: what they show, and how the page behaves in a real browser."""
+
+import copy
+import csv
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pipeline.errors import DataError
+from pipeline.study import curves
+from pipeline.study.draw import duration, to_csv, to_html, to_markdown
+from pipeline.study.report import write_report
+
+EVIL = "<script>alert('x')</script> & \"quoted\""
+TOP1 = {"id": "top1", "label": "Top-1 (%)", "direction": "up", "decimals": 1}
+CONSISTENCY = {"id": "consistency", "label": "Consistency (%)", "direction": "up", "decimals": 1}
+DIFF_NORM = {"id": "diff_norm", "label": "Diff. norm", "direction": "down", "decimals": 2}
+ATTACKS = [
+    {"id": name, "label": label, "direction": way, "decimals": 3}
+    for name, label, way in [
+        ("mse", "MSE", "up"),
+        ("psnr", "PSNR", "down"),
+        ("ssim", "SSIM", "down"),
+        ("lpips", "LPIPS", "up"),
+        ("fft", "FFT 2D", "up"),
+        ("accuracy", "Attack accuracy", "down"),
+    ]
+]
+ATTACKS_AT = [(column["id"], at) for at, column in enumerate(ATTACKS, start=1)]
+LABELS = [
+    "DeiT-S",
+    "DeiT-S, no position embedding",
+    "DeiT-S + JP",
+    "DeiT-S + IDX-JP",
+    "DeiT-S + MJP",
+    "Swin-T",
+    "Swin-T + MJP",
+    "DropPos, sigma 0",
+    "DropPos, sigma 1",
+    "DropPos, sigma 2",
+    "DropPos, no attentive reconstruction",
+]
+
+
+def run_name(index: int) -> str:
+    return f"{'mjp' if index < 7 else 'droppos'}-vit_demo-fashion_mnist-e6-s0-{0x3FA9C1 + 4919 * index:06x}"
+
+
+def provenance(index: int, metric: str) -> dict:
+    return {
+        "file": f"results/demo/runs/{run_name(index)}/classify.json",
+        "metric": metric,
+        "commit": f"{0x9D1F3A77 + index:x}c0ffee",
+        "config_fingerprint": f"{0x3FA9C1 + 4919 * index:06x}",
+        "data_fingerprint": "b7c2e004",
+        "seed": 0,
+        "device": "cpu, 2 threads",
+        "wall_s": 51.0 + 3.7 * index,
+        "versions": {"torch": "2.14.1", "timm": "1.0.30", "python": "3.11.9"},
+    }
+
+
+def cell(index: int, metric: str, ours: float | None, paper: float | None, **changes) -> dict:
+    both = ours is not None and paper is not None
+    verdict = "not run" if ours is None else "not comparable" if both else "no paper value"
+    made = {
+        "ours": ours,
+        "paper": paper,
+        "difference": round(ours - paper, 4) if both else None,
+        "tolerance": None,
+        "verdict": verdict,
+        "reason": "needs ImageNet-1K, which this scale does not have" if ours is None else "",
+        "provenance": None if ours is None else provenance(index, metric),
+    }
+    return made | changes
+
+
+def row(table: str, index: int, cells: dict) -> dict:
+    about = {"id": f"{table}.{index}", "label": LABELS[index], "run": run_name(index)}
+    return about | {"fidelity": "released" if index == 3 else "corrected", "cells": cells}
+
+
+def make_tables() -> list[dict]:
+    accuracy = accuracy_rows()
+    privacy = [
+        row(
+            "mjp.t4",
+            index,
+            {name: cell(index, name, 0.1013 * (index + at), 0.0927 * at) for name, at in ATTACKS_AT},
+        )
+        for index in (0, 1, 4)
+    ]
+    smoothing = [
+        row("droppos.t5", index, {"top1": cell(index, "top1", 71 + index / 7, 82 + index / 10)})
+        for index in (7, 8, 9, 10)
+    ]
+    shuffled, inverted = "Accuracy and consistency under patch shuffling", "Gradient inversion attacks"
+    return [
+        make_table("mjp.t1", shuffled, [TOP1, CONSISTENCY, DIFF_NORM], accuracy, "Fashion-MNIST, not ImageNet-1K."),
+        make_table("mjp.t4", inverted, ATTACKS, privacy, ""),
+        make_table("droppos.t5", "Position smoothing", [TOP1], smoothing, "100 epochs in the paper, 6 here."),
+    ]
+
+
+def make_table(name: str, title: str, columns: list, rows: list, note: str) -> dict:
+    study, label = name.split(".t")
+    about = {"id": name, "study": study, "label": f"Table {label}", "title": title, "scale": "demo"}
+    return about | {"comparable": False, "note": note, "columns": columns, "rows": rows}
+
+
+def accuracy_rows() -> list[dict]:
+    top1 = [74.1, 70.3, 72.4, 73.0, 74.6, None, None]
+    paper = [79.8, 76.0, 79.1, 79.4, 80.5, 81.3, 81.3]
+    consistency = [60.2, 100.0, 88.8, 84.1, 83.9, None, None]
+    rows = [
+        row(
+            "mjp.t1",
+            index,
+            {
+                "top1": cell(index, "top1", top1[index], paper[index]),
+                "consistency": cell(index, "consistency", consistency[index], 64.3 + index),
+                "diff_norm": cell(index, "diff_norm", None if index == 5 else 3.14 + index / 10, None),
+            },
+        )
+        for index in range(7)
+    ]
+    exact = {"paper": 100.0, "difference": 0.0, "tolerance": 0.3, "verdict": "match"}
+    rows[1]["cells"]["consistency"] |= exact
+    rows[4]["cells"]["consistency"] |= {"verdict": "differs", "tolerance": 0.3, "reason": "images are 28 px"}
+    return rows
+
+
+CLAIMS = """
+mjp | true | exact | Without position embeddings, the patches have no order. | mjp.t1.1:consistency == 100
+mjp | true | directional | MJP raises the accuracy of its backbone. | mjp.t1.4:top1 > mjp.t1.0:top1
+mjp | true | scale | MJP raises consistency. | mjp.t1.4:consistency - mjp.t1.0:consistency > 20
+mjp | undecided | directional | So it does for hierarchical transformers. | mjp.t1.6:top1 >= mjp.t1.5:top1
+mjp | false | directional | MJP hampers attacks. | mjp.t4.4:mse > mjp.t4.0:mse | mjp.t4.4:psnr < mjp.t4.0:psnr
+mjp | undecided | cost | MJP costs at most 2 % of training time. | mjp.t1.4:wall_s <= 1.02 * mjp.t1.0:wall_s
+droppos | true | directional | Smoothing the position targets helps. | droppos.t5.8:top1 > droppos.t5.7:top1
+droppos | false | directional | Attentive reconstruction helps. | droppos.t5.9:top1 > droppos.t5.10:top1
+"""
+
+
+def make_claims() -> list[dict]:
+    values = {
+        f"{r['id']}:{name}": c["ours"] for t in make_tables() for r in t["rows"] for name, c in r["cells"].items()
+    }
+    studies = {name: {"study": name, "scale": "demo", "claims": []} for name in ("mjp", "droppos")}
+    for line in CLAIMS.strip().splitlines():
+        study, verdict, kind, statement, *texts = line.split(" | ")
+        claims = studies[study]["claims"]
+        cells = [{name: values.get(name) for name in re.findall(r"[\w.]+:\w+", text)} for text in texts]
+        predicates = [
+            {"text": text, "verdict": verdict, "values": found} for text, found in zip(texts, cells, strict=True)
+        ]
+        reason = "a cell it needs was not run" if verdict == "undecided" else ""
+        about = {"id": f"{study}.c{len(claims) + 1:02d}", "statement": statement, "type": kind}
+        claims.append(about | {"verdict": verdict, "reason": reason, "predicates": predicates})
+    return list(studies.values())
+
+
+def write_metrics(path, index: int, steps: int = 240) -> None:
+    lines = []
+    for step in range(1, steps + 1):
+        loss = 0.55 + 0.03 * index + 1.75 * math.exp(-step / 50) + 0.09 * math.sin(step * (1 + index) / 3)
+        lines.append({"step": step, "epoch": step / 40, "loss": loss, "lr": 0.001, "grad_norm": 1.2})
+        if step % 40 == 0:
+            lines.append(
+                {
+                    "step": step,
+                    "epoch": step / 40,
+                    "val_top1": 75 - index - 40 * math.exp(-step / 45),
+                    "val_loss": 0.8,
+                }
+            )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def make_runs(folder) -> list[dict]:
+    runs = []
+    for index, label in enumerate(LABELS):
+        file = folder / f"{run_name(index)}.jsonl"
+        if index != 6:
+            write_metrics(file, index)
+        config = f"task: classify\nmodel: vit_demo\noptim: {{global_batch: 128}}\nshuffle_ratio: 0.{index}\n"
+        summary = {"top1": 74.1 - index, "wall_s": 51.0 + 700.5 * index}
+        made = {"name": run_name(index), "label": label, "metrics_file": str(file), "summary": summary}
+        runs.append(made | {"provenance": provenance(index, "top1"), "config": config})
+    return runs
+
+
+@pytest.fixture(scope="session")
+def page_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(
+        make_tables(),
+        make_claims(),
+        make_runs(folder),
+        folder / "report.html",
+        "Patchwork at demo scale",
+        "demo",
+    )
+
+
+@pytest.fixture
+def render(tmp_path):
+    """The text of a report; without runs, so that no curve has to be drawn."""
+
+    def write(tables=None, claims=None, runs=()):
+        tables = make_tables() if tables is None else tables
+        claims = make_claims() if claims is None else claims
+        return write_report(tables, claims, list(runs), tmp_path / "report.html", "Title", "demo").read_text("utf-8")
+
+    return write
+
+
+def leaves(value, path=()):
+    """(path, value) of every number in nested JSON."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, (*path, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def replace_leaf(value, path, leaf):
+    changed = copy.deepcopy(value)
+    place = changed
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = leaf
+    return changed
+
+
+def test_report__any_number_of_the_input_changes__page_changes(render):
+    tables, claims = make_tables()[::2], make_claims()
+    before = render(tables, claims)
+    silent = [path for path, value in leaves(tables) if render(replace_leaf(tables, path, value + 3), claims) == before]
+    silent += [
+        path for path, value in leaves(claims) if render(tables, replace_leaf(claims, path, value + 3)) == before
+    ]
+    assert silent == []
+
+
+def test_report__cell__shows_ours_paper_difference_tolerance_and_verdict(render):
+    numbers = {"ours": 41.26, "paper": 43.5, "difference": -2.24, "tolerance": 0.35, "verdict": "differs"}
+    table = make_tables()[0]
+    table["rows"] = table["rows"][:1]
+    table["rows"][0]["cells"] = {"top1": cell(0, "top1", 0.0, 0.0) | numbers}
+    button = re.search(r'<button class="cell".*?</button>', render([table], []), flags=re.DOTALL)[0]
+    text = " ".join(re.sub(r"<[^>]+>", " ", button).split())
+    assert text == "41.3 paper 43.5 -2.2 (&plusmn;0.35) differs"
+
+
+def test_report__cell_not_run__says_why(render):
+    tables = make_tables()
+    tables[0]["rows"][5]["cells"]["top1"]["reason"] = "the cluster was asleep"
+    cells = re.findall(r'<div class="cell">.*?</div>', render(tables), flags=re.DOTALL)
+    assert any("n/a" in text and "not run" in text and "the cluster was asleep" in text for text in cells)
+
+
+def test_report__summary__counts_what_was_given(render):
+    text = re.search(r'<section class="summary".*?</section>', render(), flags=re.DOTALL)[0]
+    words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    assert "3 tables 0 runs 38 cells obtained 5 cells missing" in words
+    assert "1 match 1 differs 30 not comparable 6 no paper value 5 not run" in words
+    assert "4 true 2 false 2 undecided" in words
+
+
+def test_report__text_with_markup__is_escaped_everywhere(tmp_path):
+    def spoil(value):
+        if isinstance(value, dict):
+            kept = {"scale", "study", "metrics_file", "verdict", "direction"}
+            return {key: part if key in kept else spoil(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [spoil(part) for part in value]
+        return value + EVIL if isinstance(value, str) else value
+
+    tables, claims, runs = make_tables(), make_claims(), make_runs(tmp_path)[:2]
+    for row_ in tables[0]["rows"]:
+        row_["cells"] = {name + EVIL: part for name, part in row_["cells"].items()}
+    page = write_report(spoil(tables), spoil(claims), spoil(runs), tmp_path / "r.html", EVIL, "demo").read_text("utf-8")
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") > 100
+    assert tags_of(page) <= KNOWN_TAGS
+
+
+KNOWN_TAGS = set(
+    re.split(
+        r"\s+",
+        """html head meta title link style body header main nav section div p h1 h2 h3 h4 ul li dl dt dd a small
+        strong span code pre table caption thead tbody tr th td button figure figcaption details summary
+        svg g path defs text use clippath rect""",
+    )
+)
+
+
+def tags_of(page: str) -> set[str]:
+    tags = set()
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            tags.add(tag)
+
+    Reader().feed(page)
+    return tags
+
+
+def test_report__same_input_twice__same_bytes(tmp_path, page_file):
+    again = write_report(
+        make_tables(),
+        make_claims(),
+        make_runs(tmp_path),
+        tmp_path / "r.html",
+        "Patchwork at demo scale",
+        "demo",
+    )
+    assert again.read_bytes() == page_file.read_bytes()
+
+
+def test_report__built_elsewhere__does_not_name_the_folder(page_file):
+    assert str(page_file.parent) not in page_file.read_text("utf-8")
+
+
+def test_report__ids__are_unique(page_file):
+    ids = re.findall(r'\sid="([^"]*)"', page_file.read_text("utf-8"))
+    assert len(ids) == len(set(ids))
+
+
+def test_report__table_of_another_scale__is_refused(render):
+    tables = make_tables()
+    tables[1]["scale"] = "tiny"
+    with pytest.raises(DataError, match=r"mjp\.t4 \(tiny\).*one report per scale"):
+        render(tables)
+
+
+def test_report__nothing_finished__is_still_a_page(render):
+    assert "No run has finished." in render([], [], [])
+
+
+def test_report__run_that_no_table_names__is_listed_under_other_runs(render, tmp_path):
+    page = render([], [], make_runs(tmp_path)[:1])
+    assert "Other runs" in page
+    assert "<svg" in page
+
+
+def test_curves__damaged_line__names_file_and_line(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "epoch": 0.1, "loss": 2.0}\n{"step": 2, "ep\n{"step": 3, "epoch": 0.3, "loss": 1.0}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: .*expected one JSON object"):
+        curves.read_series(file)
+
+
+def test_curves__line_still_being_written__is_left_out(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "epoch": 0.1, "loss": 2.0}\n{"step": 2, "ep')
+    assert curves.read_series(file)["loss"][1].tolist() == [2.0]
+
+
+def test_curves__long_run__keeps_its_last_value(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    write_metrics(file, 0, steps=5000)
+    epochs, values = curves.read_series(file)["loss"]
+    last = json.loads(file.read_text().splitlines()[-2])
+    assert len(epochs) == curves.MAX_POINTS
+    assert (epochs[-1], values[-1]) == (last["epoch"], last["loss"])
+
+
+def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path):
+    runs = make_runs(tmp_path)[:2]
+    with open(runs[0]["metrics_file"], "a") as file:
+        file.write('{"step": 241, "epoch": 6.1, "loss": NaN}\n')
+    drawn = curves.draw(runs, "mjp")
+    assert all("<path" in curve["svg"] for curve in drawn)
+
+
+def test_csv__every_cell_is_one_line__with_full_precision_and_reason():
+    table = make_tables()[0]
+    lines = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert len(lines) == 21
+    about = {
+        "row": "mjp.t1.0",
+        "column": "top1",
+        "verdict": "not comparable",
+        "reason": "",
+        "run": run_name(0),
+    }
+    assert lines[0] == about | {"ours": "74.1", "paper": "79.8", "difference": "-5.7", "tolerance": "n/a"}
+    missing = next(line for line in lines if line["row"] == "mjp.t1.5")
+    assert missing["ours"] == "n/a"
+    assert missing["reason"] == "needs ImageNet-1K, which this scale does not have"
+
+
+def test_markdown__missing_number__has_a_numbered_note():
+    lines = to_markdown(make_tables()[0]).splitlines()
+    header, rule, *_ = [line for line in lines if line.startswith("|")]
+    assert header.count("|") == rule.count("|") == 2 + 1 + 4 * 3
+    assert "| Swin-T | corrected | n/a (2) | 81.3 | n/a | not run |" in "\n".join(lines)
+    assert "2. needs ImageNet-1K, which this scale does not have" in lines
+
+
+def test_markdown__label_with_markup__is_escaped():
+    table = make_tables()[2]
+    table["rows"][0]["label"] = "a|b <b>*c*"
+    assert r"| a\|b \<b\>\*c\* |" in to_markdown(table)
+
+
+def test_html_of_one_table__has_the_same_cells_as_the_report(render):
+    table = make_tables()[2]
+
+    def cells(page):
+        return re.findall(r'<button class="cell".*?</button>', page, flags=re.DOTALL)
+
+    assert cells(to_html(table)) == cells(render([table], []))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.51, "0.5 s"),
+        (51.0, "51 s"),
+        (119.6, "2 min 0 s"),
+        (3723, "62 min 3 s"),
+        (9000, "2 h 30 min"),
+        (None, "n/a"),
+    ],
+)
+def test_duration__reads_as_a_person_would_say_it(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.fixture
+def open_page(browser, page_file):
+    """Opens the report in a fresh page; requests and console messages are kept on it."""
+    contexts = []
+
+    def open_with(width=1280, height=2000, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.requested, page.messages = [], []
+        page.on("request", lambda request: page.requested.append(request.url))
+        page.on("console", lambda message: page.messages.append(message.text))
+        page.on("pageerror", lambda error: page.messages.append(str(error)))
+        page.goto(page_file.as_uri())
+        return page
+
+    yield open_with
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.browser
+def test_page__opened__requests_only_itself_and_reports_no_error(open_page, page_file):
+    page = open_page()
+    page.wait_for_load_state("networkidle")
+    assert [url for url in page.requested if not url.startswith("data:")] == [page_file.as_uri()]
+    assert page.messages == []
+
+
+@pytest.mark.browser
+def test_page__on_a_phone__does_not_scroll_sideways(open_page):
+    page = open_page(360, 800)
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].some(part => part.scrollWidth > part.clientWidth)")
+
+
+@pytest.mark.browser
+def test_page__cell_pressed_with_the_keyboard__shows_provenance_until_escape(open_page):
+    page = open_page()
+    cell_ = page.locator("button.cell").first
+    shown = page.locator(".provenance:popover-open")
+    cell_.focus()
+    page.keyboard.press("Enter")
+    assert shown.count() == 1
+    for fact in provenance(0, "top1").values():
+        if isinstance(fact, str):
+            assert fact in shown.inner_text()
+    page.keyboard.press("Escape")
+    assert shown.count() == 0
+    assert cell_.evaluate("cell => cell === document.activeElement")
+
+
+@pytest.mark.browser
+def test_page__cell_clicked__shows_its_commit(open_page):
+    page = open_page(360, 800)
+    page.locator("button.cell").nth(3).click()
+    assert provenance(1, "top1")["commit"] in page.locator(".provenance:popover-open").inner_text()
+    page.get_by_role("button", name="Close").click()
+    assert page.locator(".provenance:popover-open").count() == 0
+
+
+@pytest.mark.browser
+def test_page__printed__has_no_button_chrome_and_no_open_popover(open_page):
+    page = open_page(color_scheme="dark")
+    page.locator("button.cell").first.click()
+    page.emulate_media(media="print", color_scheme="dark")
+    style = page.locator("button.cell").first.evaluate(
+        "c => ['borderTopWidth', 'backgroundColor', 'boxShadow'].map(name => getComputedStyle(c)[name])"
+    )
+    assert style == ["0px", "rgba(0, 0, 0, 0)", "none"]
+    assert not page.locator(".provenance").first.is_visible()
+    assert not page.locator("nav").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+@pytest.mark.browser
+def test_page__light_and_dark__differ_and_every_text_has_contrast(open_page):
+    seen = {}
+    for scheme in ("light", "dark"):
+        pairs = open_page(color_scheme=scheme).evaluate(TEXT_COLOURS)
+        weak = [(ink, back, text) for ink, back, text in pairs if contrast(ink, back) < 4.5]
+        assert weak == []
+        seen[scheme] = {(ink, back) for ink, back, _ in pairs}
+    assert seen["light"].isdisjoint(seen["dark"])
+
+
+# Every element that holds text of its own, with its colour and the nearest background behind it.
+TEXT_COLOURS = """() => [...document.querySelectorAll('body *')]
+  .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.checkVisibility())
+  .map(e => {
+    const style = getComputedStyle(e);
+    let at = e, back = style.backgroundColor;
+    while (back === 'rgba(0, 0, 0, 0)' && at.parentElement) {
+      at = at.parentElement;
+      back = getComputedStyle(at).backgroundColor;
+    }
+    const ink = e.namespaceURI.endsWith('svg') ? style.fill : style.color;
+    return [ink, back, e.textContent.trim().slice(0, 30)];
+  })"""
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG contrast ratio of two CSS colours such as 'rgb(1, 2, 3)'."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted([luminance(first), luminance(second)], reverse=True)
+    return (high + 0.05) / (low + 0.05)

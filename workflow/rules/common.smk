@@ -1,0 +1,103 @@
+# Look-ups for the rules: what depends on what comes from the graph that the studies make.
+import functools
+import os
+
+from snakemake.exceptions import WorkflowError
+
+from pipeline.errors import PatchworkError
+from pipeline.site import load_site
+from pipeline.study.graph import load_graph, table_fingerprint
+
+SCALE = config.get("scale", "demo")
+
+
+wildcard_constraints:
+    scale=r"[a-z0-9_]+",
+    rows="headline|all",
+    run=r"[\w-]+",
+    table=r"[\w.]+",
+
+
+def or_message(function, *arguments):
+    """A user's mistake stops the workflow with its message, without a traceback."""
+    try:
+        return function(*arguments)
+    except PatchworkError as error:
+        raise WorkflowError(str(error)) from None
+
+
+@functools.cache
+def graph(scale):
+    return or_message(load_graph, scale)
+
+
+# Every config is read and checked here, before the graph of jobs is built.
+graph(SCALE)
+# The jobs' own processes find the site by this variable.
+os.environ["PATCHWORK_SITE"] = config.get(
+    "site", os.environ.get("PATCHWORK_SITE", "local")
+)
+SITE = or_message(load_site)
+QUEUE = {"slurm_partition": SITE.partition or "", "slurm_account": SITE.account or ""}
+
+
+def gpus(count):
+    return "" if SITE.device == "cpu" else f"gpu:{count}"
+
+
+def train_inputs(wildcards):
+    run = graph(wildcards.scale).runs[wildcards.run]
+    init = [f"results/{{scale}}/runs/{run['init']}/train.json"] if run["init"] else []
+    return [f"results/{{scale}}/data/{run['data']}/manifest.json", *init]
+
+
+def eval_configs(wildcards):
+    known = graph(wildcards.scale)
+    keys = known.runs[wildcards.run]["groups"][wildcards.group]
+    return {key: known.evals[key] for key in keys}
+
+
+def table_inputs(wildcards):
+    cells = graph(wildcards.scale).evaluations(wildcards.table, wildcards.rows)
+    return [f"results/{{scale}}/runs/{run}/evals/{group}.json" for run, group in cells]
+
+
+def tracking_inputs(wildcards):
+    known = graph(wildcards.scale)
+    cells = {
+        cell
+        for table in known.tables
+        for cell in known.evaluations(table, wildcards.rows)
+    }
+    return [
+        f"results/{{scale}}/runs/{run}/evals/{group}.json"
+        for run, group in sorted(cells)
+    ]
+
+
+def table_params(wildcards):
+    return table_fingerprint(graph(wildcards.scale), wildcards.table)
+
+
+def claims_inputs(wildcards):
+    tables = graph(wildcards.scale).tables
+    return [
+        f"results/{{scale}}/tables/{{rows}}/{t}.json"
+        for t in tables
+        if tables[t]["study"] == wildcards.study
+    ]
+
+
+def claims_params(wildcards):
+    return graph(wildcards.scale).claims.get(wildcards.study, {})
+
+
+def report_inputs(wildcards):
+    known = graph(wildcards.scale)
+    tables = [
+        f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in known.tables
+    ]
+    return tables + [
+        f"results/{{scale}}/tables/{{rows}}/{study}.claims.json"
+        for study in known.studies()
+    ]

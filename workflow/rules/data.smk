@@ -1,0 +1,14 @@
+rule prepare_data:
+    output:
+        "results/{scale}/data/{data}/manifest.json",
+    log:
+        "results/{scale}/logs/prepare_data/{data}.log",
+    benchmark:
+        "results/{scale}/benchmarks/prepare_data/{data}.tsv"
+    threads: max(1, SITE.workers)
+    resources:
+        **QUEUE,
+        mem_mb=SITE.memory_gb * 1000,
+        runtime=SITE.hours * 60,
+    shell:
+        "python -m pipeline prepare --scale {wildcards.scale} --data {wildcards.data} > {log} 2>&1"

@@ -1,0 +1,59 @@
+# Tables know configs only through `params`: a new tolerance redraws them, a new comment does not.
+rule draw_table:
+    input:
+        table_inputs,
+    output:
+        "results/{scale}/tables/{rows}/{table}.json",
+    log:
+        "results/{scale}/logs/draw_table/{rows}-{table}.log",
+    benchmark:
+        "results/{scale}/benchmarks/draw_table/{rows}-{table}.tsv"
+    localrule: True
+    params:
+        spec=table_params,
+    shell:
+        "python -m pipeline table --scale {wildcards.scale} --table {wildcards.table} --rows {wildcards.rows} > {log} 2>&1"
+
+
+rule judge_claims:
+    input:
+        claims_inputs,
+    output:
+        "results/{scale}/tables/{rows}/{study}.claims.json",
+    log:
+        "results/{scale}/logs/judge_claims/{rows}-{study}.log",
+    benchmark:
+        "results/{scale}/benchmarks/judge_claims/{rows}-{study}.tsv"
+    localrule: True
+    params:
+        claims=claims_params,
+    shell:
+        "python -m pipeline claims --scale {wildcards.scale} --study {wildcards.study} --rows {wildcards.rows} > {log} 2>&1"
+
+
+rule write_report:
+    input:
+        report_inputs,
+    output:
+        "results/{scale}/report/{rows}.html",
+    log:
+        "results/{scale}/logs/write_report/{rows}.log",
+    benchmark:
+        "results/{scale}/benchmarks/write_report/{rows}.tsv"
+    localrule: True
+    shell:
+        "python -m pipeline report --scale {wildcards.scale} --rows {wildcards.rows} > {log} 2>&1"
+
+
+rule track_results:
+    input:
+        tracking_inputs,
+    output:
+        "results/{scale}/tracking/{rows}.json",
+    log:
+        "results/{scale}/logs/track_results/{rows}.log",
+    benchmark:
+        "results/{scale}/benchmarks/track_results/{rows}.tsv"
+    localrule: True
+    shell:
+        "python -m pipeline track --scale {wildcards.scale} > {output} 2> {log}"
