@@ -68,8 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.site import load_site
     from pipeline.study.graph import load_graph
 
+    load_site()
     graph = load_graph(options.scale)
     for name, run in graph.runs.items():
         print(f"{name:60} {run['label']}")

@@ -6,9 +6,11 @@ Fragments merge left to right: maps deep, lists replaced. No interpolation, no c
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,6 +19,7 @@ from pipeline.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+_ABSENT = object()
 
 
 class Strict(BaseModel):
@@ -25,17 +28,19 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+# libyaml's loader, where it is installed, reads several times as fast.
+class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""
 
 
 def _unique_map(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-    if twice:
-        raise ConfigError(
-            f"{shown(Path(node.start_mark.name))}: key {', '.join(twice)} is written twice; keep one of them"
-        )
+    for at, key in enumerate(keys):
+        if key in keys[:at]:
+            mark = node.value[at][0].start_mark
+            raise ConfigError(
+                f"{shown(Path(mark.name))}: {key}: written a second time in line {mark.line + 1}; keep one of them"
+            )
     return loader.construct_mapping(node, deep=True)
 
 
@@ -49,8 +54,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
             content = yaml.load(file, Loader=_UniqueKeyLoader)  # a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{shown(path)}: no such file; {nearest(path.stem, names(path.parent))}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{shown(path)}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        message = " ".join(str(error).replace(f'in "{path}", line', "at line").split())
+        raise ConfigError(f"{shown(path)}: not valid YAML: {message}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{shown(path)}: expected a mapping of keys to values, found {type(content).__name__}")
     return content
@@ -84,29 +90,39 @@ class Layers:
 
     def __init__(self, *layers: tuple[str, dict[str, Any]]) -> None:
         self.layers = layers
+        self.default = layers[-1][0]  # the file to name for what none of them speaks of
 
     def merged(self) -> dict[str, Any]:
         return merge(*[content for _, content in self.layers])
 
     def origin(self, path: tuple[Any, ...]) -> str:
-        """The last file that says something at this key path, or at the nearest key above it."""
+        """The last file that gives this key; where none does, the first that has the nearest key above it."""
         for length in range(len(path), 0, -1):
-            for file, content in reversed(self.layers):
-                if _has(content, path[:length]):
-                    return file
-        return self.layers[-1][0]
+            files = [file for file, content in self.layers if _at(content, path[:length]) is not _ABSENT]
+            if files:
+                return files[-1] if length == len(path) else files[0]
+        return self.default
 
     def below(self, key: str) -> "Layers":
-        """The layers of one key."""
-        return Layers(*[(file, c[key]) for file, c in self.layers if isinstance(c.get(key), dict)] or self.layers[-1:])
+        """The layers of one key, which must be a mapping wherever it is given."""
+        given = [(file, content[key]) for file, content in self.layers if key in content]
+        wrong = [(file, value) for file, value in given if not isinstance(value, dict)]
+        if wrong:
+            lines = [f"{file}: {key}: found {value!r}, expected a mapping of keys to values" for file, value in wrong]
+            raise ConfigError("\n".join(lines))
+        below = Layers(*given or [(self.default, {})])
+        below.default = below.layers[0][0]
+        return below
 
 
-def _has(content: Any, path: tuple[Any, ...]) -> bool:
+def _at(content: Any, path: tuple[Any, ...]) -> Any:
     for part in path:
-        if not isinstance(content, dict) or part not in content:
-            return False
+        in_map = isinstance(content, dict) and part in content
+        in_list = isinstance(content, list) and part in range(len(content))
+        if not (in_map or in_list):
+            return _ABSENT
         content = content[part]
-    return True
+    return content
 
 
 def problems(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: str = "") -> list[str]:
@@ -114,29 +130,50 @@ def problems(error: ValidationError, model: type[BaseModel], layers: Layers, pre
     lines = []
     for item in error.errors(include_url=False):
         loc = item["loc"]
-        where = f"{layers.origin(loc)}: {prefix}{'.'.join(str(part) for part in loc) or '(top)'}"
+        message = item["msg"].removeprefix("Value error, ")
+        # A rule between several keys fails at the key above them all; people need the file of each key it names.
+        named = _keys_named(message, loc, layers) if item["type"] == "value_error" else []
+        key = named[0] if named else loc
+        where = f"{layers.origin(key)}: {prefix}{_dotted(key) or '(top)'}"
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown key; {nearest(str(loc[-1]), _fields_at(model, loc[:-1]))}")
         elif item["type"] == "missing":
             lines.append(f"{where}: required, not given")
         else:
-            message = item["msg"].removeprefix("Value error, ")
             found = "" if isinstance(item["input"], (dict, BaseModel)) else f"found {item['input']!r}; "
-            lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}")
+            others = [other for other in named if layers.origin(other) != layers.origin(key)]
+            sources = "".join(f"; {prefix}{_dotted(other)} is in {layers.origin(other)}" for other in others)
+            lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}{sources}")
     return lines
 
 
+def _dotted(key: tuple[Any, ...]) -> str:
+    return ".".join(map(str, key))
+
+
+def _keys_named(message: str, loc: tuple[Any, ...], layers: Layers) -> list[tuple[Any, ...]]:
+    """The keys below a location that a message names and some file gives."""
+    words = dict.fromkeys(re.findall(r"[a-z_]\w*(?:\.\w+)*", message))
+    values = {(*loc, *word.split(".")): _at(layers.merged(), (*loc, *word.split("."))) for word in words}
+    return [key for key, value in values.items() if value is not _ABSENT and not isinstance(value, dict)]
+
+
 def _fields_at(model: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
-    """Field names of the model that sits at a location inside `model`."""
+    """Field names of the model that sits at a location inside `model`; none where no model does."""
+    found: Any = model
     for part in loc:
-        field = model.model_fields.get(str(part))
-        candidate = field.annotation if field else None
-        options = [candidate, *getattr(candidate, "__args__", ())]
-        models = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-        if not models:
-            return []
-        model = models[0]
-    return list(model.model_fields)
+        if _is_model(found):
+            field = found.model_fields.get(str(part))
+            found = field.annotation if field else None
+        else:
+            found = (get_args(found) or (None,))[-1]  # a key of a map, or an index of a list
+        if isinstance(found, UnionType):
+            found = next(filter(_is_model, get_args(found)), None)
+    return list(found.model_fields) if _is_model(found) else []
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def parse(model: type[Model], layers: Layers, prefix: str = "") -> Model:

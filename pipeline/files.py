@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,17 +12,27 @@ from pipeline.errors import DataError, PatchworkError
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write through a temporary file: fsync, rename, fsync the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         _sync_folder(path.parent)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """A full disk or a missing permission, while writing this file, as an error that says what to do."""
+    try:
+        yield
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise PatchworkError(
             f"could not write {path}: {error.strerror}; free space or mend the permissions, then start again: "
             "nothing that was there before is lost"
@@ -45,7 +56,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             records.append(json.loads(line))
         except json.JSONDecodeError:
             raise DataError(
-                f"{path}, line {number}: found {line[:80]!r}, expected a JSON record; restore the file"
+                f"{path}, line {number}: found {line[:80]!r}, expected one JSON object; restore the file"
             ) from None
     return records
 

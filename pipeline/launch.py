@@ -8,6 +8,7 @@ import sys
 import time
 from types import FrameType
 
+from pipeline.engine.signals import CONTINUE_ME
 from pipeline.errors import LaunchError
 
 
@@ -23,7 +24,7 @@ def run_processes(count: int, arguments: list[str]) -> int:
     would wait for it for ever, are ended.
     """
     common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    children = [_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)]
+    children: list[subprocess.Popen] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         for child in children:
@@ -31,16 +32,19 @@ def run_processes(count: int, arguments: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
+    for rank in range(count):
+        children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
     codes = [child.poll() for child in children]
     while None in codes:
-        if any(codes):  # some ended with an error, some still run
+        # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
+        if any(code not in (None, 0, CONTINUE_ME) for code in codes):
             time.sleep(5)  # the others may be about to say what is wrong
             for child in children:
                 child.kill()
         time.sleep(0.2)
         codes = [child.poll() for child in children]
     # A killed process has a negative code; the reason is in the one that ended by itself.
-    return max(codes) or -min(codes)
+    return max(codes) if max(codes) > 0 else -min(codes)
 
 
 def _start(arguments: list[str], variables: dict[str, str]) -> subprocess.Popen:

@@ -37,7 +37,7 @@ class Registry:
 
     def get(self, name: str) -> type:
         self._load()
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise ConfigError(f"{self.kind} {name!r} is unknown; {nearest(str(name), self._entries)}")
         return self._entries[name]
 

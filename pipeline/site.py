@@ -31,10 +31,20 @@ class Site(Strict):
     hours: int = Field(24, ge=1, description="time limit of a job")
 
 
-def load_site(name: str | None = None) -> Site:
-    """The named site, else the one PATCHWORK_SITE names, else `local`. Relative folders start at the repository."""
-    name = name or os.environ.get("PATCHWORK_SITE", "local")
-    site = parse_file(Site, CONFIGS / "site" / f"{name}.yaml")
+def choose_site(name: str | None) -> Site:
+    """Load the named site, here and in every process that this one starts."""
+    if name:
+        os.environ["PATCHWORK_SITE"] = name
+    return load_site()
+
+
+def load_site() -> Site:
+    """The site that PATCHWORK_SITE names, else `local`. Relative folders start at the repository.
+
+    A name that ends in .yaml is the path of a site file that lies anywhere.
+    """
+    name = os.environ.get("PATCHWORK_SITE", "local")
+    site = parse_file(Site, Path(name) if name.endswith(".yaml") else CONFIGS / "site" / f"{name}.yaml")
     folders = {key: CONFIGS.parent / Path(os.path.expandvars(folder)).expanduser() for key, folder in site.data.items()}
     return site.model_copy(update={"data": folders})
 

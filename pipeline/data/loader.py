@@ -5,6 +5,7 @@ micro-batch m of it every `num_micro`-th entry from the m-th on, so that repeate
 micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes micro-batches r, r + world, ...
 """
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -82,11 +83,24 @@ def train_loader(
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=4 if workers else None,
+        worker_init_fn=_leave_signals_to_the_loop,
     )
+
+
+def _leave_signals_to_the_loop(worker: int) -> None:
+    """A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size: int, workers: int) -> DataLoader:
     """uint8 images and labels of this rank's share, in order."""
     indices = range(rank, len(images), world_size)
     pin = torch.cuda.is_available()
-    return DataLoader(EvalViews(images, view, indices), batch_size=batch, num_workers=workers, pin_memory=pin)
+    return DataLoader(
+        EvalViews(images, view, indices),
+        batch_size=batch,
+        num_workers=workers,
+        pin_memory=pin,
+        worker_init_fn=_leave_signals_to_the_loop,
+    )

@@ -7,10 +7,11 @@ picture does not depend on the number of processes, of loader workers, or on whe
 import hashlib
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
@@ -22,14 +23,21 @@ if TYPE_CHECKING:
 View = Callable[..., np.ndarray]
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
 class Augment(Strict):
     """The training view. Mixing needs an even micro-batch."""
 
     crop: Literal["resized", "padded", "none"] = "resized"
-    scale: tuple[float, float] = Field((0.08, 1.0), description="area range of a resized crop")
+    scale: tuple[Share, Share] = Field((0.08, 1.0), description="area range of a resized crop")
     padding: int = Field(4, ge=0, description="pixels around the image before a padded crop")
     hflip: float = Field(0.5, ge=0, le=1)
-    rand_augment: str | None = Field(None, description="timm's name, such as rand-m9-mstd0.5-inc1")
+    rand_augment: str | None = Field(
+        None,
+        pattern=r"^rand(-(m|mstd|mmax|n|p|inc|w|t)[\d.]+)+$",
+        description="timm's name, such as rand-m9-mstd0.5-inc1",
+    )
     color_jitter: float | None = Field(None, ge=0)
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     erasing: float = Field(0.0, ge=0, le=1)
@@ -58,6 +66,7 @@ def train_view(data: "DataConfig", augment: Augment) -> View:
     from timm.data import create_transform
     from torchvision import transforms as T
 
+    _mend_posterize()
     size = data.image_size
     if augment.crop == "resized":
         return create_transform(
@@ -93,6 +102,19 @@ def eval_view(data: "DataConfig", crop: float) -> View:
         mean=data.mean,
         std=data.std,
     )
+
+
+def _mend_posterize() -> None:
+    """timm keeps 0 bits at magnitude 10, which Pillow 13 refuses; before, as in every published run, that was black."""
+    from timm.data import auto_augment
+
+    auto_augment.NAME_TO_OP["PosterizeIncreasing"] = _posterize
+
+
+def _posterize(image: Image.Image, num_bits: int, **options: object) -> Image.Image:
+    from timm.data.auto_augment import posterize
+
+    return posterize(image, num_bits) if num_bits else image.point(lambda value: 0)
 
 
 def _interpolation(name: str) -> object:

@@ -10,12 +10,14 @@ position), so the state of all generators is a function of the step.
 import hashlib
 import io
 import logging
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.errors import CheckpointError
 from pipeline.files import write_atomic
 
 log = logging.getLogger(__name__)
@@ -36,8 +38,7 @@ class Checkpoints:
         content = buffer.getbuffer()
         path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
         write_atomic(path, lambda file: file.write(content))
-        for _, old in self._all()[:-KEPT]:
-            old.unlink(missing_ok=True)
+        self._tidy(step)
         return path
 
     def latest(self) -> dict[str, Any] | None:
@@ -46,14 +47,31 @@ class Checkpoints:
             content = path.read_bytes()
             if _digest(content) == _NAME.fullmatch(path.name)[2]:
                 log.info("resuming at step %d from %s", step, path.name)
-                return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+                return _load(path, content)
             log.warning("%s is damaged (its checksum differs): using the one before it", path)
         return None
+
+    def _tidy(self, step: int) -> None:
+        """Keep this step's checkpoint and the one before; later ones were damaged, or this step would not be new."""
+        found = self._all()
+        later = [path for found_step, path in found if found_step > step]
+        earlier = [path for found_step, path in found if found_step <= step]
+        for path in [*later, *earlier[:-KEPT], *self.folder.glob(".step-*.tmp")]:
+            path.unlink(missing_ok=True)
 
     def _all(self) -> list[tuple[int, Path]]:
         """(step, path), oldest first."""
         found = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("step-*.pt")]
         return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _load(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain values, so this program did not write it; delete it"
+        ) from error
 
 
 def _digest(content: bytes | memoryview) -> str:

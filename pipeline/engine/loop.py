@@ -49,6 +49,8 @@ class Trainer:
         self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
         check_world(run, world.size)
         self.method = build_method(run).to(world.device)
+        if run.init:
+            load_encoder(self.method.encoder, RunFolder(paths.results, run.init).encoder)
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
@@ -58,8 +60,6 @@ class Trainer:
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips, self.best = 0, torch.zeros((), device=world.device), None
         self._open_data(data)
-        if run.init:
-            load_encoder(self.method.encoder, RunFolder(paths.results, run.init).encoder)
         self._restore()
 
     def fit(self) -> dict[str, Any]:
@@ -70,7 +70,8 @@ class Trainer:
         while self.step < run.total_steps:
             self.schedule.step_update(self.step)
             self.optimizer.zero_grad(set_to_none=True)
-            loss = self.accumulate(micros, stopwatch)
+            # The mean over processes: a loss that is not finite in one of them must make all of them skip.
+            loss = self.world.mean(self.accumulate(micros, stopwatch))
             norm = clip_gradients(self.method, run.optim)
             skipped = step_if_finite(self.optimizer, loss, norm)
             self.num_skips += skipped

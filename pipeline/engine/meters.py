@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pipeline.engine.distributed import World
 from pipeline.errors import CheckpointError
+from pipeline.files import explained
 
 
 class Meters:
@@ -59,18 +60,21 @@ class MetricsFile:
                 f"{path} has {size} bytes, the checkpoint was written when it had {keep_bytes}; "
                 "it was cut or replaced: restore it, or delete the run's state folder to start the run again"
             )
-        self.file = path.open("ab")
-        self.file.truncate(keep_bytes)
+        with explained(path):
+            self.file = path.open("ab")
+            self.file.truncate(keep_bytes)
 
     def append(self, **values: Any) -> None:
         values = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
-        self.file.write(json.dumps(values).encode() + b"\n")
-        self.file.flush()
+        with explained(self.path):
+            self.file.write(json.dumps(values).encode() + b"\n")
+            self.file.flush()
 
     def sync(self) -> int:
         """Put every line on disk; returns the size to cut back to."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with explained(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
         return self.path.stat().st_size
 
 

@@ -4,7 +4,7 @@ The non-finite guard runs on the device: AdamW's fused step skips itself where `
 the host; the number of skips is read when metrics are due.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -15,6 +15,9 @@ from pipeline.methods.base import Method
 
 if TYPE_CHECKING:
     from timm.scheduler import CosineLRScheduler
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Strict):
@@ -33,7 +36,7 @@ class OptimConfig(Strict):
     warmup_lr: float = Field(1e-6, ge=0)
     warmup_epochs: float = Field(0, ge=0)
     weight_decay: float = Field(0.05, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     layer_decay: float | None = Field(None, gt=0, le=1)
     clip_norm: float | None = Field(None, gt=0)
@@ -75,17 +78,24 @@ def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
 
     spared = method.no_weight_decay()
     if cfg.layer_decay is None:
-        return param_groups_weight_decay(method, cfg.weight_decay, spared)
-    encoder_spared = {name.removeprefix("encoder.") for name in spared}
-    groups = param_groups_layer_decay(method.encoder, cfg.weight_decay, encoder_spared, layer_decay=cfg.layer_decay)
-    groups = [{key: value for key, value in group.items() if key != "param_names"} for group in groups]
-    heads = nn.ModuleDict({name: child for name, child in method.named_children() if name != "encoder" and child})
-    return groups + param_groups_weight_decay(heads, cfg.weight_decay, spared) + _own_parameters(method)
+        return param_groups_weight_decay(method, cfg.weight_decay, no_weight_decay_list=spared)
+    encoder_groups = param_groups_layer_decay(
+        method.encoder,
+        cfg.weight_decay,
+        no_weight_decay_list={name.removeprefix("encoder.") for name in spared},
+        layer_decay=cfg.layer_decay,
+    )
+    return encoder_groups + _head_groups(method, cfg.weight_decay, spared)
 
 
-def _own_parameters(method: Method) -> list[dict]:
-    own = [parameter for parameter in method.parameters(recurse=False) if parameter.requires_grad]
-    return [{"params": own, "weight_decay": 0.0}] if own else []
+def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[dict]:
+    """The method's own parameters, at the full rate."""
+    decayed, free = [], []
+    for name, parameter in method.named_parameters():
+        if not name.startswith("encoder.") and parameter.requires_grad:
+            (free if parameter.ndim <= 1 or name in spared else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> "CosineLRScheduler":

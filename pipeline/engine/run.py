@@ -1,8 +1,8 @@
 """A run: one training job as data, and its name.
 
-Science keys (everything in RunConfig) make the fingerprint. What belongs to a machine is in `pipeline.site`, so moving
-to another cluster does not retrain. Fields that equal their default are left out of the fingerprint: a new field
-does not rename every old run.
+Science keys make the fingerprint: everything in RunConfig but how often to log and validate and how many skips to bear.
+What belongs to a machine is in `pipeline.site`, so moving to another cluster does not retrain. Fields that equal their
+default are left out of the fingerprint: a new field does not rename every old run.
 """
 
 from typing import Literal
@@ -16,6 +16,8 @@ from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, MethodConfig
 from pipeline.models.encoder import ModelConfig
+
+NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
 
 
 class RunConfig(Strict):
@@ -50,7 +52,7 @@ class RunConfig(Strict):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.model_dump(mode="json", exclude_defaults=True))
+        return fingerprint(self.model_dump(mode="json", exclude_defaults=True, exclude={"optim": NOT_SCIENCE}))
 
     @property
     def name(self) -> str:

@@ -10,6 +10,9 @@ absolute localisation loss keeps the remaining embeddings readable as rows and c
   start from N(0, 1) instead of N(0, 0.02) and are decayed.
 - corrected (default): as released, but positions start and decay alike with and without the unknown embedding, so
   that variants differ in MJP alone.
+
+Rows and columns count from 0, as released (Eq. 2 from 1: a regressor's bias absorbs it). The weight of the localisation
+loss moves per step (released: per epoch).
 """
 
 import math
@@ -27,6 +30,8 @@ from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
 from pipeline.models.position import Grid, encode, grid_of, patch_positions, with_unknown
 
+TIMM_STD = 0.02  # timm's own start of position embeddings
+
 _RELEASED = {
     "shuffle_prob": 0.5,
     "per_image": False,
@@ -38,7 +43,7 @@ _RELEASED = {
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "released": _RELEASED,
-    "corrected": {**_RELEASED, "position_std": 0.02},
+    "corrected": {**_RELEASED, "position_std": TIMM_STD},
     "paper": {
         "shuffle_prob": 1.0,
         "warmup_ratio": 0.0,
@@ -47,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dal_schedule": "constant",
         "dal_reduction": "norm",
         "dal_layers": 3,
-        "position_std": 0.02,
+        "position_std": TIMM_STD,
     },
 }
 
@@ -73,8 +78,10 @@ class MJP(Method):
         @model_validator(mode="before")
         @classmethod
         def _fill_from_fidelity(cls, given: Any) -> Any:
-            preset = PRESETS.get(given.get("fidelity", "corrected"), {}) if isinstance(given, dict) else {}
-            return {**preset, **given} if preset else given
+            if not isinstance(given, dict):
+                return given
+            # A misspelt fidelity is one problem, not one for every field it would have set.
+            return {**PRESETS.get(str(given.get("fidelity")), PRESETS["corrected"]), **given}
 
         @model_validator(mode="after")
         def _pca_needs_one_mask(self) -> "MJP.Config":
@@ -95,8 +102,9 @@ class MJP(Method):
         width = encoder.embed_dim
         self.regressor = _regressor(cfg, width)
         if cfg.unknown:
-            self.unknown = nn.Parameter(torch.empty(width).normal_(std=cfg.position_std))
-        if cfg.unknown and cfg.fidelity == "released":
+            # A row (E_unk is 1 x D in Eq. 4), not a vector: vectors are never decayed, and `released` decays it.
+            self.unknown = nn.Parameter(torch.empty(1, width).normal_(std=cfg.position_std))
+        if cfg.unknown and cfg.position_std != TIMM_STD:
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
@@ -131,7 +139,9 @@ class MJP(Method):
     def localisation_loss(self, kept: Tensor) -> Tensor:
         """MJP Eq. 2 over the kept patches (B or 1, N): L1 between (row, column) and its regression."""
         positions = patch_positions(self.encoder)
-        predicted = self.regressor(positions) if self.regressor else _pca_projection(positions, kept[0])
+        # In fp32: bf16 resolves column 13 to 1/16, and CUDA has no bf16 QR for the PCA.
+        with torch.autocast(positions.device.type, enabled=False):
+            predicted = self.regressor(positions) if self.regressor else _pca_projection(positions, kept[0])
         error = (predicted - self.coordinates).abs().sum(dim=-1)  # (N,)
         if self.cfg.dal_reduction == "mean":
             error = error / 2

@@ -37,7 +37,7 @@ def patch_positions(encoder: nn.Module) -> Tensor:
 def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor:
     """MJP Eq. 4: the shared unknown embedding wherever a patch was shuffled.
 
-    pos_embed (1, P+N, D), unknown (D,), shuffled (B, N) bool -> (B, P+N, D). The CLS token keeps its own.
+    pos_embed (1, P+N, D), unknown (1, D), shuffled (B, N) bool -> (B, P+N, D). The CLS token keeps its own.
     """
     num_prefix = pos_embed.shape[1] - shuffled.shape[1]
     shuffled = nn.functional.pad(shuffled, (num_prefix, 0), value=False)

@@ -7,6 +7,7 @@ one of its cells has no number; a claim is false if any comparison is false, els
 
 import ast
 import operator
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,6 @@ _OPERATIONS: dict[type, Callable[[float, float], Any]] = {
     ast.GtE: operator.ge,
     ast.Gt: operator.gt,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {"abs": abs, "min": min, "max": max}
 
 Cell = tuple[str, str]
 Values = dict[Cell, float | None]
@@ -34,17 +34,24 @@ Values = dict[Cell, float | None]
 def cells_of(text: str) -> list[Cell]:
     """The cells a comparison speaks of; raises if it is not a comparison."""
     cells, tree = _parse(text)
-    _evaluate(tree, dict.fromkeys(cells, 1.0), text)
+    draw = random.Random(0)  # any numbers do; drawn ones make no difference of two cells 0, as equal ones would
+    try:
+        _evaluate(tree, {name: draw.uniform(1, 2) for name in cells}, text)
+    except ArithmeticError:
+        raise ConfigError(f"{text!r} divides by 0 whatever its cells are") from None
     return list(dict.fromkeys(cells.values()))
 
 
 def decide(text: str, values: Values) -> str:
-    """`true`, `false`, or `undecided` where a cell has no number."""
+    """`true`, `false`, or `undecided` where a cell has no number or a ratio has none."""
     cells, tree = _parse(text)
     numbers = {name: values.get(cell) for name, cell in cells.items()}
     if any(value is None for value in numbers.values()):
         return "undecided"
-    return "true" if _evaluate(tree, numbers, text) else "false"
+    try:
+        return "true" if _evaluate(tree, numbers, text) else "false"
+    except ZeroDivisionError:
+        return "undecided"
 
 
 def judge(claims: dict[str, dict[str, Any]], values: Values) -> list[dict[str, Any]]:
@@ -59,6 +66,8 @@ def judge(claims: dict[str, dict[str, Any]], values: Values) -> list[dict[str, A
         verdict = next(word for word in ("false", "undecided", "true") if word in verdicts)
         missing = sorted({cell for p in predicates for cell, value in p["values"].items() if value is None})
         reason = f"no number for {', '.join(missing)}" if missing else ""
+        if verdict == "undecided" and not missing:
+            reason = "its numbers lead to a division by 0"
         judged.append(
             {
                 "id": claim_id,
@@ -75,15 +84,18 @@ def judge(claims: dict[str, dict[str, Any]], values: Values) -> list[dict[str, A
 def _parse(text: str) -> tuple[dict[str, Cell], ast.Compare]:
     """Names put in place of cells, and the comparison over those names."""
     cells: dict[str, Cell] = {}
+    prefix = "cell"
+    while prefix in text:  # so that no word of the text passes for a cell
+        prefix += "_"
 
     def name(match: re.Match[str]) -> str:
-        key = f"cell{len(cells)}"
+        key = f"{prefix}{len(cells)}"
         cells[key] = (match[1], match[2])
         return key
 
     try:
         tree = ast.parse(_CELL.sub(name, text), mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         raise ConfigError(f"{text!r} is not a comparison; write it like `a.t1.x:top1 < a.t1.y:top1`") from None
     if not isinstance(tree, ast.Compare):
         raise ConfigError(f"{text!r} compares nothing; expected one of < <= == >= >")
@@ -100,13 +112,17 @@ def _evaluate(node: ast.AST, numbers: dict[str, float], text: str) -> Any:
             return _operation(node.op, text)(_evaluate(node.left, numbers, text), _evaluate(node.right, numbers, text))
         case ast.UnaryOp(op=ast.USub()):
             return -_evaluate(node.operand, numbers, text)
-        case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
-            return _FUNCTIONS[name](*[_evaluate(argument, numbers, text) for argument in node.args])
+        case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
+            return abs(_evaluate(argument, numbers, text))
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
+            return {"min": min, "max": max}[name](_evaluate(argument, numbers, text) for argument in node.args)
         case ast.Constant(value=int() | float() as value):
             return value
         case ast.Name(id=name) if name in numbers:
             return numbers[name]
-    raise ConfigError(f"{text!r}: {ast.unparse(node)!r} is not allowed; use cells, numbers, + - * /, abs, min, max")
+    raise ConfigError(
+        f"{text!r}: {ast.unparse(node)!r} is not allowed; use cells, numbers, + - * /, abs(x), min(x, y), max(x, y)"
+    )
 
 
 def _operation(op: ast.AST, text: str) -> Callable[[float, float], Any]:

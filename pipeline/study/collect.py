@@ -1,19 +1,18 @@
 """What the report and the summary are made of: tables, claims and runs, read from the results of one scale."""
 
-import json
 from typing import Any
 
 from pipeline.engine.folders import RunFolder
 from pipeline.study.graph import Graph
-from pipeline.study.tables import claims_path, table_path
+from pipeline.study.tables import claims_path, read_record, table_path
 
 Content = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows."""
-    tables = [json.loads(table_path(graph, key, selection).read_text()) for key in graph.tables]
-    claims = [json.loads(claims_path(graph, study, selection).read_text()) for study in graph.studies()]
+    tables = [read_record(table_path(graph, key, selection)) for key in graph.tables]
+    claims = [read_record(claims_path(graph, study, selection)) for study in graph.studies()]
     shown = {row["run"] for key in graph.tables for row in graph.rows(key, selection).values()}
     runs = [_run(graph, name) for name in graph.runs if name in shown and RunFolder(graph.results, name).done.exists()]
     return tables, claims, runs
@@ -21,7 +20,7 @@ def collect(graph: Graph, selection: str) -> Content:
 
 def _run(graph: Graph, name: str) -> dict[str, Any]:
     folder = RunFolder(graph.results, name)
-    record = json.loads(folder.done.read_text())
+    record = read_record(folder.done)
     return {
         "name": name,
         "label": graph.runs[name]["label"],

@@ -7,9 +7,10 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import CONFIGS, Layers, fingerprint, names, nearest, parse, parse_file, read_yaml, shown
 from pipeline.errors import ConfigError, PatchworkError
@@ -17,8 +18,11 @@ from pipeline.files import write_json
 from pipeline.study.claims import cells_of
 from pipeline.study.spec import Expected, RunSpec, Scale, Study, Table
 
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
+
 ROOT = CONFIGS.parent
-RESULTS = ROOT / "results"
+RESULTS = Path(os.environ.get("PATCHWORK_RESULTS", ROOT / "results"))
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
 TRAIN_METRICS = ("params_m", "val_top1", "best_val_top1")
 
@@ -72,10 +76,10 @@ def load_graph(scale: str) -> Graph:
     if path.exists():
         try:
             kept = json.loads(path.read_text())
-        except json.JSONDecodeError:
-            kept = {}
-        if kept.pop("key", None) == key:
-            return Graph(**kept)
+            if kept.pop("key") == key:
+                return Graph(**kept)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass  # damaged; it is made anew
     graph = build_graph(scale)
     write_json(path, {"key": key, **asdict(graph)})
     return graph
@@ -93,13 +97,32 @@ def _source_key() -> str:
 def build_graph(scale: str) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files."""
     collector = _Collector()
-    spec = parse_file(Scale, CONFIGS / "scale" / f"{scale}.yaml")
-    graph = Graph(scale, spec.note, spec.comparable)
+    path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
+    with collector:
+        spec = parse_file(Scale, path)
+        _check_scale(spec, shown(path))
+    graph = Graph(scale, spec.note if spec else "", bool(spec and spec.comparable))
     for study in names(CONFIGS / "study"):
-        with collector:
-            _add_study(graph, spec, study, collector)
+        _add_study(graph, spec, study, collector)
     collector.finish()
     return graph
+
+
+def _check_scale(scale: Scale, file: str) -> None:
+    """Every fragment that a scale speaks of must be there; a mistyped one would change nothing, silently."""
+    named = [("model", f"replace_model.{key}", name) for key, name in scale.replace_model.items()]
+    named += [("data", f"replace_data.{key}", name) for key, name in scale.replace_data.items()]
+    named += [("model", "replace_model", name) for name in scale.replace_model]
+    named += [("data", "replace_data", name) for name in scale.replace_data]
+    named += [("eval", "eval", name) for name in scale.eval]
+    known = {kind: names(CONFIGS / kind) for kind in ("model", "data", "eval")}
+    lines = [
+        f"{file}: {where}: no {kind} {name!r}; {nearest(name, known[kind])}"
+        for kind, where, name in named
+        if name not in known[kind]
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 class _Collector:
@@ -120,12 +143,16 @@ class _Collector:
             raise ConfigError("\n".join(self.lines))
 
 
-def _add_study(graph: Graph, scale: Scale, name: str, collector: _Collector) -> None:
-    file = CONFIGS / "study" / f"{name}.yaml"
-    study = parse_file(Study, file)
-    expected = parse_file(Expected, CONFIGS / "expected" / f"{name}.yaml")
+def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collector) -> None:
+    file, study, expected = CONFIGS / "study" / f"{name}.yaml", None, None
+    with collector:
+        study = parse_file(Study, file)
+    with collector:
+        expected = parse_file(Expected, CONFIGS / "expected" / f"{name}.yaml")
+    if scale is None or study is None or expected is None:
+        return
     resolved: dict[str, str] = {}  # key in the study -> run name
-    for key in _in_init_order(study.runs, shown(file)):
+    for key in _in_init_order(study.runs, shown(file), collector):
         with collector:
             resolved[key] = _add_run(graph, scale, name, key, study, resolved)
     for table_name, table in study.tables.items():
@@ -138,22 +165,30 @@ def _add_study(graph: Graph, scale: Scale, name: str, collector: _Collector) -> 
             graph.claims.setdefault(name, {})[f"{name}.{claim_name}"] = claim.model_dump()
 
 
-def _in_init_order(runs: dict[str, RunSpec], file: str) -> list[str]:
-    """Keys of runs, each after the one it starts from."""
+def _in_init_order(runs: dict[str, RunSpec], file: str, collector: _Collector) -> list[str]:
+    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
     ordered: list[str] = []
     for first in runs:
-        chain: list[str] = []
-        key: str | None = first
-        while key is not None and key not in ordered:
-            if key not in runs:
-                raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")
-            if key in chain:
-                cycle = " -> ".join([*chain[chain.index(key) :], key])
-                raise ConfigError(f"{file}: runs.{key}.init: runs start from each other: {cycle}; break the cycle")
-            chain.append(key)
-            key = runs[key].init
-        ordered += reversed(chain)
+        with collector:
+            ordered += [key for key in reversed(_init_chain(runs, first, file)) if key not in ordered]
     return ordered
+
+
+def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
+    """A run, the one it starts from, and so on."""
+    chain, key = [], first
+    while key is not None:
+        if key not in runs:
+            raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")
+        if key in chain:
+            cycle = chain[chain.index(key) :]
+            start = cycle.index(min(cycle))  # the same words, whichever of its runs it is found from
+            cycle = [*cycle[start:], *cycle[: start + 1]]
+            text = " -> ".join(cycle)
+            raise ConfigError(f"{file}: runs.{cycle[0]}.init: runs start from each other: {text}; break the cycle")
+        chain.append(key)
+        key = runs[key].init
+    return chain
 
 
 def _add_run(graph: Graph, scale: Scale, study: str, key: str, spec: Study, resolved: dict[str, str]) -> str:
@@ -162,17 +197,25 @@ def _add_run(graph: Graph, scale: Scale, study: str, key: str, spec: Study, reso
     run_spec, study_file = spec.runs[key], shown(CONFIGS / "study" / f"{study}.yaml")
     if run_spec.init and run_spec.init not in resolved:
         raise ConfigError(f"{study_file}: runs.{key}.init: {run_spec.init!r} has problems of its own")
-    model = scale.replace_model.get(run_spec.model, run_spec.model)
-    data = scale.replace_data.get(run_spec.data, run_spec.data)
-    fragments = (("method", run_spec.method), ("model", model), ("data", data))
+    scale_file = shown(CONFIGS / "scale" / f"{graph.scale}.yaml")
+    fragments = []
+    for kind, replace in (("method", {}), ("model", scale.replace_model), ("data", scale.replace_data)):
+        name, where = getattr(run_spec, kind), f"{study_file}: runs.{key}.{kind}"
+        if name in replace:
+            name, where = replace[name], f"{scale_file}: replace_{kind}.{name}"
+        fragments.append(_fragment(kind, name, where))
     layers = Layers(
-        *[_fragment(kind, name, f"{study_file}: runs.{key}.{kind}") for kind, name in fragments],
+        *fragments,
         (f"{study_file}: common", spec.common),
-        (shown(CONFIGS / "scale" / f"{graph.scale}.yaml") + ": run", scale.run),
+        (f"{scale_file}: run", scale.run),
         (f"{study_file}: runs.{key}.set", run_spec.set),
         (f"{study_file}: runs.{key}", {"init": resolved.get(run_spec.init)}),
     )
+    for source, content in layers.layers[:-1]:
+        if "init" in content:
+            raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
     run = parse_run(layers)
+    _check_data(graph, run, f"{study_file}: runs.{key}")
     entry = graph.runs.setdefault(
         run.name,
         {
@@ -187,6 +230,18 @@ def _add_run(graph: Graph, scale: Scale, study: str, key: str, spec: Study, reso
     if study not in entry["studies"]:
         entry["studies"].append(study)
     return run.name
+
+
+def _check_data(graph: Graph, run: "RunConfig", where: str) -> None:
+    """Runs see one data set through views of their own, but must mean the same images by its name."""
+    content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
+    for other in graph.runs.values():
+        known = {key: other["config"]["data"][key] for key in content}
+        if other["data"] == run.data.name and known != content:
+            keys = ", ".join(key for key in content if content[key] != known[key])
+            raise ConfigError(
+                f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"
+            )
 
 
 def _fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
@@ -208,12 +263,18 @@ def _add_table(
 ) -> None:
     where = f"{shown(CONFIGS / 'study' / f'{study}.yaml')}: tables.{table_id.split('.', 1)[1]}"
     lines = _table_problems(table, where, spec)
+    expected_file = shown(CONFIGS / "expected" / f"{study}.yaml")
     rows = {}
     for row_id, row in table.rows.items():
         full_id = f"{table_id}.{row_id}"
         if full_id not in expected.rows:
-            lines.append(f"{where}.rows.{row_id}: no row {full_id!r} in configs/expected/{study}.yaml")
-        elif row.run in resolved:
+            hint = nearest(full_id, expected.rows)
+            lines.append(f"{where}.rows.{row_id}: {expected_file} has no row {full_id!r}; {hint}")
+            continue
+        for column in sorted(expected.rows[full_id].keys() - table.columns.keys()):
+            hint = nearest(column, table.columns)
+            lines.append(f"{expected_file}: rows.{full_id}.{column}: the table has no such column; {hint}")
+        if row.run in resolved:
             chosen = {"label": row.label, "run": resolved[row.run], "headline": row.headline}
             rows[full_id] = {**chosen, "expected": expected.rows[full_id]}
     for column_id, column in table.columns.items():
@@ -233,7 +294,13 @@ def _add_table(
     if lines:
         raise ConfigError("\n".join(lines))
     columns = {key: column.model_dump() for key, column in table.columns.items()}
-    graph.tables[table_id] = {"study": study, **table.model_dump(), "columns": columns, "rows": rows}
+    graph.tables[table_id] = {
+        "study": study,
+        "study_title": spec.title,
+        **table.model_dump(),
+        "columns": columns,
+        "rows": rows,
+    }
 
 
 def _table_problems(table: Table, where: str, spec: Study) -> list[str]:
@@ -242,9 +309,10 @@ def _table_problems(table: Table, where: str, spec: Study) -> list[str]:
         if row.run not in spec.runs:
             lines.append(f"{where}.rows.{row_id}.run: no run {row.run!r}; {nearest(row.run, spec.runs)}")
     for key, column in table.columns.items():
-        if column.delta and column.delta not in table.columns:
-            hint = nearest(column.delta, table.columns)
-            lines.append(f"{where}.columns.{key}.delta: no column {column.delta!r}; {hint}")
+        measured = [name for name, other in table.columns.items() if not other.delta]
+        if column.delta and column.delta not in measured:
+            hint = nearest(column.delta, measured)
+            lines.append(f"{where}.columns.{key}.delta: no measured column {column.delta!r}; {hint}")
         if column.against and column.against not in table.rows:
             hint = nearest(column.against, table.rows)
             lines.append(f"{where}.columns.{key}.against: no row {column.against!r}; {hint}")
@@ -258,7 +326,10 @@ def _add_eval(graph: Graph, scale: Scale, key: str, where: str, rows: dict[str, 
     file, fragment = _fragment("eval", key, where)
     override = (shown(CONFIGS / "scale" / f"{graph.scale}.yaml") + f": eval.{key}", scale.eval.get(key, {}))
     layers = Layers((file, fragment), override)
-    evaluation = EVALS.get(str(layers.merged().get("name", "")))
+    try:
+        evaluation = EVALS.get(layers.merged().get("name", ""))
+    except ConfigError as error:
+        raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
     graph.evals[key] = parse(evaluation.Config, layers).model_dump(mode="json")
     group = graph.evals[key]["group"]
     for row in rows.values():
@@ -273,10 +344,14 @@ def _check_claim(holds: list[str], expected: Expected, where: str) -> None:
             cells = cells_of(text)
         except PatchworkError as error:
             raise ConfigError(f"{where}: {error}") from None
+        if not cells:
+            raise ConfigError(f"{where}: {text!r} speaks of no cell; write cells as row:column")
         for row, column in cells:
-            if column not in expected.rows.get(row, {}):
-                known = [f"{r}:{c}" for r, columns in expected.rows.items() for c in columns]
-                raise ConfigError(f"{where}: no cell {row}:{column}; {nearest(f'{row}:{column}', known)[:300]}")
+            if row not in expected.rows:
+                raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, expected.rows)}")
+            if column not in expected.rows[row]:
+                hint = nearest(column, expected.rows[row])
+                raise ConfigError(f"{where}: no cell {row}:{column}: no column {column!r}; {hint}")
 
 
 def table_fingerprint(graph: Graph, table_id: str) -> str:

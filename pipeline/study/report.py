@@ -66,11 +66,18 @@ def by_study(tables: list[dict], claims: list[dict], runs: list[dict]) -> list[d
     placed: set[str] = set()
     for index, name in enumerate(names):
         own_tables = [table for table in tables if table["study"] == name]
+        title = next((table["study_title"] for table in own_tables), name)
         own_claims = [claim for study in claims if study["study"] == name for claim in study["claims"]]
         own_runs = runs_of(own_tables, runs)
         placed |= {run["name"] for run in own_runs}
         studies.append(
-            {"name": name, "tables": own_tables, "claims": own_claims, "curves": curves.draw(own_runs, f"study{index}")}
+            {
+                "name": name,
+                "title": title,
+                "tables": own_tables,
+                "claims": own_claims,
+                "curves": curves.draw(own_runs, f"study{index}"),
+            }
         )
     rest = [run for run in runs if run["name"] not in placed]
     if rest:

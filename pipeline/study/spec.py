@@ -1,6 +1,6 @@
 """What study and scale files say: one paper as data, and the size at which it is run."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,9 +34,9 @@ class Column(Strict):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "Column":
-        is_metric, is_delta = bool(self.eval and self.metric), bool(self.delta and self.against)
-        if is_metric == is_delta:
-            raise ValueError("give either eval and metric, or delta and against")
+        given = [key for key in ("eval", "metric", "delta", "against") if getattr(self, key)]
+        if given not in (["eval", "metric"], ["delta", "against"]):
+            raise ValueError(f"found {', '.join(given) or 'none of them'}; give eval and metric, or delta and against")
         return self
 
 
@@ -68,7 +68,8 @@ class Study(Strict):
     title: str
     common: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, RunSpec]
-    tables: dict[str, Table]
+    # The `t` keeps a table's file apart from the study's other files, such as <study>.claims.json.
+    tables: dict[Annotated[str, Field(pattern=r"^t\w*$")], Table]
     claims: dict[str, Claim] = Field(default_factory=dict)
 
 

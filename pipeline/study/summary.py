@@ -4,9 +4,10 @@ import csv
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from pipeline.config import shown
 from pipeline.study.collect import collect
 from pipeline.study.draw import number
-from pipeline.study.graph import ROOT, Graph
+from pipeline.study.graph import Graph
 
 
 def summarise(graph: Graph, selection: str) -> str:
@@ -15,7 +16,7 @@ def summarise(graph: Graph, selection: str) -> str:
     parts += [_claims(study) for study in claims]
     parts += [_times(graph.results / "benchmarks")]
     report = graph.results / "report" / f"{selection}.html"
-    return "\n\n".join([*parts, f"report: {report.relative_to(ROOT)}"])
+    return "\n\n".join([*parts, f"report: {shown(report)}"])
 
 
 def _table(table: dict) -> str:
@@ -52,5 +53,5 @@ def _times(folder: Path) -> str:
             rule = path.relative_to(folder).parts[0]
             seconds[rule] += [float(line["s"]) for line in csv.DictReader(file, delimiter="\t")]
     by_time = sorted(seconds.items(), key=lambda item: -sum(item[1]))
-    entries = [f"{rule} {sum(values):.0f} s in {len(values)} jobs" for rule, values in by_time]
+    entries = [f"{rule} {sum(values):.0f} s in {len(values)} job{'s' * (len(values) > 1)}" for rule, values in by_time]
     return "time, summed over jobs: " + ("; ".join(entries) or "none measured")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.folders import RunFolder
+from pipeline.errors import DataError
 from pipeline.study.claims import judge
 from pipeline.study.graph import TRAIN, Graph
 
@@ -27,6 +28,7 @@ def fill_table(graph: Graph, table_id: str, selection: str) -> dict[str, Any]:
     return {
         "id": table_id,
         "study": spec["study"],
+        "study_title": spec["study_title"],
         "label": spec["label"],
         "title": spec["title"],
         "scale": graph.scale,
@@ -57,13 +59,14 @@ def _measured(graph: Graph, run: str, column: dict[str, Any]) -> dict[str, Any]:
         return {"ours": None, "reason": "", "provenance": None}
     folder, key = RunFolder(graph.results, run), column["eval"]
     path = folder.done if key == TRAIN else folder.evaluation(graph.evals[key]["group"])
-    record = _read(path) if key == TRAIN else _read(path).get(key)
-    if not record:
+    if not path.exists():
         return {"ours": None, "reason": f"{_shown(path, graph)} has not been written", "provenance": None}
+    record = read_record(path) if key == TRAIN else read_record(path).get(key)
+    if not record:
+        return {"ours": None, "reason": f"{_shown(path, graph)} holds no {key}; evaluate again", "provenance": None}
     value = record["metrics"].get(column["metric"])
-    reason = (
-        "" if value is not None else f"{column['metric']} is n/a: {record.get('reasons', {}).get(column['metric'])}"
-    )
+    why = record.get("reasons", {}).get(column["metric"], f"{_shown(path, graph)} does not say why")
+    reason = "" if value is not None else f"{column['metric']} is n/a: {why}"
     source = {"file": _shown(path, graph), "metric": f"{key}: {column['metric']}", "run": run}
     return {"ours": value, "reason": reason, "provenance": {**source, **record["provenance"]}}
 
@@ -75,13 +78,11 @@ def _fill_deltas(row: dict[str, Any], rows: list[dict[str, Any]], columns: dict[
         base = next(other for other in rows if other["id"] == f"{table_id}.{column['against']}")
         minuend, subtrahend = row["cells"][column["delta"]], base["cells"][column["delta"]]
         cell = row["cells"][key]
-        if row is base and not minuend["reason"]:
-            cell["reason"] = "the row that others are compared with"
-        elif minuend["ours"] is None or subtrahend["ours"] is None:
+        if minuend["ours"] is None or subtrahend["ours"] is None:
             cell["reason"] = minuend["reason"] or subtrahend["reason"]
         else:
             cell["ours"] = minuend["ours"] - subtrahend["ours"]
-            cell["provenance"] = {"metric": f"{column['delta']} minus {base['label']}", **minuend["provenance"]}
+            cell["provenance"] = {**minuend["provenance"], "metric": f"{column['delta']} minus {base['label']}"}
 
 
 def _compare(cell: dict[str, Any], column: dict[str, Any], paper: float | None, comparable: bool) -> None:
@@ -102,8 +103,17 @@ def _compare(cell: dict[str, Any], column: dict[str, Any], paper: float | None, 
         cell["verdict"] = "match" if shown <= tolerance else "differs"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON file of the results."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; run the workflow, which writes it first") from None
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); delete it and run the workflow again") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} is damaged (no mapping); delete it and run the workflow again")
+    return record
 
 
 def _shown(path: Path, graph: Graph) -> str:
@@ -121,5 +131,5 @@ def claims_path(graph: Graph, study: str, selection: str) -> Path:
 def judge_study(graph: Graph, study: str, selection: str) -> dict[str, Any]:
     """The claims of a study, judged on the tables as they were drawn."""
     ids = [key for key, table in graph.tables.items() if table["study"] == study]
-    values = cell_values([_read(table_path(graph, key, selection)) for key in ids])
+    values = cell_values([read_record(table_path(graph, key, selection)) for key in ids])
     return {"study": study, "scale": graph.scale, "claims": judge(graph.claims.get(study, {}), values)}

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from pipeline.config import CONFIGS, names, parse, read_yaml
+from pipeline.config import CONFIGS, Layers, names, parse, read_yaml
 from pipeline.data import images
 from pipeline.data.sources import SOURCES, DataConfig, default_folder, open_split
 from pipeline.errors import ConfigError, DataError
@@ -33,7 +33,7 @@ def config(source, /, **changes):
         "mean": [0.5] * channels,
         "std": [0.25] * channels,
     }
-    return parse(DataConfig, values | changes, "test")
+    return parse(DataConfig, Layers(("test", values | changes)))
 
 
 def write_jpeg(path, colour, size=(64, 64), mode="RGB"):
@@ -175,7 +175,7 @@ def message_of(function, *args, **kwargs):
 def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
     content = read_yaml(CONFIGS / "data" / f"{name}.yaml")
     assert list(content) == ["data"]
-    assert parse(DataConfig, content["data"], name).name == name
+    assert parse(DataConfig, Layers((name, content["data"]))).name == name
 
 
 def test_data_config__unknown_source__lists_valid_names():
@@ -207,7 +207,8 @@ def test_data_config__wrong_value__says_so(changes, text):
 
 @pytest.mark.parametrize(("split", "count"), [("train", 5000), ("val", 1000)])
 def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
-    cfg = parse(DataConfig, read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"], "fashion_mnist")
+    content = read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"]
+    cfg = parse(DataConfig, Layers(("fashion_mnist", content)))
     found = open_split(cfg, default_folder(cfg), split)
     assert len(found) == count
     assert np.bincount(found.labels).tolist() == [count // 10] * 10

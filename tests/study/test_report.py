@@ -108,7 +108,14 @@ def make_tables() -> list[dict]:
 
 def make_table(name: str, title: str, columns: list, rows: list, note: str) -> dict:
     study, label = name.split(".t")
-    about = {"id": name, "study": study, "label": f"Table {label}", "title": title, "scale": "demo"}
+    about = {
+        "id": name,
+        "study": study,
+        "study_title": f"The {study} study",
+        "label": f"Table {label}",
+        "title": title,
+        "scale": "demo",
+    }
     return about | {"comparable": False, "note": note, "columns": columns, "rows": rows}
 
 

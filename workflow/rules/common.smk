@@ -1,11 +1,10 @@
 # Look-ups for the rules: what depends on what comes from the graph that the studies make.
 import functools
-import os
 
 from snakemake.exceptions import WorkflowError
 
 from pipeline.errors import PatchworkError
-from pipeline.site import load_site
+from pipeline.site import choose_site
 from pipeline.study.graph import load_graph, table_fingerprint
 
 SCALE = config.get("scale", "demo")
@@ -15,7 +14,8 @@ wildcard_constraints:
     scale=r"[a-z0-9_]+",
     rows="headline|all",
     run=r"[\w-]+",
-    table=r"[\w.]+",
+    table=r"\w+\.t\w+",
+    study=r"[a-z0-9_]+",
 
 
 def or_message(function, *arguments):
@@ -33,11 +33,7 @@ def graph(scale):
 
 # Every config is read and checked here, before the graph of jobs is built.
 graph(SCALE)
-# The jobs' own processes find the site by this variable.
-os.environ["PATCHWORK_SITE"] = config.get(
-    "site", os.environ.get("PATCHWORK_SITE", "local")
-)
-SITE = or_message(load_site)
+SITE = or_message(choose_site, config.get("site"))
 QUEUE = {"slurm_partition": SITE.partition or "", "slurm_account": SITE.account or ""}
 
 

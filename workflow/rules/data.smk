@@ -5,10 +5,14 @@ rule prepare_data:
         "results/{scale}/logs/prepare_data/{data}.log",
     benchmark:
         "results/{scale}/benchmarks/prepare_data/{data}.tsv"
+    conda:
+        "../envs/patchwork.yaml"
     threads: max(1, SITE.workers)
     resources:
         **QUEUE,
         mem_mb=SITE.memory_gb * 1000,
         runtime=SITE.hours * 60,
+    message:
+        "prepare {wildcards.data}"
     shell:
         "python -m pipeline prepare --scale {wildcards.scale} --data {wildcards.data} > {log} 2>&1"

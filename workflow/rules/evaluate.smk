@@ -8,6 +8,8 @@ rule evaluate_run:
         "results/{scale}/logs/evaluate_run/{run}-{group}.log",
     benchmark:
         "results/{scale}/benchmarks/evaluate_run/{run}-{group}.tsv"
+    conda:
+        "../envs/patchwork.yaml"
     threads: SITE.threads
     resources:
         **QUEUE,
@@ -16,5 +18,7 @@ rule evaluate_run:
         runtime=120,
     params:
         configs=eval_configs,
+    message:
+        "evaluate {wildcards.run} ({wildcards.group})"
     shell:
         "python -m pipeline evaluate --scale {wildcards.scale} --run {wildcards.run} --group {wildcards.group} > {log} 2>&1"

@@ -9,8 +9,12 @@ rule draw_table:
     benchmark:
         "results/{scale}/benchmarks/draw_table/{rows}-{table}.tsv"
     localrule: True
+    conda:
+        "../envs/patchwork.yaml"
     params:
         spec=table_params,
+    message:
+        "draw {wildcards.table} ({wildcards.rows})"
     shell:
         "python -m pipeline table --scale {wildcards.scale} --table {wildcards.table} --rows {wildcards.rows} > {log} 2>&1"
 
@@ -25,8 +29,12 @@ rule judge_claims:
     benchmark:
         "results/{scale}/benchmarks/judge_claims/{rows}-{study}.tsv"
     localrule: True
+    conda:
+        "../envs/patchwork.yaml"
     params:
         claims=claims_params,
+    message:
+        "judge the claims of {wildcards.study}"
     shell:
         "python -m pipeline claims --scale {wildcards.scale} --study {wildcards.study} --rows {wildcards.rows} > {log} 2>&1"
 
@@ -41,6 +49,10 @@ rule write_report:
     benchmark:
         "results/{scale}/benchmarks/write_report/{rows}.tsv"
     localrule: True
+    conda:
+        "../envs/patchwork.yaml"
+    message:
+        "write the report"
     shell:
         "python -m pipeline report --scale {wildcards.scale} --rows {wildcards.rows} > {log} 2>&1"
 
@@ -55,5 +67,9 @@ rule track_results:
     benchmark:
         "results/{scale}/benchmarks/track_results/{rows}.tsv"
     localrule: True
+    conda:
+        "../envs/patchwork.yaml"
+    message:
+        "mirror the results into MLflow"
     shell:
         "python -m pipeline track --scale {wildcards.scale} > {output} 2> {log}"

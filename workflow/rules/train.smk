@@ -9,11 +9,15 @@ rule train_run:
     benchmark:
         "results/{scale}/benchmarks/train_run/{run}.tsv"
     priority: 10
+    conda:
+        "../envs/patchwork.yaml"
     threads: SITE.threads * SITE.processes
     resources:
         **QUEUE,
         gres=gpus(SITE.processes),
         mem_mb=SITE.memory_gb * 1000,
         runtime=SITE.hours * 60,
+    message:
+        "train {wildcards.run}"
     shell:
         "python -m pipeline train --scale {wildcards.scale} --run {wildcards.run} > {log} 2>&1"

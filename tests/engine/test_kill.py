@@ -1,0 +1,197 @@
+"""Runs as people start them, `python -m pipeline train`, ended by signals at any moment and started again.
+
+Every launch imports torch and timm for ten seconds, so what one launch shows is used by several tests.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
+
+from pipeline.config import CONFIGS
+from pipeline.engine.folders import RunFolder
+from pipeline.files import read_lines
+
+pytestmark = pytest.mark.slow
+
+CHANGES = RICH, {"optim": {"epochs": 25}}
+RUN = tiny_run(*CHANGES)
+PATIENCE_S = 120  # for a start on a busy machine
+
+
+@dataclass
+class Job:
+    """One run's folder and the command that trains it."""
+
+    folder: Path
+    site: dict
+
+    @property
+    def paths(self) -> RunFolder:
+        return RunFolder(self.folder / "results" / "test", RUN.name)
+
+    def start(self) -> subprocess.Popen:
+        (self.folder / "run.yaml").write_text(yaml.safe_dump(tiny_config(*CHANGES)))
+        (self.folder / "site.yaml").write_text(yaml.safe_dump(self.site))
+        places = {"PATCHWORK_SITE": "site.yaml", "PATCHWORK_RESULTS": "results"}
+        command = [sys.executable, "-m", "pipeline", "train", "--config", self.folder / "run.yaml", "--scale", "test"]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **{name: str(self.folder / file) for name, file in places.items()}},
+            cwd=CONFIGS.parent,
+            stderr=self.log.open("w"),
+            start_new_session=True,
+        )
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    def finish(self) -> None:
+        code = self.start().wait(PATIENCE_S)
+        assert code == 0, self.log.read_text()
+
+    def start_and_wait_for_checkpoint(self) -> subprocess.Popen:
+        """A process that has written a checkpoint of its own and still runs."""
+        known, process = self.checkpoints(), self.start()
+        wait_until(lambda: self.checkpoints() - known or process.poll() is not None, self.log)
+        assert process.poll() is None, self.log.read_text()
+        return process
+
+    def checkpoints(self) -> set[str]:
+        return {path.name for path in self.paths.state.glob("step-*.pt")}
+
+    def files(self) -> dict[str, bytes]:
+        """What must not depend on interruptions."""
+        paths = self.paths.encoder, self.paths.heads, self.paths.metrics
+        return {path.name: path.read_bytes() for path in paths}
+
+
+def wait_until(condition, log: Path, patience_s=PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def new_job(images, tmp_path_factory):
+    def make(**site: object) -> Job:
+        folder = tmp_path_factory.mktemp("job")
+        job = Job(folder, {"data": {"small": str(images)}, "device": "cpu", "checkpoint_s": 0.15, **site})
+        prepare_in(job.paths.results, images)
+        return job
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(new_job):
+    job = new_job()
+    job.finish()
+    return job
+
+
+def test_train__uninterrupted__has_every_step_once(uninterrupted):
+    records = read_lines(uninterrupted.paths.metrics)
+    total = RUN.total_steps
+    assert [r["step"] for r in records if "loss" in r] == sorted({*range(4, total + 1, 4), total})
+    assert [r["step"] for r in records if "val_top1" in r] == list(range(6, total + 1, 6))
+
+
+def test_kill__at_random_moments__ends_with_the_same_bytes(uninterrupted, new_job):
+    job, seed = new_job(), time.time_ns()
+    print(f"random moments seeded with {seed}")
+    rng = random.Random(seed)
+    for _ in range(2):
+        process = job.start_and_wait_for_checkpoint()
+        time.sleep(rng.uniform(0, 0.8))
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert not job.paths.done.exists()
+    job.finish()
+    assert job.files() == uninterrupted.files()
+
+
+def test_sigterm__to_the_whole_job_with_loader_workers__checkpoints_and_continues(uninterrupted, new_job):
+    # As a time limit does: the loader's workers get the signal too.
+    job = new_job(workers=2)
+    process = job.start_and_wait_for_checkpoint()
+    os.killpg(process.pid, signal.SIGTERM)
+    code, message = process.wait(30), job.log.read_text()
+    assert code == 75, message
+    stopped_at = max(int(name.split("-")[1]) for name in job.checkpoints())
+    assert f"stopped on request after step {stopped_at} of {RUN.total_steps}; the same command continues" in message
+    assert "Traceback" not in message
+    job.finish()
+    assert f"resuming at step {stopped_at}" in job.log.read_text()
+    assert job.files() == uninterrupted.files()
+
+
+@dataclass
+class TwoProcesses:
+    """What happened to a run of two processes that was stopped, lost a process, and was finished."""
+
+    job: Job
+    code_after_sigterm: int
+    message_after_sigterm: str
+    code_after_kill: int
+    seconds_after_kill: float
+    survivors: list[int]
+
+
+@pytest.fixture(scope="module")
+def two_processes(new_job):
+    job = new_job(processes=2)
+    launcher = job.start_and_wait_for_checkpoint()
+    launcher.send_signal(signal.SIGTERM)
+    stopped, message = launcher.wait(30), job.log.read_text()
+
+    launcher = job.start_and_wait_for_checkpoint()
+    ranks = processes_of(launcher.pid)
+    os.kill(ranks[1], signal.SIGKILL)
+    since = time.monotonic()
+    killed = launcher.wait(60)
+    seconds = time.monotonic() - since
+    survivors = [pid for pid in ranks.values() if Path(f"/proc/{pid}").exists()]
+
+    job.finish()
+    return TwoProcesses(job, stopped, message, killed, seconds, survivors)
+
+
+def processes_of(launcher: int) -> dict[int, int]:
+    """Rank -> process id."""
+    found = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=True)
+    ranks = {}
+    for pid in found.stdout.split():
+        variables = dict(entry.split("=", 1) for entry in Path(f"/proc/{pid}/environ").read_text().split("\0") if entry)
+        ranks[int(variables["RANK"])] = int(pid)
+    assert sorted(ranks) == [0, 1]
+    return ranks
+
+
+def test_two_processes__sigterm_to_the_launcher__checkpoint_and_say_continue(two_processes):
+    assert two_processes.code_after_sigterm == 75, two_processes.message_after_sigterm
+    assert "the same command continues" in two_processes.message_after_sigterm
+    assert "Traceback" not in two_processes.message_after_sigterm
+
+
+def test_two_processes__one_killed__the_job_ends_with_an_error_within_seconds(two_processes):
+    assert two_processes.code_after_kill not in (0, 75)
+    assert two_processes.seconds_after_kill < 20
+    assert two_processes.survivors == []
+
+
+def test_two_processes__interrupted_twice__have_the_losses_of_one_process(two_processes, uninterrupted):
+    ours, theirs = (read_lines(job.paths.metrics) for job in (two_processes.job, uninterrupted))
+    assert [record.keys() for record in ours] == [record.keys() for record in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, abs=1e-5), one["step"]

@@ -1,0 +1,279 @@
+"""Whole tiny runs in this process: reproducible, resumable to the bit, guarded against numbers that are not finite."""
+
+import copy
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import ALONE, RICH, StopAfter, differing, fit, tiny_run, weights_of
+from unstable import Unstable, train_together
+
+from pipeline.data.transforms import seed_everything
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.loop import Trainer, build_method, check_world
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.train import export, load_method, train_run
+from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
+from pipeline.files import read_lines
+from pipeline.methods.base import METHODS
+from pipeline.site import Site
+
+KINDS = {"supervised": {}, "rich mjp": RICH}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def uninterrupted(request, images, prepared, tmp_path_factory):
+    """A run, its final weights and the bytes of its metrics."""
+    run = tiny_run(KINDS[request.param])
+    results = tmp_path_factory.mktemp("uninterrupted")
+    return run, weights_of(fit(run, results, images)), RunFolder(results, run.name).metrics.read_bytes()
+
+
+def test_fit__same_seed__gives_identical_weights(uninterrupted, images, tmp_path):
+    run, weights, metrics = uninterrupted
+    assert differing(weights, weights_of(fit(run, tmp_path, images))) == []
+    assert RunFolder(tmp_path, run.name).metrics.read_bytes() == metrics
+
+
+def test_fit__another_seed__gives_other_weights(uninterrupted, images, tmp_path):
+    run, weights, _ = uninterrupted
+    other = weights_of(fit(run.model_copy(update={"seed": 1}), tmp_path, images))
+    assert {"method.encoder.patch_embed.proj.weight", "method.encoder.head.weight"} <= set(differing(weights, other))
+
+
+def test_fit__two_loader_workers__gives_identical_weights(uninterrupted, images, tmp_path):
+    run, weights, _ = uninterrupted
+    assert differing(weights, weights_of(fit(run, tmp_path, images, workers=2))) == []
+
+
+def test_fit__easy_images__are_learned(images, tmp_path):
+    trainer = fit(
+        tiny_run({"optim": {"epochs": 20}, "data": {"augment": {"crop": "none", "hflip": 0}}}), tmp_path, images
+    )
+    assert trainer.best >= trainer.last_validation["top1"] > 60
+    records = read_lines(trainer.paths.metrics)
+    assert [r["step"] for r in records if "loss" in r] == [*range(4, 121, 4)]
+    assert [r["step"] for r in records if "val_top1" in r] == [*range(6, 121, 6)]
+
+
+# 1: before the first line; 4: on a line; 5, 10: in mid-interval; 6, 12: on a validation; 17: the last but one.
+@pytest.mark.parametrize("step", [1, 4, 5, 6, 10, 12, 17])
+def test_resume__stopped_at_any_step__ends_bit_identical(uninterrupted, images, tmp_path, step):
+    run, weights, metrics = uninterrupted
+    stopped = fit(run, tmp_path, images, StopAfter(step))
+    assert stopped.step == step
+    continued = fit(run, tmp_path, images)
+    assert differing(weights, weights_of(continued)) == []
+    assert continued.paths.metrics.read_bytes() == metrics
+
+
+def test_resume__stopped_after_every_step__ends_bit_identical(uninterrupted, images, tmp_path):
+    run, weights, metrics = uninterrupted
+    for step in range(1, run.total_steps):
+        assert fit(run, tmp_path, images, StopAfter(1)).step == step
+    last = fit(run, tmp_path, images)
+    assert differing(weights, weights_of(last)) == []
+    assert last.paths.metrics.read_bytes() == metrics
+
+
+def test_resume__newest_checkpoint_damaged__ends_bit_identical(uninterrupted, images, tmp_path, caplog):
+    run, weights, metrics = uninterrupted
+    fit(run, tmp_path, images, StopAfter(7))
+    stopped = fit(run, tmp_path, images, StopAfter(4))
+    newest = max(stopped.paths.state.glob("step-*.pt"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    with caplog.at_level(logging.INFO):
+        continued = fit(run, tmp_path, images)
+    assert "resuming at step 7" in caplog.text
+    assert differing(weights, weights_of(continued)) == []
+    assert continued.paths.metrics.read_bytes() == metrics
+
+
+def test_resume__finished_run__trains_no_step(uninterrupted, images, tmp_path):
+    run, weights, metrics = uninterrupted
+    first = fit(run, tmp_path, images)
+    again = fit(run, tmp_path, images)
+    assert differing(weights, weights_of(again)) == []
+    assert again.last_validation == first.last_validation
+    assert again.paths.metrics.read_bytes() == metrics
+
+
+def test_resume__metrics_file_gone__is_refused(images, tmp_path):
+    stopped = fit(tiny_run(), tmp_path, images, StopAfter(9))
+    stopped.paths.metrics.unlink()
+    with pytest.raises(CheckpointError, match="restore it, or delete the run's state folder"):
+        fit(tiny_run(), tmp_path, images)
+
+
+def test_stop__requested__leaves_with_requeue_after_a_checkpoint(images, tmp_path):
+    run = tiny_run()
+    paths, site = RunFolder(tmp_path, run.name), Site(device="cpu")
+    trainer = Trainer(run, paths, images, site, ALONE, StopAfter(3))
+    with pytest.raises(Requeue, match="after step 3 of 18"):
+        trainer.fit()
+    assert Trainer(run, paths, images, site, ALONE, StopRequest()).step == 3
+
+
+def test_checkpoints__interval_of_zero__are_written_after_every_step(images, tmp_path):
+    trainer = fit(tiny_run({"optim": {"epochs": 2}}), tmp_path, images, checkpoint_s=0)
+    names = sorted(path.name.split("-")[1] for path in trainer.paths.state.glob("*.pt"))
+    assert names == ["000000011", "000000012"]
+
+
+def test_accumulation__four_micro_batches__have_loss_and_gradient_of_one_large(images, tmp_path):
+    large = tiny_run({"optim": {"global_batch": 40, "micro_batch": 40}})
+    split = tiny_run({"optim": {"global_batch": 40, "micro_batch": 10}})
+    assert (large.optim.num_micro, split.optim.num_micro) == (1, 4)
+    losses = []
+    for run in (large, split):
+        records = read_lines(fit(run, tmp_path, images).paths.metrics)
+        losses.append([(r["step"], r.get("loss", 0), r.get("grad_norm", 0), r.get("val_loss", 0)) for r in records])
+    assert torch.tensor(losses[0]).shape == (3 + 3, 4) == torch.tensor(losses[1]).shape
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), atol=1e-5, rtol=1e-5)
+
+
+def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images, results):
+    run = tiny_run({"optim": {"ema_decay": 0.9}})
+    paths = RunFolder(results, run.name)
+    train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
+    trainer = fit(run, results, images)  # finished: this only restores it
+    exported, average = load_file(paths.encoder), trainer.ema.module.encoder.state_dict()
+    assert differing(exported, average) == []
+    assert "head.weight" in differing(exported, trainer.method.encoder.state_dict())
+    loaded = load_method(run, paths, ALONE)
+    assert differing(loaded.state_dict(), trainer.ema.module.state_dict()) == []
+    assert json.loads(paths.done.read_text())["metrics"]["val_top1"] == trainer.last_validation["top1"]
+
+
+def test_ema__every_step__is_the_average_by_hand(images, tmp_path):
+    run = tiny_run({"optim": {"ema_decay": 0.75}})
+    expected = copy.deepcopy(build_method(run).state_dict())
+    for step in range(1, 6):
+        trainer = fit(run, tmp_path, images, StopAfter(1))
+        assert trainer.step == step
+        for name, value in trainer.method.state_dict().items():
+            expected[name] = 0.75 * expected[name] + 0.25 * value
+    for name, value in trainer.ema.module.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
+
+
+def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp_path):
+    first = fit(tiny_run(), tmp_path, images)
+    export(first.method, first.paths)
+    second = tiny_run({"init": first.run.name, "method": {"name": "mjp"}, "optim": {"ema_decay": 0.99}})
+    trainer = Trainer(second, RunFolder(tmp_path, second.name), images, Site(device="cpu"), ALONE, StopRequest())
+    encoder = first.method.encoder.state_dict()
+    assert differing(encoder, trainer.method.encoder.state_dict()) == []
+    assert differing(encoder, trainer.ema.module.encoder.state_dict()) == []
+
+
+def test_init__resumed__continues_from_the_checkpoint_and_not_from_init(images, tmp_path):
+    first = fit(tiny_run(), tmp_path, images)
+    export(first.method, first.paths)
+    second = tiny_run({"init": first.run.name, "seed": 3})
+    stopped = fit(second, tmp_path, images, StopAfter(5))
+    resumed = Trainer(second, stopped.paths, images, Site(device="cpu"), ALONE, StopRequest())
+    assert differing(weights_of(stopped), weights_of(resumed)) == []
+
+
+def test_init__other_run_not_finished__says_so(images, tmp_path):
+    run = tiny_run({"init": "supervised-mini-small-e9-s0-abcdef"})
+    with pytest.raises(CheckpointError, match=r"e9-s0-abcdef/encoder.safetensors is not there; finish the run"):
+        fit(run, tmp_path, images)
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_world__number_of_processes_does_not_share_the_batch__is_refused(size):
+    run = tiny_run({"optim": {"global_batch": 60, "micro_batch": 10}})
+    if size == 3:
+        check_world(run, size)
+        return
+    with pytest.raises(ConfigError, match=f"{size} processes cannot share .* 60 .* of 10; use 1, 2, 3, 6 processes"):
+        check_world(run, size)
+
+
+def test_train__data_not_prepared__says_what_to_run(images, tmp_path):
+    run = tiny_run()
+    with pytest.raises(DataError, match="python -m pipeline prepare --data small"):
+        train_run(run, RunFolder(tmp_path, run.name), Site(device="cpu", data={"small": images}), StopRequest())
+
+
+def test_train__finished__has_everything_needed_to_train_it_again(images, results):
+    from pipeline.config import Layers, read_yaml
+    from pipeline.engine.run import parse_run
+
+    run = tiny_run(RICH)
+    paths = RunFolder(results, run.name)
+    train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
+    again = parse_run(Layers(("again", read_yaml(paths.config))))
+    assert again == run
+    assert again.name == paths.name
+    assert {"encoder.safetensors", "heads.safetensors", "train.json", "metrics.jsonl"} <= {
+        path.name for path in paths.folder.iterdir()
+    }
+
+
+@pytest.fixture
+def unstable():
+    """A registered method whose loss, or gradient, is not a number at given steps."""
+    METHODS.register("unstable")(Unstable)
+    yield lambda *steps, where="loss", rank=0, **optim: tiny_run(
+        {"method": {"name": "unstable", "steps": steps, "where": where, "rank": rank}},
+        {"optim": {"log_every": 1, **optim}},
+    )
+    del METHODS._entries["unstable"]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_guard__two_bad_steps__are_skipped_counted_and_survived(unstable, images, tmp_path, where):
+    trainer = fit(unstable(3, 9, where=where, max_skips=2), tmp_path, images)
+    records = [r for r in read_lines(trainer.paths.metrics) if "skipped" in r]
+    assert [r["skipped"] for r in records] == [0] * 3 + [1] * 6 + [2] * 9
+    bad = "loss" if where == "loss" else "grad_norm"
+    assert [r["step"] for r in records if r[bad] is None] == [4, 10]
+    assert all(value.isfinite().all() for value in weights_of(trainer).values())
+
+
+def test_guard__bad_step__leaves_the_weights_as_they_were(unstable, images, tmp_path):
+    run = unstable(3)
+    before = weights_of(fit(run, tmp_path, images, StopAfter(3)))
+    after = weights_of(fit(run, tmp_path, images, StopAfter(1)))
+    assert differing(before, after) == []
+
+
+def test_guard__more_bad_steps_than_tolerated__stops_with_advice(unstable, images, tmp_path):
+    run = unstable(3, 5, 9, max_skips=2)
+    with pytest.raises(NumericsError, match=r"3 of 10 steps .* 2 are tolerated; lower optim.base_lr"):
+        fit(run, tmp_path, images)
+
+
+def test_guard__resumed_in_between__counts_all_skips(unstable, images, tmp_path):
+    run = unstable(3, 9)
+    fit(run, tmp_path, images, StopAfter(6))
+    assert int(fit(run, tmp_path, images).num_skips) == 2
+
+
+@pytest.mark.slow
+def test_guard__loss_of_one_process_is_bad__both_skip_and_keep_equal_weights(unstable, images, tmp_path):
+    """The gradient of that loss is finite: only the processes' talk about it makes both skip."""
+    train_together(unstable(3, 9, rank=1).model_dump(mode="json"), images, tmp_path)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
+    assert first.pop("num_skips") == second.pop("num_skips") == 2
+    assert differing(first, second) == []
+
+
+def test_forward__same_step_and_micro_batch__draws_the_same_whatever_came_before(images, tmp_path):
+    # Without MJP, whose loss depends on the step by its schedule too.
+    run = tiny_run({**RICH, "method": {"name": "supervised"}})
+    trainer = Trainer(run, RunFolder(tmp_path, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    micro = torch.randint(256, (10, 1, 28, 28), dtype=torch.uint8), torch.arange(10)
+    trainer.step = 12
+    first = trainer.forward(*micro, 1).loss
+    seed_everything(99)
+    other = trainer.forward(*micro, 0).loss
+    assert torch.equal(first, trainer.forward(*micro, 1).loss)
+    trainer.step = 13
+    later = trainer.forward(*micro, 1).loss
+    assert len({float(loss) for loss in (first, other, later)}) == 3

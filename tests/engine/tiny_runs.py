@@ -1,0 +1,132 @@
+"""Tiny real runs: a small set in the published Fashion-MNIST layout, prepared for real, and a ViT of 6,000 weights."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.config import Layers, merge
+from pipeline.data.prepare import prepare
+from pipeline.engine.distributed import World
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.loop import Trainer
+from pipeline.engine.run import RunConfig, parse_run
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.site import Site
+
+NUM_TRAIN, NUM_VAL = 120, 40
+ALONE = World(0, 1, torch.device("cpu"))
+CONFIG = {
+    "method": {"name": "supervised"},
+    "model": {
+        "name": "mini",
+        "arch": "vit_tiny_patch16_224",
+        "patch_size": 7,
+        "embed_dim": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "act_layer": "relu",
+    },
+    "data": {
+        "name": "small",
+        "source": "fashion_mnist",
+        "image_size": 28,
+        "channels": 1,
+        "num_classes": 10,
+        "num_train": NUM_TRAIN,
+        "num_val": NUM_VAL,
+        "mean": [0.286],
+        "std": [0.353],
+        "augment": {"crop": "padded", "padding": 2},
+        "eval_crop": 1.0,
+    },
+    "optim": {
+        "epochs": 3,
+        "global_batch": 20,
+        "micro_batch": 10,
+        "base_lr": 3e-3,
+        "lr_batch": 20,
+        "warmup_epochs": 1,
+        "log_every": 4,
+    },
+}
+# Everything random and stateful at once: mixing, erasing, drop-path, repeated views, a moving average, clipping.
+RICH = {
+    "method": {"name": "mjp", "shuffle_ratio": 0.3, "warmup_ratio": 0.1},
+    "model": {"drop_path": 0.2},
+    "data": {"augment": {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeats": 3}},
+    "optim": {"ema_decay": 0.9, "clip_norm": 1.0, "smoothing": 0.1},
+}
+
+
+def tiny_config(*changes: dict) -> dict:
+    return merge(CONFIG, *changes)
+
+
+def tiny_run(*changes: dict) -> RunConfig:
+    return parse_run(Layers(("test", tiny_config(*changes))))
+
+
+def write_images(folder: Path) -> Path:
+    """Ten classes that can be told apart: a bright bar at a height of its own, with noise."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_VAL)):
+        labels = np.arange(count) % 10
+        pixels = rng.integers(0, 100, (count, 28, 28))
+        for image, label in zip(pixels, labels, strict=True):
+            image[4 + 2 * label : 6 + 2 * label] += 150
+        _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels)
+        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels)
+    return folder
+
+
+def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
+    header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+
+
+def prepare_in(results: Path, folder: Path) -> None:
+    prepare(tiny_run().data, folder, RunFolder(results, "").manifest("small").parent, progress=False)
+
+
+class StopAfter(StopRequest):
+    """Asks to stop after the given number of looks: the loop of a single process looks once per step."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    @property
+    def is_raised(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+def fit(run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object) -> Trainer:
+    """Train to the end or until asked to stop, in this process."""
+    torch.set_num_threads(1)
+    given = {"device": "cpu", "data": {"small": folder}, **site}
+    trainer = Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
+    try:
+        trainer.fit()
+    except Requeue:
+        assert stop is not None
+    return trainer
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Everything that training changes."""
+    weights = {f"method.{name}": value for name, value in trainer.method.state_dict().items()}
+    if trainer.ema:
+        weights |= {f"ema.{name}": value for name, value in trainer.ema.state_dict().items()}
+    for index, state in trainer.optimizer.state_dict()["state"].items():
+        weights |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    return weights
+
+
+def differing(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> list[str]:
+    """Names of the tensors that are not equal to the last bit."""
+    assert first.keys() == second.keys()
+    return [name for name in first if not torch.equal(first[name], second[name])]

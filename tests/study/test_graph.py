@@ -1,0 +1,355 @@
+"""From config files to runs and tables: what a run is called, what renames it, and the paper's own numbers."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from pipeline.config import CONFIGS, names, parse_file
+from pipeline.errors import ConfigError
+from pipeline.study import graph as graph_module
+from pipeline.study.claims import judge
+from pipeline.study.graph import build_graph, load_graph, table_fingerprint
+from pipeline.study.spec import Expected, Study
+
+STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
+
+
+# What the studies resolve to
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The configs we ship, resolved at every scale."""
+    return {scale: build_graph(scale) for scale in names(CONFIGS / "scale")}
+
+
+def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shipped):
+    assert set(shipped) == {"demo", "tiny", "paper"}
+    shapes = [
+        [{key: list(table["rows"]) for key, table in graph.tables.items()}, graph.claims] for graph in shipped.values()
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+@pytest.mark.parametrize(
+    ("scale", "data", "model", "comparable"),
+    [
+        ("demo", "fashion_mnist", "vit_demo", False),
+        ("tiny", "tiny_imagenet", "deit_s_patch8", False),
+        ("paper", "imagenet1k", "deit_s", True),
+    ],
+)
+def test_scale__fragments_of_its_runs__are_the_scales(shipped, scale, data, model, comparable):
+    graph = shipped[scale]
+
+    configs = [run["config"] for run in graph.runs.values() if "mjp" in run["studies"]]
+    assert {(config["data"]["name"], config["model"]["name"]) for config in configs} == {(data, model)}
+    assert graph.comparable == comparable
+
+
+def test_layers__method_study_scale_and_run__win_in_this_order(project):
+    project.edit(
+        MJP, "dal_weight: 0.01", "dal_weight: 0.01\noptim: {eps: 1.0e-1, weight_decay: 0.1, epochs: 1, clip_norm: 1}"
+    )
+    project.edit(STUDY, "    weight_decay: 0.05", "    weight_decay: 0.2")
+    project.edit(STUDY, "{dal: linear}", "{dal: linear}, optim: {clip_norm: 4}")
+
+    (run,) = [run for run in build_graph("demo").runs.values() if run["config"]["method"].get("dal") == "linear"]
+
+    optim = run["config"]["optim"]
+    # only the method says eps; the study wins over it; the scale over the study; `set` over all
+    assert (optim["eps"], optim["weight_decay"], optim["epochs"], optim["clip_norm"]) == (0.1, 0.2, 5, 4)
+
+
+def test_paper_scale__recipe_of_mjp__is_the_released_one(shipped):
+    run = next(run for run in shipped["paper"].runs.values() if run["label"] == "DeiT-S + MJP")
+
+    optim, method = run["config"]["optim"], run["config"]["method"]
+    assert (optim["epochs"], optim["global_batch"], optim["base_lr"], optim["warmup_epochs"]) == (300, 1024, 5e-4, 20)
+    assert (method["shuffle_ratio"], method["dal_weight"]) == (0.03, 0.01)
+
+
+def test_graph__evaluations_of_a_run__are_those_its_tables_ask_for(shipped):
+    graph = shipped["demo"]
+
+    for key, table in graph.tables.items():
+        asked = {column["eval"] for column in table["columns"].values()} - {None, "train"}
+        for run, _ in graph.evaluations(key, "all"):
+            computed = {name for names_of_group in graph.runs[run]["groups"].values() for name in names_of_group}
+            assert asked <= computed
+
+
+def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
+    graph = shipped["demo"]
+
+    left_out = graph.rows("mjp.t3", "all").keys() - graph.rows("mjp.t3", "headline").keys()
+
+    assert left_out == {"mjp.t3.g009", "mjp.t3.g021"}
+
+
+def test_find__unknown_name__names_the_nearest(shipped):
+    with pytest.raises(
+        ConfigError, match=r"'mjp\.t5' is not among the tables at scale demo; did you mean 'mjp\.t[134]'"
+    ):
+        shipped["demo"].find("tables", "mjp.t5")
+
+
+# What renames a run and what does not
+
+
+def run_names(graph) -> dict[str, str]:
+    """Row -> name of its run."""
+    return {row: spec["run"] for table in graph.tables.values() for row, spec in table["rows"].items()}
+
+
+def differing(before, after) -> set[str]:
+    old, new = run_names(before), run_names(after)
+    assert old.keys() == new.keys()
+    return {row for row in old if old[row] != new[row]}
+
+
+def test_names__two_equal_runs__share_one(project):
+    project.edit(STUDY, "shuffle_ratio: 0.27", "shuffle_ratio: 0.15")
+
+    rows = run_names(build_graph("demo"))
+
+    assert rows["mjp.t3.g027"] == rows["mjp.t3.g015"]
+
+
+def test_names__same_run_in_three_tables__is_trained_once(shipped):
+    rows = run_names(shipped["demo"])
+
+    assert rows["mjp.t1.deit-s-mjp"] == rows["mjp.t3.g003"] == rows["mjp.t4.j-jp-unk-dal-nln"]
+    names_of_mjp = {name for row, name in rows.items() if row.startswith("mjp.")}
+    assert len(names_of_mjp) == len(parse_file(Study, CONFIGS / STUDY).runs)
+
+
+def test_names__one_field_of_one_run_changed__rename_that_run_and_those_that_start_from_it(project):
+    project.edit(STUDY, "j015: {label", "j015: {init: b, label")
+    project.edit(STUDY, "j027: {label", "j027: {init: j015, label")
+    before = build_graph("demo")
+
+    project.edit(STUDY, "{pos_embed: none}", "{pos_embed: none}, seed: 1")
+
+    assert differing(before, build_graph("demo")) == {"mjp.t4.b-no-pe", "mjp.t3.g015", "mjp.t3.g027"}
+
+
+def test_names__run_that_starts_from_another__carries_its_name(project):
+    project.edit(STUDY, "b: {label", "b: {init: j, label")  # `j` is written further down
+
+    graph = build_graph("demo")
+
+    rows = run_names(graph)
+    assert graph.runs[rows["mjp.t4.b-no-pe"]]["init"] == rows["mjp.t3.g003"]
+
+
+def test_names__a_method_fragment_changed__rename_its_runs_alone(project):
+    before = build_graph("demo")
+
+    project.edit(MJP, "dal_weight: 0.01", "dal_weight: 0.02")
+
+    assert {row.split(".")[-1] for row in run_names(before).keys() - differing(before, build_graph("demo"))} == {
+        "deit-s",
+        "a-deit-s",
+        "b-no-pe",
+    }
+
+
+def test_names__comments_and_order_of_keys__change_nothing(project):
+    before = {scale: build_graph(scale) for scale in ("demo", "paper")}
+
+    for path in project.configs.rglob("*.yaml"):
+        content = yaml.safe_load(path.read_text())
+        path.write_text("# a new comment\n" + yaml.safe_dump(content, sort_keys=True))
+
+    for scale, graph in before.items():
+        after = build_graph(scale)
+        assert run_names(after) == run_names(graph)
+        assert {key: table_fingerprint(after, key) for key in after.tables} == {
+            key: table_fingerprint(graph, key) for key in graph.tables
+        }
+
+
+def test_names__evaluation_changed__rename_no_run(project):
+    before = build_graph("demo")
+
+    project.edit("eval/consistency.yaml", "shuffle_ratio: 0.15", "shuffle_ratio: 0.15\nseed: 1")
+
+    after = build_graph("demo")
+    assert differing(before, after) == set()
+    assert after.evals["consistency"] != before.evals["consistency"]
+
+
+def test_graph__another_site__renames_nothing(project, monkeypatch):
+    before = list(build_graph("demo").runs)
+
+    monkeypatch.setenv("PATCHWORK_SITE", "slurm")
+
+    assert list(build_graph("demo").runs) == before
+
+
+def fingerprints(graph) -> dict[str, str]:
+    return {key: table_fingerprint(graph, key) for key in graph.tables}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        (STUDY, "direction: up, tolerance: 0.4", "direction: up, tolerance: 0.5", {"mjp.t4"}),
+        (STUDY, 'label: "0.21"', 'label: "0.2"', {"mjp.t3"}),
+        (STUDY, "title: A ViT with", "title: ViTs with", {"mjp.t1"}),
+        (EXPECTED, "16.21", "16.22", {"mjp.t1"}),
+        (DEMO, "comparable: false", "comparable: true", {"mjp.t1", "mjp.t3", "mjp.t4"}),
+        (STUDY, "statement: Removing", "statement: To remove", set()),
+    ],
+    ids=["tolerance", "label of a row", "title", "expected number", "comparable", "claim"],
+)
+def test_table_fingerprint__one_thing_changed__changes_for_the_tables_that_show_it(project, file, old, new, changed):
+    before = build_graph("demo")
+
+    project.edit(file, old, new)
+
+    after = build_graph("demo")
+    assert {key for key in after.tables if fingerprints(after)[key] != fingerprints(before)[key]} == changed
+    assert differing(before, after) == set()
+
+
+# graph.json
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The scales that were resolved from configs, not read from graph.json."""
+    scales = []
+
+    def build(scale):
+        scales.append(scale)
+        return build_graph(scale)
+
+    monkeypatch.setattr(graph_module, "build_graph", build)
+    return scales
+
+
+def test_graph_json__nothing_changed__is_reused_and_the_same(project, builds):
+    first, second = load_graph("demo"), load_graph("demo")
+
+    assert builds == ["demo"]
+    assert asdict(second) == asdict(first)
+
+
+@pytest.mark.parametrize("file", [MJP, STUDY, EXPECTED, DEMO, "data/cifar10.yaml"])
+def test_graph_json__a_config_changed__is_made_anew(project, builds, file):
+    load_graph("demo")
+    path = project.configs / file
+
+    path.write_text(path.read_text() + "# a comment\n")
+    load_graph("demo")
+
+    assert builds == ["demo", "demo"]
+
+
+def test_graph_json__a_config_added_or_code_changed__is_made_anew(project, builds):
+    load_graph("demo")
+    (project.configs / "model" / "new.yaml").write_text("model: {name: new, arch: vit_tiny_patch16_224}\n")
+    load_graph("demo")
+    (project.root / "pipeline").mkdir()
+    (project.root / "pipeline" / "code.py").write_text("x = 1\n")
+    load_graph("demo")
+
+    assert builds == ["demo"] * 3
+
+
+def test_graph_json__a_mistake_after_it_was_written__is_found(project):
+    load_graph("demo")
+
+    project.edit(MJP, "dal_weight", "dal_wait")
+
+    with pytest.raises(ConfigError, match=r"method\.dal_wait"):
+        load_graph("demo")
+
+
+def without_note(content: bytes) -> bytes:
+    kept = json.loads(content)
+    return json.dumps({key: value for key, value in kept.items() if key != "note"}).encode()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: c[: len(c) // 2],
+        lambda c: b"",
+        lambda c: b"[]",
+        lambda c: b"null",
+        lambda c: b"\xff\xfe{}",
+        without_note,
+    ],
+    ids=["cut", "empty", "a list", "null", "not text", "a part missing"],
+)
+def test_graph_json__damaged__is_made_anew(project, builds, damage):
+    whole = load_graph("demo")
+    path = project.results / "demo" / "graph.json"
+    path.write_bytes(damage(path.read_bytes()))
+
+    again = load_graph("demo")
+
+    assert builds == ["demo", "demo"]
+    assert asdict(again) == asdict(whole)
+
+
+# The papers' own numbers
+
+
+@pytest.mark.parametrize("study", names(CONFIGS / "study"))
+def test_claims__on_the_papers_own_numbers__are_all_true(study):
+    spec = parse_file(Study, CONFIGS / "study" / f"{study}.yaml")
+    expected = parse_file(Expected, CONFIGS / "expected" / f"{study}.yaml")
+    values = {(row, column): value for row, columns in expected.rows.items() for column, value in columns.items()}
+
+    judged = judge({key: claim.model_dump() for key, claim in spec.claims.items()}, values)
+
+    assert [(claim["id"], claim["verdict"]) for claim in judged if claim["verdict"] != "true"] == []
+    assert len(judged) == len(spec.claims) > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "numbers"),
+    [
+        ("mjp.t1.deit-s", {"params_m": 22, "top1": 79.8, "diff_norm": 16.21, "consistency": 64.3}),
+        ("mjp.t1.deit-s-mjp", {"params_m": 22, "top1": 80.5, "diff_norm": 8.96, "consistency": 82.9}),
+        ("mjp.t3.g027", {"top1": 80.3, "diff_norm": 3.97, "consistency": 93.1}),
+        ("mjp.t4.b-no-pe", {"top1": 77.5, "delta_top1": -2.3, "consistency": 100.0}),
+        ("mjp.t4.j-jp-unk-dal-nln", {"top1": 80.5, "delta_top1": 0.7, "consistency": 82.9}),
+    ],
+)
+def test_expected__rows_of_the_mjp_paper__are_what_it_prints(row, numbers):
+    assert parse_file(Expected, CONFIGS / EXPECTED).rows[row] == numbers
+
+
+def test_expected__differences_of_table_4__follow_from_its_accuracies():
+    rows = {key: row for key, row in parse_file(Expected, CONFIGS / EXPECTED).rows.items() if key.startswith("mjp.t4.")}
+
+    base = rows.pop("mjp.t4.a-deit-s")["top1"]
+
+    assert {key: row["delta_top1"] for key, row in rows.items()} == {
+        key: pytest.approx(row["top1"] - base) for key, row in rows.items()
+    }
+
+
+def test_runs__same_data_name_for_other_images__are_refused(project):
+    project.edit(
+        "study/mjp.yaml", "set: {method: {dal: none}}}", "set: {method: {dal: none}, data: {num_train: 4000}}}"
+    )
+
+    assert project.problems() == [
+        "configs/study/mjp.yaml: runs.g: data 'fashion_mnist' has another num_train than in other runs; "
+        "give it another name"
+    ]
+
+
+def test_names__logging_interval__changes_nothing(project):
+    before = list(build_graph("demo").runs)
+    project.edit("scale/demo.yaml", "log_every: 10", "log_every: 25")
+
+    assert list(build_graph("demo").runs) == before

@@ -1,0 +1,439 @@
+"""Every mistake a user can make in a config ends in one message that names the file and the key."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.config import CONFIGS, names
+from pipeline.errors import ConfigError
+from pipeline.site import load_site
+from pipeline.study.graph import load_graph
+
+STUDY, EXPECTED, DEMO = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml"
+MJP, FASHION = "method/mjp.yaml", "data/fashion_mnist.yaml"
+REPOSITORY = Path(__file__).resolve().parents[2]
+FIRST_HOLDS = '"mjp.t4.b-no-pe:consistency == 100"'
+
+# what is wrong -> file, text, text put in its place, and the beginning of the one line that must come out
+MISTAKES = {
+    "key of a method": (
+        MJP,
+        "shuffle_ratio:",
+        "shufle_ratio:",
+        f"{MJP}: method.shufle_ratio: unknown key; did you mean 'shuffle_ratio'?",
+    ),
+    "key of a data set": (
+        FASHION,
+        "hflip",
+        "hfilp",
+        f"{FASHION}: data.augment.hfilp: unknown key; did you mean 'hflip'?",
+    ),
+    "key in set": (
+        STUDY,
+        "pos_embed: none",
+        "pos_embd: none",
+        f"{STUDY}: runs.b.set: model.pos_embd: unknown key; did you mean 'pos_embed'?",
+    ),
+    "key of a scale": (
+        DEMO,
+        "replace_model",
+        "replace_modle",
+        f"{DEMO}: replace_modle: unknown key; did you mean 'replace_model'?",
+    ),
+    "key of a scale's run": (
+        DEMO,
+        "warmup_epochs",
+        "warmup_epoch",
+        f"{DEMO}: run: optim.warmup_epoch: unknown key; did you mean 'warmup_epochs'?",
+    ),
+    "key of a scale's evaluation": (
+        DEMO,
+        "classify: {shuffle_ratio",
+        "classify: {shufle_ratio",
+        f"{DEMO}: eval.classify: shufle_ratio: unknown key",
+    ),
+    "key of a common recipe": (
+        STUDY,
+        "weight_decay",
+        "wheight_decay",
+        f"{STUDY}: common: optim.wheight_decay: unknown key; did you mean 'weight_decay'?",
+    ),
+    "key of a table": (
+        STUDY,
+        "title: Which",
+        "noet: x\n    title: Which",
+        f"{STUDY}: tables.t4.noet: unknown key; did you mean 'note'?",
+    ),
+    "key of a column": (
+        STUDY,
+        "direction: up, tolerance: 0.4",
+        "direction: up, tolerence: 0.4",
+        f"{STUDY}: tables.t4.columns.delta_top1.tolerence: unknown key; did you mean 'tolerance'?",
+    ),
+    "key of a run": (
+        STUDY,
+        "a: {label: DeiT-S,",
+        "a: {lable: x, label: DeiT-S,",
+        f"{STUDY}: runs.a.lable: unknown key; did you mean 'label'?",
+    ),
+    "wrong type": (
+        DEMO,
+        "epochs: 5\n",
+        "epochs: five\n",
+        f"{DEMO}: run: optim.epochs: found 'five'; input should be a valid integer",
+    ),
+    "wrong choice": (
+        STUDY,
+        "{dal: linear}",
+        "{dal: liner}",
+        f"{STUDY}: runs.i.set: method.dal: found 'liner'; input should be 'none', 'pca', 'linear' or 'nonlinear'",
+    ),
+    "out of range": (
+        MJP,
+        "shuffle_ratio: 0.03",
+        "shuffle_ratio: 3",
+        f"{MJP}: method.shuffle_ratio: found 3; input should be less than or equal to 1",
+    ),
+    "decimal comma": (
+        EXPECTED,
+        "16.21",
+        "16,21",
+        f"{EXPECTED}: rows.mjp.t1.deit-s.21.[key]: found 21; input should be a valid string",
+    ),
+    "number that is text": (
+        EXPECTED,
+        "16.21",
+        "16.21%",
+        f"{EXPECTED}: rows.mjp.t1.deit-s.diff_norm: found '16.21%'; input should be a valid number",
+    ),
+    "no such method": (
+        STUDY,
+        "method: mjp, model: deit_s, data: imagenet1k, set: {method: {dal: linear}}",
+        "method: mpj, model: deit_s, data: imagenet1k",
+        f"{STUDY}: runs.i.method: no method 'mpj'; did you mean 'mjp'?",
+    ),
+    "no such model": (
+        STUDY,
+        "a: {label: DeiT-S, method: supervised, model: deit_s,",
+        "a: {label: DeiT-S, method: supervised, model: deit_m,",
+        f"{STUDY}: runs.a.model: no model 'deit_m'; did you mean 'deit_s'?",
+    ),
+    "no such data": (
+        STUDY,
+        "a: {label: DeiT-S, method: supervised, model: deit_s, data: imagenet1k}",
+        "a: {label: DeiT-S, method: supervised, model: deit_s, data: imagenet2k}",
+        f"{STUDY}: runs.a.data: no data 'imagenet2k'; did you mean 'imagenet1k'?",
+    ),
+    "unknown method name": (
+        MJP,
+        "name: mjp",
+        "name: mpj",
+        f"{MJP}: method.name: method 'mpj' is unknown; did you mean 'mjp'?",
+    ),
+    "no method name": (MJP, "  name: mjp\n", "", f"{MJP}: method.name: "),
+    "method name is a list": (MJP, "name: mjp", "name: [mjp]", f"{MJP}: method.name: "),
+    "method is no mapping": (
+        "method/supervised.yaml",
+        "method:\n  name: supervised",
+        "method: supervised",
+        "method/supervised.yaml: method: found 'supervised', expected a mapping",
+    ),
+    "evaluation name": (
+        "eval/classify.yaml",
+        "name: classify",
+        "name: clasify",
+        "eval/classify.yaml: name: evaluation 'clasify' is unknown; did you mean 'classify'?",
+    ),
+    "scale's evaluation": (
+        DEMO,
+        "classify: {",
+        "clasify: {",
+        f"{DEMO}: eval: no eval 'clasify'; did you mean 'classify'?",
+    ),
+    "scale replaces nothing": (
+        DEMO,
+        "{deit_s: vit_demo}",
+        "{deit_s: vit_demo, deit_b: vit_demo}",
+        f"{DEMO}: replace_model: no model 'deit_b'; did you mean 'deit_s'?",
+    ),
+    "scale replaces by nothing": (
+        DEMO,
+        "{deit_s: vit_demo}",
+        "{deit_s: vit_dmo}",
+        f"{DEMO}: replace_model.deit_s: no model 'vit_dmo'; did you mean 'vit_demo'?",
+    ),
+    "micro-batch": (
+        DEMO,
+        "micro_batch: 50",
+        "micro_batch: 7",
+        f"{DEMO}: run: optim.global_batch: global_batch 50 is not a multiple of micro_batch 7",
+    ),
+    "warm-up": (
+        DEMO,
+        "warmup_epochs: 0.5",
+        "warmup_epochs: 5",
+        f"{DEMO}: run: optim.warmup_epochs: warmup_epochs 5.0 must be below epochs 5",
+    ),
+    "batch above the data": (
+        DEMO,
+        "global_batch: 50",
+        "global_batch: 5050",
+        f"{DEMO}: run: optim.global_batch: optim.global_batch 5050 exceeds data.num_train 5000; "
+        f"data.num_train is in configs/{FASHION}",
+    ),
+    "odd micro-batch with mixup": (
+        STUDY,
+        "{pos_embed: none}",
+        "{pos_embed: none}, optim: {micro_batch: 25}, data: {augment: {mixup: 1}}",
+        f"{STUDY}: runs.b.set: optim.micro_batch: mixup and cutmix pair images",
+    ),
+    "patch": (
+        "model/vit_demo.yaml",
+        "patch_size: 4",
+        "patch_size: 5",
+        "model/vit_demo.yaml: model.patch_size: model.patch_size 5 does not divide data.image_size 28; "
+        f"data.image_size is in configs/{FASHION}",
+    ),
+    "source": (
+        FASHION,
+        "source: fashion_mnist",
+        "source: fashion",
+        f"{FASHION}: data.source: found 'fashion'; no such source; did you mean 'fashion_mnist'?",
+    ),
+    "init of no run": (
+        STUDY,
+        "a: {label: DeiT-S,",
+        "a: {init: j15, label: DeiT-S,",
+        f"{STUDY}: runs.a.init: no run 'j15'; did you mean 'j015'?",
+    ),
+    "init of itself": (
+        STUDY,
+        "a: {label: DeiT-S,",
+        "a: {init: a, label: DeiT-S,",
+        f"{STUDY}: runs.a.init: runs start from each other: a -> a; break the cycle",
+    ),
+    "init in set": (STUDY, "{pos_embed: none}", "{pos_embed: none}, init: a", f"{STUDY}: runs.b.set: init: "),
+    "metric of training": (
+        STUDY,
+        "metric: params_m",
+        "metric: parms_m",
+        f"{STUDY}: tables.t1.columns.params_m.metric: train has no metric 'parms_m'; did you mean 'params_m'?",
+    ),
+    "column's evaluation": (
+        STUDY,
+        "eval: train",
+        "eval: trian",
+        f"{STUDY}: tables.t1.columns.params_m.eval: no eval 'trian'",
+    ),
+    "two sources of a column": (
+        STUDY,
+        "delta: top1",
+        "eval: classify, delta: top1",
+        f"{STUDY}: tables.t4.columns.delta_top1.eval: found eval, delta, against; give eval and metric, ",
+    ),
+    "half a source of a column": (
+        STUDY,
+        "delta: top1, ",
+        "",
+        f"{STUDY}: tables.t4.columns.delta_top1.against: found against; give",
+    ),
+    "delta of no column": (
+        STUDY,
+        "delta: top1",
+        "delta: top2",
+        f"{STUDY}: tables.t4.columns.delta_top1.delta: no measured column 'top2'; did you mean 'top1'?",
+    ),
+    "delta of itself": (
+        STUDY,
+        "delta: top1",
+        "delta: delta_top1",
+        f"{STUDY}: tables.t4.columns.delta_top1.delta: no measured column 'delta_top1'",
+    ),
+    "against no row": (
+        STUDY,
+        "against: a-deit-s",
+        "against: a-deit",
+        f"{STUDY}: tables.t4.columns.delta_top1.against: no row 'a-deit'; did you mean 'a-deit-s'?",
+    ),
+    "row of no run": (STUDY, "run: j015", "run: j016", f"{STUDY}: tables.t3.rows.g015.run: no run 'j016'"),
+    "row without numbers": (
+        STUDY,
+        "deit-s: {label: DeiT-S, run: a}",
+        "deit-b: {label: DeiT-S, run: a}",
+        f"{STUDY}: tables.t1.rows.deit-b: configs/{EXPECTED} has no row 'mjp.t1.deit-b'; did you mean 'mjp.t1.deit-s'?",
+    ),
+    "number of no column": (
+        EXPECTED,
+        "mjp.t4.d-dal-nln: {",
+        "mjp.t4.d-dal-nln: {top5: 95, ",
+        f"{EXPECTED}: rows.mjp.t4.d-dal-nln.top5: the table has no such column; did you mean 'top1'?",
+    ),
+    "table's name": (STUDY, "  t4:\n", "  claims:\n", f"{STUDY}: tables.claims."),
+    "claim on no row": (
+        STUDY,
+        FIRST_HOLDS,
+        '"mjp.t4.b-no:consistency == 100"',
+        f"{STUDY}: claims.c01.holds: no cell mjp.t4.b-no:consistency: no row 'mjp.t4.b-no'; "
+        "did you mean 'mjp.t4.b-no-pe'?",
+    ),
+    "claim on no column": (
+        STUDY,
+        FIRST_HOLDS,
+        '"mjp.t4.b-no-pe:consistancy == 100"',
+        f"{STUDY}: claims.c01.holds: no cell mjp.t4.b-no-pe:consistancy: no column 'consistancy'; "
+        "did you mean 'consistency'?",
+    ),
+    "claim with code": (STUDY, FIRST_HOLDS, "\"__import__('os').getpid() > 0\"", f"{STUDY}: claims.c01.holds: "),
+    "claim on nothing": (STUDY, FIRST_HOLDS, '"1 < 2"', f"{STUDY}: claims.c01.holds: '1 < 2' speaks of no cell"),
+    "claim that asks min of one": (
+        STUDY,
+        FIRST_HOLDS,
+        '"min(mjp.t4.b-no-pe:top1) > 1"',
+        f"{STUDY}: claims.c01.holds: ",
+    ),
+    "YAML": (STUDY, "\nruns:", "\nruns: [", f"{STUDY}: not valid YAML: "),
+    "key written twice": (
+        STUDY,
+        "\nclaims:",
+        "\ntitle: x\n\nclaims:",
+        f"{STUDY}: title: written a second time in line ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "old", "new", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_check__one_mistake__is_one_line_that_names_file_and_key(project, capsys, file, old, new, line):
+    project.edit(file, old, new)
+
+    code = main(["check", "--scale", "demo"])
+
+    output = capsys.readouterr()
+    assert (code, output.out) == (1, "")
+    assert output.err.startswith(f"ConfigError: configs/{line}")
+    assert output.err.count("\n") == 1
+
+
+def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_missing(project):
+    project.edit(FASHION, "num_train", "num_trian")
+
+    assert [line.split("; ")[0] for line in project.problems()] == [
+        f"configs/{FASHION}: data.num_train: required, not given",
+        f"configs/{FASHION}: data.num_trian: unknown key",
+    ]
+
+
+def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(project):
+    project.edit(STUDY, "  e: {label", "  e: {init: g, label")
+    project.edit(STUDY, "  g: {label", "  g: {init: i, label")
+    project.edit(STUDY, "  i: {label", "  i: {init: e, label")
+
+    (line,) = project.problems()
+
+    assert line.startswith(f"configs/{STUDY}: runs.e.init: runs start from each other: e -> g -> i -> e;")
+
+
+def test_check__mistakes_in_several_files__come_all_at_once(project):
+    project.edit(MJP, "dal_weight", "dal_wait")
+    project.edit(DEMO, "epochs: 5\n", "epochs: 0\n")
+    project.edit(STUDY, "b: {label", "b: {init: zz, label")
+    project.edit(STUDY, "metric: params_m", "metric: parms_m")
+    project.edit(STUDY, FIRST_HOLDS, '"mjp.t4.b-no-pe:consistency"')
+    project.edit(EXPECTED, "mjp.t3.g000: {", "mjp.t3.g000: {top5: 1, ")
+
+    places = [": ".join(line.split(": ")[:2]) for line in project.problems()]
+    assert sorted(places) == [
+        f"configs/{EXPECTED}: rows.mjp.t3.g000.top5",
+        f"configs/{MJP}: method.dal_wait",
+        f"configs/{DEMO}: run",
+        f"configs/{STUDY}: claims.c01.holds",
+        f"configs/{STUDY}: runs.b.init",
+        f"configs/{STUDY}: tables.t1.columns.params_m.metric",
+    ]
+
+
+def test_check__files_that_do_not_parse__are_all_named(project):
+    project.edit(DEMO, "comparable", "comparible")
+    project.edit(STUDY, "\ntitle:", "\ntitel:")
+    (project.configs / EXPECTED).unlink()
+
+    files = [line.split(": ")[0] for line in project.problems()]
+
+    assert list(dict.fromkeys(files)) == [f"configs/{DEMO}", f"configs/{STUDY}", f"configs/{EXPECTED}"]
+
+
+def test_check__run_that_starts_from_a_wrong_one__says_so(project):
+    project.edit(STUDY, "e: {label: DeiT-S + JP, ", "e: {init: b, label: DeiT-S + JP, ")
+    project.edit(STUDY, "pos_embed: none", "pos_embd: none")
+
+    assert f"configs/{STUDY}: runs.e.init: 'b' has problems of its own" in project.problems()
+
+
+def test_check__no_such_scale__names_the_nearest(project, capsys):
+    assert main(["check", "--scale", "dmo"]) == 1
+    assert capsys.readouterr().err.startswith("ConfigError: configs/scale/dmo.yaml: no such file; did you mean 'demo'?")
+
+
+def test_check__sound_configs__says_what_would_run(project, capsys):
+    assert main(["check"]) == 0
+
+    graph = load_graph("demo")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == list(graph.runs)
+    assert lines[-1] == f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale demo"
+
+
+@pytest.mark.slow
+def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
+    for folder in ("configs", "pipeline"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
+    path = tmp_path / "configs" / MJP
+    path.write_text(path.read_text().replace("dal_weight", "dal_wait"))
+
+    command = [sys.executable, "-m", "pipeline", "check"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.fullmatch(r"ConfigError: configs/method/mjp\.yaml: method\.dal_wait: unknown key; .*\n", result.stderr)
+
+
+# The site
+
+
+def test_site__mistyped_key__names_file_key_and_nearest(project, capsys):
+    project.edit("site/local.yaml", "checkpoint_s", "checkpoints_s")
+
+    assert main(["train", "--run", "any"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "ConfigError: configs/site/local.yaml: checkpoints_s: unknown key; did you mean 'checkpoint_s'?"
+    )
+
+
+def test_site__named_by_the_environment_but_not_there__names_the_nearest(project, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_SITE", "slrum")
+
+    with pytest.raises(ConfigError, match=r"configs/site/slrum\.yaml: no such file; did you mean 'slurm'\?"):
+        load_site()
+
+
+@pytest.mark.parametrize("site", names(CONFIGS / "site"))
+def test_site__every_one_we_ship__is_sound(site, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_SITE", site)
+
+    assert load_site().processes >= 1
+
+
+def test_site__relative_and_home_folders__become_absolute(project, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    project.edit("site/local.yaml", "data: {}", "data: {a: images, b: ~/images, c: $SCRATCH/images}")
+
+    assert load_site().data == {
+        "a": project.root / "images",
+        "b": Path("/home/someone/images"),
+        "c": Path("/scratch/images"),
+    }

@@ -1,0 +1,438 @@
+"""Tables from metrics files: where a number comes from, how it is judged, and what is said where there is none."""
+
+import json
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.engine.folders import RunFolder
+from pipeline.errors import ConfigError, DataError
+from pipeline.files import write_json
+from pipeline.study.collect import collect
+from pipeline.study.graph import Graph, load_graph
+from pipeline.study.summary import summarise
+from pipeline.study.tables import claims_path, fill_table, judge_study, table_path
+
+A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vit-toy-e1-s0-cccccc"
+PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "data_fingerprint": "d00d"}
+
+
+def column(label, eval=None, metric=None, delta=None, against=None, decimals=1, tolerance=None):
+    source = {"eval": eval, "metric": metric, "delta": delta, "against": against}
+    return {"label": label, **source, "direction": "up", "decimals": decimals, "tolerance": tolerance}
+
+
+COLUMNS = {
+    "params_m": column("Parameters (M)", "train", "params_m", tolerance=0.5),
+    "top1": column("Top-1 (%)", "classify", "top1", tolerance=0.3),
+    "delta": column("Against A", delta="top1", against="a", tolerance=0.4),
+    "diff_norm": column("Diff. Norm.", "consistency", "diff_norm", decimals=2),
+}
+ROWS = {
+    "toy.t1.a": (A, True, {"params_m": 22, "top1": 79.8, "delta": None, "diff_norm": 16.21}),
+    "toy.t1.b": (B, True, {"params_m": 22, "top1": 80.5, "delta": 0.7, "diff_norm": 8.96}),
+    "toy.t1.c": (C, False, {"params_m": 22, "top1": 77.5, "delta": -2.3, "diff_norm": None}),
+}
+
+
+@pytest.fixture
+def graph(project) -> Graph:
+    """Three runs, one table, one study; the paper's numbers can be expected."""
+    runs = {
+        name: {"config": {"method": {"fidelity": "paper"}}, "label": f"Run {name[-6:]}", "groups": {"quick": []}}
+        for name in (A, B, C)
+    }
+    rows = {
+        key: {"label": f"Row {key[-1].upper()}", "run": run, "headline": headline, "expected": expected}
+        for key, (run, headline, expected) in ROWS.items()
+    }
+    table = {
+        "study": "toy",
+        "study_title": "Toy study",
+        "label": "Table 1",
+        "title": "Toys",
+        "note": "Its note.",
+        "columns": dict(COLUMNS),
+        "rows": rows,
+    }
+    claims = {
+        "toy.c1": {"statement": "B beats A", "type": "directional", "holds": ["toy.t1.b:top1 > toy.t1.a:top1"]},
+        "toy.c2": {"statement": "C beats A", "type": "directional", "holds": ["toy.t1.c:top1 > toy.t1.a:top1"]},
+        "toy.c3": {"statement": "A beats all", "type": "exact", "holds": ["toy.t1.b:delta < 0", "toy.t1.c:delta < 0"]},
+    }
+    evals = {"classify": {"group": "quick"}, "consistency": {"group": "slow"}}
+    return Graph("toy", "The scale's note.", True, runs, evals, {"toy.t1": table}, {"toy": claims})
+
+
+@pytest.fixture
+def measured(graph) -> Graph:
+    """The same with everything trained and evaluated."""
+    for run, params, top1, diff_norm in ((A, 22.05, 79.84, 17.456), (B, 22.2, 80.16, 8.0), (C, 22.2, 77.0, 9.0)):
+        write_train(graph, run, params_m=params)
+        write_eval(graph, run, "quick", classify={"top1": top1, "top5": 95.0})
+        write_eval(graph, run, "slow", consistency={"diff_norm": diff_norm})
+    return graph
+
+
+def write_train(graph, run, **metrics):
+    folder = RunFolder(graph.results, run)
+    write_json(folder.done, {"run": run, "metrics": metrics, "provenance": PROVENANCE})
+    folder.config.write_text("seed: 0\n")
+
+
+def write_eval(graph, run, group, **evals):
+    records = {key: {"run": run, "metrics": metrics, "provenance": PROVENANCE} for key, metrics in evals.items()}
+    write_json(RunFolder(graph.results, run).evaluation(group), records)
+
+
+def cell(graph, row, key, selection="all"):
+    filled = fill_table(graph, "toy.t1", selection)
+    return next(r for r in filled["rows"] if r["id"] == f"toy.t1.{row}")["cells"][key]
+
+
+def draw(graph, selection):
+    for key in graph.tables:
+        write_json(table_path(graph, key, selection), fill_table(graph, key, selection))
+    for study in graph.studies():
+        write_json(claims_path(graph, study, selection), judge_study(graph, study, selection))
+
+
+# Numbers
+
+
+def test_fill__every_number__is_the_one_in_the_metrics_file(measured):
+    rows = fill_table(measured, "toy.t1", "all")["rows"]
+
+    numbers = [[row["cells"][key]["ours"] for key in ("params_m", "top1", "diff_norm")] for row in rows]
+    assert numbers == [[22.05, 79.84, 17.456], [22.2, 80.16, 8.0], [22.2, 77.0, 9.0]]
+
+
+def test_fill__metrics_file_changed__changes_the_cell(measured):
+    write_eval(measured, A, "quick", classify={"top1": 12.5})
+
+    assert cell(measured, "a", "top1")["ours"] == 12.5
+
+
+def test_fill__papers_number_and_difference__stand_beside_ours(measured):
+    found = cell(measured, "b", "top1")
+
+    assert (found["paper"], found["tolerance"]) == (80.5, 0.3)
+    assert found["difference"] == pytest.approx(-0.34)
+
+
+def test_fill__cell__says_where_its_number_comes_from(measured):
+    assert cell(measured, "a", "top1")["provenance"] == {
+        "file": f"results/toy/runs/{A}/evals/quick.json",
+        "metric": "classify: top1",
+        "run": A,
+        **PROVENANCE,
+    }
+
+
+def test_fill__cell_of_training__comes_from_train_json(measured):
+    provenance = cell(measured, "a", "params_m")["provenance"]
+
+    assert (provenance["file"], provenance["metric"]) == (f"results/toy/runs/{A}/train.json", "train: params_m")
+
+
+def test_fill__header__carries_titles_notes_scale_and_columns(measured):
+    filled = fill_table(measured, "toy.t1", "all")
+
+    assert (filled["id"], filled["study"], filled["label"], filled["title"]) == ("toy.t1", "toy", "Table 1", "Toys")
+    assert (filled["scale"], filled["comparable"], filled["note"]) == ("toy", True, "The scale's note. Its note.")
+    assert [entry["id"] for entry in filled["columns"]] == list(COLUMNS)
+    assert {row["fidelity"] for row in filled["rows"]} == {"paper"}
+
+
+def test_fill__unknown_table__names_the_nearest(graph):
+    with pytest.raises(ConfigError, match=r"'toy\.t2' is not among the tables at scale toy; did you mean 'toy\.t1'\?"):
+        fill_table(graph, "toy.t2", "all")
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (79.8, "match"),
+        (79.46, "match"),  # prints as 79.5, and 0.3 is the tolerance
+        (79.44, "differs"),  # prints as 79.4
+        (80.1, "match"),
+        (80.14, "match"),
+        (80.16, "differs"),
+        (12.0, "differs"),
+    ],
+)
+def test_verdict__tolerance__is_taken_at_the_printed_precision(measured, ours, verdict):
+    write_eval(measured, A, "quick", classify={"top1": ours})
+
+    assert cell(measured, "a", "top1")["verdict"] == verdict
+
+
+def test_verdict__column_with_more_decimals__is_taken_at_those(measured):
+    measured.tables["toy.t1"]["columns"]["diff_norm"] = {**COLUMNS["diff_norm"], "tolerance": 0.01}
+
+    write_eval(measured, A, "slow", consistency={"diff_norm": 16.224})
+    near = cell(measured, "a", "diff_norm")["verdict"]
+    write_eval(measured, A, "slow", consistency={"diff_norm": 16.226})
+    far = cell(measured, "a", "diff_norm")["verdict"]
+
+    assert (near, far) == ("match", "differs")
+
+
+def test_verdict__scale_that_is_not_the_papers__is_not_comparable(measured):
+    measured.comparable = False
+
+    found = cell(measured, "a", "top1")
+
+    assert (found["verdict"], found["paper"], found["ours"]) == ("not comparable", 79.8, 79.84)
+
+
+def test_verdict__column_without_tolerance__is_not_comparable_and_says_why(measured):
+    found = cell(measured, "a", "diff_norm")
+
+    assert (found["verdict"], found["reason"]) == ("not comparable", "no tolerance is set for this column")
+
+
+def test_verdict__paper_prints_no_number__is_no_paper_value(measured):
+    found = cell(measured, "c", "diff_norm")
+
+    assert (found["verdict"], found["difference"]) == ("no paper value", None)
+
+
+# Cells without a number
+
+
+def test_missing__evaluation_not_done__names_the_file(measured):
+    RunFolder(measured.results, A).evaluation("quick").unlink()
+
+    found = cell(measured, "a", "top1")
+
+    assert (found["ours"], found["difference"], found["provenance"]) == (None, None, None)
+    assert (found["verdict"], found["paper"]) == ("not run", 79.8)
+    assert found["reason"] == f"results/toy/runs/{A}/evals/quick.json has not been written"
+
+
+def test_missing__file_without_this_evaluation__says_so(measured):
+    write_eval(measured, A, "quick", other={"x": 1})
+
+    assert (
+        cell(measured, "a", "top1")["reason"]
+        == f"results/toy/runs/{A}/evals/quick.json holds no classify; evaluate again"
+    )
+
+
+def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
+    record = {"metrics": {"top1": None}, "reasons": {"top1": "no labels"}, "provenance": PROVENANCE}
+    write_json(RunFolder(measured.results, A).evaluation("quick"), {"classify": record})
+
+    found = cell(measured, "a", "top1")
+
+    assert (found["verdict"], found["reason"]) == ("not run", "top1 is n/a: no labels")
+
+
+def test_missing__metric_without_a_recorded_reason__still_has_one(measured):
+    write_eval(measured, A, "quick", classify={"top5": 95.0})
+
+    assert cell(measured, "a", "top1")["reason"].startswith("top1 is n/a: results/toy/runs/")
+
+
+def test_missing__metrics_file_damaged__is_an_error_that_names_it(measured):
+    path = RunFolder(measured.results, A).evaluation("quick")
+    path.write_text('{"classify": {"metr')
+
+    with pytest.raises(DataError, match=rf"{path} is damaged .*; delete it and run the workflow again"):
+        fill_table(measured, "toy.t1", "all")
+
+
+def test_missing__nothing_has_run__every_cell_says_why(graph):
+    rows = fill_table(graph, "toy.t1", "all")["rows"]
+
+    cells = [found for row in rows for found in row["cells"].values()]
+    assert {found["verdict"] for found in cells} == {"not run"}
+    assert all("has not been written" in found["reason"] for found in cells)
+
+
+# Selections
+
+
+def test_headline__other_rows__are_left_out_with_a_reason_though_they_ran(measured):
+    found = [cell(measured, "c", key, "headline") for key in COLUMNS]
+
+    assert [entry["ours"] for entry in found] == [None] * 4
+    assert {entry["verdict"] for entry in found} == {"not run"}
+    assert {entry["reason"] for entry in found} == {"not a headline row; `snakemake all` runs it"}
+
+
+def test_headline__its_own_rows__are_filled(measured):
+    assert cell(measured, "b", "top1", "headline")["ours"] == 80.16
+
+
+def test_headline__files_of_other_rows__are_not_needed(measured):
+    RunFolder(measured.results, C).evaluation("quick").write_text("damaged")
+
+    assert cell(measured, "b", "top1", "headline")["ours"] == 80.16
+
+
+# Differences to a row
+
+
+def test_delta__two_measured_rows__is_their_difference(measured):
+    found = cell(measured, "b", "delta")
+
+    assert found["ours"] == pytest.approx(80.16 - 79.84)
+    assert (found["paper"], found["verdict"]) == (0.7, "match")
+
+
+def test_delta__exactly_at_its_tolerance__matches_in_spite_of_floating_point(measured):
+    write_eval(measured, B, "quick", classify={"top1": 80.94})  # +1.1 where the paper has +0.7; 1.1 - 0.7 > 0.4
+
+    assert cell(measured, "b", "delta")["verdict"] == "match"
+
+
+def test_delta__beyond_its_tolerance__differs(measured):
+    write_eval(measured, B, "quick", classify={"top1": 81.1})  # +1.3 where the paper has +0.7, tolerance 0.4
+
+    assert cell(measured, "b", "delta")["verdict"] == "differs"
+
+
+def test_delta__provenance__says_what_was_subtracted(measured):
+    provenance = cell(measured, "b", "delta")["provenance"]
+
+    assert provenance["metric"] == "top1 minus Row A"
+    assert (provenance["run"], provenance["commit"]) == (B, "c0ffee")
+
+
+def test_delta__base_row_not_measured__has_its_reason(measured):
+    RunFolder(measured.results, A).evaluation("quick").unlink()
+
+    found = cell(measured, "b", "delta")
+
+    assert (found["ours"], found["verdict"]) == (None, "not run")
+    assert found["reason"] == f"results/toy/runs/{A}/evals/quick.json has not been written"
+
+
+# Claims
+
+
+def verdicts(graph, selection="all"):
+    return {claim["id"]: claim["verdict"] for claim in judge_study(graph, "toy", selection)["claims"]}
+
+
+def test_judge_study__all_rows_measured__decides_every_claim(measured):
+    draw(measured, "all")
+
+    assert verdicts(measured) == {"toy.c1": "true", "toy.c2": "false", "toy.c3": "false"}
+
+
+def test_judge_study__row_left_out__leaves_its_claims_undecided_unless_already_false(measured):
+    draw(measured, "headline")
+
+    assert verdicts(measured, "headline") == {"toy.c1": "true", "toy.c2": "undecided", "toy.c3": "false"}
+
+
+def test_judge_study__numbers__are_those_of_the_table_as_drawn(measured):
+    draw(measured, "all")
+    write_eval(measured, B, "quick", classify={"top1": 1.0})
+
+    assert verdicts(measured)["toy.c1"] == "true"
+
+
+def test_judge_study__table_not_drawn__is_an_error_that_names_it(measured):
+    with pytest.raises(DataError, match=r"toy\.t1\.json is not there; run the workflow"):
+        judge_study(measured, "toy", "all")
+
+
+# The report's content, and the summary
+
+
+def test_collect__headline__has_its_runs_alone(measured):
+    draw(measured, "headline")
+
+    tables, claims, runs = collect(measured, "headline")
+
+    assert [table["id"] for table in tables] == ["toy.t1"]
+    assert [study["study"] for study in claims] == ["toy"]
+    assert [run["name"] for run in runs] == [A, B]
+    assert runs[0]["summary"] == {"params_m": 22.05, "wall_s": 1.5}
+
+
+def test_collect__run_not_finished__is_left_out(measured):
+    draw(measured, "all")
+    RunFolder(measured.results, B).done.unlink()
+
+    assert [run["name"] for run in collect(measured, "all")[2]] == [A, C]
+
+
+def write_benchmark(graph, rule, job, seconds):
+    path = graph.results / "benchmarks" / rule / f"{job}.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"s\th:m:s\tmax_rss\tcpu_time\n{seconds}\t0:00:00\t800.1\t12.5\n")
+
+
+@pytest.fixture
+def summary(measured) -> list[str]:
+    draw(measured, "headline")
+    write_benchmark(measured, "train_run", A, 52.7901)
+    write_benchmark(measured, "train_run", B, 50.33)
+    write_benchmark(measured, "draw_table", "headline-toy.t1", 0.61)
+    return summarise(measured, "headline").splitlines()
+
+
+def test_summary__table__has_our_numbers_with_the_papers_in_brackets(summary):
+    assert summary[:5] == [
+        "Toys (scale toy; the paper's numbers in brackets)",
+        "Table 1  Parameters (M)    Top-1 (%)   Against A    Diff. Norm.",
+        "Row A       22.1 (22.0)  79.8 (79.8)   0.0 (n/a)  17.46 (16.21)",
+        "Row B       22.2 (22.0)  80.2 (80.5)   0.3 (0.7)    8.00 (8.96)",
+        "Row C        n/a (22.0)   n/a (77.5)  n/a (-2.3)      n/a (n/a)",
+    ]
+
+
+def test_summary__claims__are_counted(summary):
+    assert "claims of toy at scale toy: 1 true, 1 false, 1 undecided" in summary
+
+
+def test_summary__times__are_summed_by_rule_longest_first(summary):
+    assert "time, summed over jobs: train_run 103 s in 2 jobs; draw_table 1 s in 1 job" in summary
+
+
+def test_summary__last_line__is_the_path_of_the_report(summary):
+    assert summary[-1] == "report: results/toy/report/headline.html"
+
+
+def test_summary__results_outside_the_repository__gives_the_whole_path(measured, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.setattr("pipeline.study.graph.RESULTS", elsewhere)
+    draw(measured, "headline")
+
+    assert summarise(measured, "headline").endswith(f"report: {elsewhere}/toy/report/headline.html")
+
+
+def test_summary__nothing_measured_by_snakemake__says_so(measured):
+    draw(measured, "headline")
+
+    assert "time, summed over jobs: none measured" in summarise(measured, "headline")
+
+
+@pytest.mark.parametrize("verb", [["summary"], ["report"], ["claims", "--study", "mjp"]], ids=lambda verb: verb[0])
+def test_cli__asked_before_the_tables_are_drawn__is_one_message(project, capsys, verb):
+    assert main(verb) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("DataError: ")
+    assert error.count("\n") == 1
+
+
+def test_cli__table_of_the_real_study_before_anything_ran__is_written_with_reasons(project):
+    assert main(["table", "--table", "mjp.t4"]) == 0
+
+    path = table_path(load_graph("demo"), "mjp.t4", "all")
+    filled = json.loads(path.read_text())
+    assert {found["verdict"] for row in filled["rows"] for found in row["cells"].values()} == {"not run"}
+    assert {suffix for suffix in (".csv", ".md", ".html") if path.with_suffix(suffix).exists()} == {
+        ".csv",
+        ".md",
+        ".html",
+    }
