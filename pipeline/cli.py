@@ -19,7 +19,7 @@ SCALE = "demo"
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = build_parser().parse_args(arguments)
-    level = logging.INFO if int(os.environ.get("RANK", 0)) == 0 else logging.ERROR
+    level = logging.INFO if is_main_process() else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
@@ -30,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 75
+
+
+def is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -95,9 +99,11 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
     from pipeline.launch import is_launcher, run_processes
     from pipeline.site import load_site
 
+    stop = StopRequest().listen()  # before torch is imported, which takes seconds
     site = load_site()
     if is_launcher(site.processes):
         return run_processes(site.processes, arguments)
@@ -105,7 +111,6 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
     from pipeline.config import Layers, read_yaml
     from pipeline.engine.folders import RunFolder
     from pipeline.engine.run import parse_run
-    from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
     from pipeline.engine.train import train_run
     from pipeline.study.graph import RESULTS, load_graph
 
@@ -115,9 +120,10 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
         source, content = options.run, load_graph(options.scale).find("runs", options.run)["config"]
     run = parse_run(Layers((source, content)))
     try:
-        train_run(run, RunFolder(RESULTS / options.scale, run.name), site, StopRequest().listen())
+        train_run(run, RunFolder(RESULTS / options.scale, run.name), site, stop)
     except Requeue as request:
-        print(f"{request}; the same command continues", file=sys.stderr)
+        if is_main_process():
+            print(f"{request}; the same command continues", file=sys.stderr)
         return CONTINUE_ME
     return 0
 

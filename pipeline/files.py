@@ -1,5 +1,6 @@
 """Writing files so that a reader sees the old one or the new one, never half of it."""
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.errors import DataError, PatchworkError
+from pipeline.errors import DataError, LaunchError, PatchworkError
 
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -25,6 +26,20 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
             temporary.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+@contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LaunchError(
+                f"another process is working on {what} ({path} is held); wait for it or stop it"
+            ) from None
+        yield
 
 
 @contextmanager

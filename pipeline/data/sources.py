@@ -14,9 +14,9 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Strict, nearest
 from pipeline.data import cifar, fashion, tiny_imagenet
+from pipeline.data.augment import Augment
 from pipeline.data.imagenet import read_imagenet
 from pipeline.data.images import FileImages, ImageSet, Split, shortened
-from pipeline.data.transforms import Augment
 from pipeline.errors import DataError
 
 SplitName = Literal["train", "val"]

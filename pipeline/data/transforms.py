@@ -7,45 +7,19 @@ picture does not depend on the number of processes, of loader workers, or on whe
 import hashlib
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import Field
 from torch import Tensor
 
-from pipeline.config import Strict
+from pipeline.data.augment import Augment
 
 if TYPE_CHECKING:
     from pipeline.data.sources import DataConfig
 
-View = Callable[..., np.ndarray]
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class Augment(Strict):
-    """The training view. Mixing needs an even micro-batch."""
-
-    crop: Literal["resized", "padded", "none"] = "resized"
-    scale: tuple[Share, Share] = Field((0.08, 1.0), description="area range of a resized crop")
-    padding: int = Field(4, ge=0, description="pixels around the image before a padded crop")
-    hflip: float = Field(0.5, ge=0, le=1)
-    rand_augment: str | None = Field(
-        None,
-        pattern=r"^rand(-(m|mstd|mmax|n|p|inc|w|t)[\d.]+)+$",
-        description="timm's name, such as rand-m9-mstd0.5-inc1",
-    )
-    color_jitter: float | None = Field(None, ge=0)
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
-    erasing: float = Field(0.0, ge=0, le=1)
-    mixup: float = Field(0.0, ge=0, description="alpha of the beta distribution; 0 switches it off")
-    cutmix: float = Field(0.0, ge=0)
-    mix_prob: float = Field(1.0, ge=0, le=1)
-    mix_switch_prob: float = Field(0.5, ge=0, le=1)
-    repeats: int = Field(1, ge=1, description="repeated augmentation: views of one image in an epoch")
+View = Callable[..., Tensor | np.ndarray]  # PIL image -> uint8 (C, H, W)
 
 
 def seed_everything(*key: int) -> int:
@@ -62,7 +36,7 @@ def seed_everything(*key: int) -> int:
 
 
 def train_view(data: "DataConfig", augment: Augment) -> View:
-    """PIL image -> uint8 array (C, H, W)."""
+    """The training view."""
     from timm.data import create_transform
     from torchvision import transforms as T
 
@@ -90,7 +64,7 @@ def train_view(data: "DataConfig", augment: Augment) -> View:
 
 
 def eval_view(data: "DataConfig", crop: float) -> View:
-    """PIL image -> uint8 array (C, H, W): resize to size / crop and centre crop; crop 1.0 resizes both sides."""
+    """Resize to size / crop and crop the centre; crop 1.0 resizes both sides."""
     from timm.data import create_transform
 
     return create_transform(

@@ -25,7 +25,7 @@ from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradient
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import accuracy, mean_over_set
-from pipeline.errors import ConfigError, NumericsError
+from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder, load_encoder
 from pipeline.site import Site
@@ -102,7 +102,7 @@ class Trainer:
         for micro in share:
             since = time.perf_counter()
             images, labels = next(micros)
-            stopwatch.wait(since)
+            stopwatch.fetched(len(images), since)
             with self._sync_gradients(micro == share[-1]):
                 out = self.forward(images, labels, micro)
                 (out.loss / len(share)).backward()
@@ -161,8 +161,7 @@ class Trainer:
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
-            speed = stopwatch.read(self.run.optim.global_batch * self.run.optim.log_every)
-            self.timing.append(step=self.step, **speed)
+            self.timing.append(step=self.step, **stopwatch.read(self.world.size))
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
                 f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "
@@ -212,6 +211,11 @@ class Trainer:
             self.num_skips = state["num_skips"].to(self.world.device)
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
+        if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
+            raise CheckpointError(
+                f"the processes found different checkpoints in {self.paths.state} (this one step {self.step}); "
+                "the shared file system lags: start again"
+            )
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
             self.timing = MetricsFile(self.paths.timing)

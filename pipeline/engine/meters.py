@@ -51,10 +51,12 @@ class Meters:
 class MetricsFile:
     """An append-only JSONL file that can be cut back to a checkpoint."""
 
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+    def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
+        """Keep the first bytes of the file, or all of it."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         size = path.stat().st_size if path.exists() else 0
+        keep_bytes = size if keep_bytes is None else keep_bytes
         if size < keep_bytes:
             raise CheckpointError(
                 f"{path} has {size} bytes, the checkpoint was written when it had {keep_bytes}; "
@@ -84,12 +86,16 @@ class Stopwatch:
     def __init__(self) -> None:
         self.start = time.perf_counter()
         self.waited = 0.0
+        self.num_images = 0
 
-    def wait(self, since: float) -> None:
+    def fetched(self, num_images: int, since: float) -> None:
+        """Count images that were waited for since a time of `time.perf_counter`."""
         self.waited += time.perf_counter() - since
+        self.num_images += num_images
 
-    def read(self, num_images: int) -> dict[str, float]:
+    def read(self, num_processes: int) -> dict[str, float]:
         elapsed = time.perf_counter() - self.start
-        values = {"images_per_s": num_images / elapsed, "data_wait": self.waited / elapsed}
+        rate = self.num_images * num_processes / elapsed
+        values = {"images_per_s": round(rate, 1), "data_wait": round(self.waited / elapsed, 4)}
         self.__init__()
-        return {name: round(value, 4) for name, value in values.items()}
+        return values

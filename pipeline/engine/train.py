@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError
-from pipeline.files import write_atomic, write_json, write_text
+from pipeline.files import held, write_atomic, write_json, write_text
 from pipeline.methods.base import Method
 from pipeline.models.encoder import fill_weights, read_weights
 from pipeline.provenance import provenance
@@ -29,15 +30,16 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest) -
     manifest = read_manifest(paths, run.data.name)
     world = join_world(site.device)
     try:
-        if world.is_main:
-            write_text(paths.config, resolved_yaml(run))
-        trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop)
-        first_step = trainer.step
-        found = trainer.fit()
-        if world.is_main:
-            export(trainer.ema.module if trainer.ema else trainer.method, paths)
-            write_json(paths.done, _summary(trainer, found, manifest, started, first_step))
-        world.barrier()
+        with held(paths.state / "lock", run.name) if world.is_main else nullcontext():
+            trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop)
+            if world.is_main:
+                write_text(paths.config, resolved_yaml(run))
+            first_step = trainer.step
+            found = trainer.fit()
+            if world.is_main:
+                export(trainer.ema.module if trainer.ema else trainer.method, paths)
+                write_json(paths.done, _summary(trainer, found, manifest, started, first_step))
+            world.barrier()
     finally:
         leave_world(world)
 

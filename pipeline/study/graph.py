@@ -7,7 +7,6 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
 
 ROOT = CONFIGS.parent
-RESULTS = Path(os.environ.get("PATCHWORK_RESULTS", ROOT / "results"))
+RESULTS = ROOT / "results"
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
 TRAIN_METRICS = ("params_m", "val_top1", "best_val_top1")
 

@@ -82,7 +82,8 @@ def by_study(tables: list[dict], claims: list[dict], runs: list[dict]) -> list[d
     rest = [run for run in runs if run["name"] not in placed]
     if rest:
         # Runs that no table names, such as a pretraining that others start from.
-        studies.append({"name": "Other runs", "tables": [], "claims": [], "curves": curves.draw(rest, "other")})
+        plots = curves.draw(rest, "other")
+        studies.append({"name": "other", "title": "Other runs", "tables": [], "claims": [], "curves": plots})
     return studies
 
 

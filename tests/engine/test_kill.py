@@ -5,6 +5,7 @@ Every launch imports torch and timm for ten seconds, so what one launch shows is
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,12 +42,11 @@ class Job:
     def start(self) -> subprocess.Popen:
         (self.folder / "run.yaml").write_text(yaml.safe_dump(tiny_config(*CHANGES)))
         (self.folder / "site.yaml").write_text(yaml.safe_dump(self.site))
-        places = {"PATCHWORK_SITE": "site.yaml", "PATCHWORK_RESULTS": "results"}
         command = [sys.executable, "-m", "pipeline", "train", "--config", self.folder / "run.yaml", "--scale", "test"]
         return subprocess.Popen(
             command,
-            env={**os.environ, **{name: str(self.folder / file) for name, file in places.items()}},
-            cwd=CONFIGS.parent,
+            env={**os.environ, "PATCHWORK_SITE": str(self.folder / "site.yaml")},
+            cwd=self.folder,
             stderr=self.log.open("w"),
             start_new_session=True,
         )
@@ -88,6 +88,8 @@ def new_job(images, tmp_path_factory):
         folder = tmp_path_factory.mktemp("job")
         job = Job(folder, {"data": {"small": str(images)}, "device": "cpu", "checkpoint_s": 0.15, **site})
         prepare_in(job.paths.results, images)
+        for part in ("pipeline", "configs"):  # results go where the project lies
+            shutil.copytree(CONFIGS.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         return job
 
     return make
@@ -195,3 +197,15 @@ def test_two_processes__interrupted_twice__have_the_losses_of_one_process(two_pr
     assert [record.keys() for record in ours] == [record.keys() for record in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one == pytest.approx(other, abs=1e-5), one["step"]
+
+
+def test_train__while_another_process_trains_the_same_run__is_refused(new_job):
+    job = new_job()
+    first = job.start_and_wait_for_checkpoint()
+    first.send_signal(signal.SIGSTOP)  # it must not finish before the second one has looked
+    second = job.start()
+    assert second.wait(PATIENCE_S) == 1
+    assert "another process is working on" in job.log.read_text() and "Traceback" not in job.log.read_text()
+    first.send_signal(signal.SIGCONT)
+    first.terminate()
+    assert first.wait(PATIENCE_S) == 75

@@ -276,4 +276,4 @@ def test_forward__same_step_and_micro_batch__draws_the_same_whatever_came_before
     assert torch.equal(first, trainer.forward(*micro, 1).loss)
     trainer.step = 13
     later = trainer.forward(*micro, 1).loss
-    assert len({float(loss) for loss in (first, other, later)}) == 3
+    assert len({loss.item() for loss in (first, other, later)}) == 3

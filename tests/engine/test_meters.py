@@ -46,9 +46,16 @@ def lines(path):
 
 def test_metrics_file__fresh_start__drops_what_was_there(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
+    MetricsFile(path, 0).append(step=1)
+    MetricsFile(path, 0).append(step=2)
+    assert lines(path) == [{"step": 2}]
+
+
+def test_metrics_file__no_size_given__keeps_everything(tmp_path):
+    path = tmp_path / "timing.jsonl"
     MetricsFile(path).append(step=1)
     MetricsFile(path).append(step=2)
-    assert lines(path) == [{"step": 2}]
+    assert lines(path) == [{"step": 1}, {"step": 2}]
 
 
 def test_metrics_file__resumed__is_cut_back_to_the_checkpoint(tmp_path):
@@ -105,8 +112,9 @@ def test_stopwatch__waiting_half_of_the_time__says_so(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: now)
     stopwatch = Stopwatch()
     since, now = now, now + 2
-    stopwatch.wait(since)
+    stopwatch.fetched(80, since)
     now += 2
-    assert stopwatch.read(80) == {"images_per_s": 20.0, "data_wait": 0.5}
+    assert stopwatch.read(num_processes=1) == {"images_per_s": 20.0, "data_wait": 0.5}
+    stopwatch.fetched(80, now)
     now += 1
-    assert stopwatch.read(80) == {"images_per_s": 80.0, "data_wait": 0.0}
+    assert stopwatch.read(num_processes=2) == {"images_per_s": 160.0, "data_wait": 0.0}
