@@ -26,7 +26,12 @@ def browser():
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
-        yield chromium
-        chromium.close()
+    try:
+        playwright = sync_playwright().start()
+    except Exception as error:
+        reason = f"the browser's driver does not start ({error}); on aarch64 it needs libatomic1"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
+    yield chromium
+    chromium.close()
+    playwright.stop()

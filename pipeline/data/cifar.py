@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.archives import extract
 from pipeline.data.images import ArrayImages, Split
 from pipeline.errors import DataError
 
@@ -82,8 +83,7 @@ def _extract(archive: Path, name: str) -> None:
     scratch = None
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".extract-", dir=archive.parent))
-        with tarfile.open(archive) as tar:
-            tar.extractall(scratch, filter="data")
+        extract(archive, scratch)
         if not (scratch / name).is_dir():
             raise DataError(f"{archive.name}: found no folder {name} in it")
         _move(scratch / name, target)

@@ -30,7 +30,7 @@ class TrainViews(Dataset):
 
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, position, index = key
-        seed_everything(self.seed, epoch, position)
+        seed_everything("view", self.seed, epoch, position)
         return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
 
 
@@ -68,7 +68,7 @@ class MicroBatches:
 
 def epoch_order(run: "RunConfig", epoch: int) -> list[int]:
     """Image indices in the order of one epoch, each `repeats` times in a row, cut to the size of the set."""
-    generator = torch.Generator().manual_seed(seed_everything(run.seed, epoch))
+    generator = torch.Generator().manual_seed(seed_everything("order", run.seed, epoch))
     order = torch.randperm(run.data.num_train, generator=generator)
     return order.repeat_interleave(run.data.augment.repeats)[: run.data.num_train].tolist()
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 View = Callable[..., Tensor | np.ndarray]  # PIL image -> uint8 (C, H, W)
 
 
-def seed_everything(*key: int) -> int:
-    """Seed python, numpy and torch (with a GPU, where one is in use) from a tuple of integers; returns the seed."""
+def seed_everything(*key: str | int) -> int:
+    """Seed python, numpy and torch (and the GPU in use) from what the numbers are for, and where; returns the seed."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little") >> 1
     random.seed(seed)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 def build_method(run: RunConfig) -> Method:
     """The method around a fresh encoder; weights are a function of the seed."""
-    seed_everything(run.seed)
+    seed_everything("weights", run.seed)
     encoder = build_encoder(run.model, run.data.image_size, run.data.channels, run.data.num_classes)
     return METHODS.get(run.method.name)(run.method, encoder)
 
@@ -112,7 +112,7 @@ class Trainer:
 
     def forward(self, images: Tensor, labels: Tensor, micro: int) -> Output:
         """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
-        seed = seed_everything(self.run.seed, self.step, micro, 1)
+        seed = seed_everything("step", self.run.seed, self.step, micro)
         images, targets = self.batch_transform(images, labels)
         batch = Batch(images, targets, torch.Generator().manual_seed(seed))
         draw = self.method.draw(batch, self.step / self.run.total_steps)

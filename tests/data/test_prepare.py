@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from test_sources import (
 )
 
 from pipeline.data import prepare as prepare_module
+from pipeline.data.archives import extract
 from pipeline.data.prepare import prepare
 from pipeline.data.sources import open_split
 
@@ -243,8 +243,7 @@ def development_data(name: str) -> Path:
 @pytest.mark.data
 @pytest.mark.slow
 def test_prepare__tiny_imagenet_25_classes__is_accepted(tmp_path):
-    with tarfile.open(development_data("tiny-imagenet-25")) as tar:
-        tar.extractall(tmp_path, filter="data")
+    extract(development_data("tiny-imagenet-25"), tmp_path)
     cfg = config("tiny_imagenet", num_classes=25, num_train=12500, num_val=1250)
     manifest = prepare(cfg, tmp_path / "tiny-imagenet-25", tmp_path / "out", workers=2, progress=False)
     train, val = manifest["splits"]["train"], manifest["splits"]["val"]
@@ -257,8 +256,7 @@ def test_prepare__tiny_imagenet_25_classes__is_accepted(tmp_path):
 
 @pytest.mark.data
 def test_prepare__one_image_of_each_imagenet_class__is_accepted(tmp_path):
-    with tarfile.open(development_data("imagenet-samples-256")) as tar:
-        tar.extractall(tmp_path, filter="data")
+    extract(development_data("imagenet-samples-256"), tmp_path)
     for split in ("train", "val"):
         (tmp_path / split).symlink_to(tmp_path / "imagenet-samples-256", target_is_directory=True)
     cfg = config("imagenet", num_classes=1000, num_train=1000, num_val=1000)

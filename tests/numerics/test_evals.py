@@ -90,12 +90,11 @@ def evaluate(world, name, method, **fields):
 
 
 def reference_draws(count, ratio, seed):
-    """Masks and orders of all images; within a batch the masks are drawn before the orders."""
+    """Masks and orders of all images, drawn one image after the other."""
     rng, masks, orders = random.Random(seed), [], []
-    for begin in range(0, count, BATCH):
-        of_batch = [block_mask(GRID, ratio, rng) for _ in range(begin, min(begin + BATCH, count))]
-        masks += of_batch
-        orders += [jigsaw_order(mask, rng) for mask in of_batch]
+    for _ in range(count):
+        masks.append(block_mask(GRID, ratio, rng))
+        orders.append(jigsaw_order(masks[-1], rng))
     return masks, orders
 
 
