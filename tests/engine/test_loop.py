@@ -20,6 +20,8 @@ from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
 from pipeline.site import Site
 
+pytestmark = pytest.mark.slow
+
 KINDS = {"supervised": {}, "rich mjp": RICH}
 
 

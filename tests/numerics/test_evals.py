@@ -25,6 +25,8 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.position import Grid, encode
 from pipeline.site import Site
 
+pytestmark = pytest.mark.slow
+
 GRID, BATCH = Grid(7, 7), 128
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}

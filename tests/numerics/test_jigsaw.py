@@ -54,6 +54,7 @@ def test_block_mask__published_ratio__never_exceeds_k_and_reaches_it(ratio, most
     assert counts(ratio, 400).max() == most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "mean", "share_full", "tolerance"),
     # Published means and shares of full draws; the tolerance is five standard errors and the rounding.
@@ -67,6 +68,7 @@ def test_block_mask__thousands_of_draws__have_the_published_mean_and_share_of_fu
     assert abs((found == MOST_CHOSEN[ratio]).float().mean() - share_full) < 0.045
 
 
+@pytest.mark.slow
 def test_block_mask__ratio_0_03__is_empty_one_time_in_six():
     empty = (counts(0.03, 4000) == 0).float().mean()
     assert abs(empty - 0.158) < 0.03

@@ -462,6 +462,7 @@ def open_page(browser, page_file):
         context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__opened__requests_only_itself_and_reports_no_error(open_page, page_file):
     page = open_page()
@@ -470,6 +471,7 @@ def test_page__opened__requests_only_itself_and_reports_no_error(open_page, page
     assert page.messages == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__on_a_phone__does_not_scroll_sideways(open_page):
     page = open_page(360, 800)
@@ -478,6 +480,7 @@ def test_page__on_a_phone__does_not_scroll_sideways(open_page):
     assert page.evaluate("[...document.querySelectorAll('.scroll')].some(part => part.scrollWidth > part.clientWidth)")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__cell_pressed_with_the_keyboard__shows_provenance_until_escape(open_page):
     page = open_page()
@@ -494,6 +497,7 @@ def test_page__cell_pressed_with_the_keyboard__shows_provenance_until_escape(ope
     assert cell_.evaluate("cell => cell === document.activeElement")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__cell_clicked__shows_its_commit(open_page):
     page = open_page(360, 800)
@@ -503,6 +507,7 @@ def test_page__cell_clicked__shows_its_commit(open_page):
     assert page.locator(".provenance:popover-open").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__printed__has_no_button_chrome_and_no_open_popover(open_page):
     page = open_page(color_scheme="dark")
@@ -518,6 +523,7 @@ def test_page__printed__has_no_button_chrome_and_no_open_popover(open_page):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page__light_and_dark__differ_and_every_text_has_contrast(open_page):
     seen = {}

@@ -78,6 +78,7 @@ def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
     assert torch.equal(*losses)
 
 
+@pytest.mark.slow
 @every_method
 def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
     method, batch = build(case), tiny_batch(16)
@@ -105,6 +106,7 @@ def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.requires_grad)
 
 
+@pytest.mark.slow
 @every_method
 def test_compile__several_draws__is_one_graph_compiled_once(case):
     method, batch = build(case), tiny_batch()

@@ -159,7 +159,7 @@ def test_chromium__already_there__is_silent(checkout, tmp_path):
 def test_chromium__for_an_ordinary_user__says_that_tests_skip_and_why(checkout, tmp_path):
     result = run_setup(checkout, "chromium.sh", fake_path(tmp_path, {"id": "echo 1000"}))
     assert result.returncode == 0
-    assert result.stdout.startswith("chromium: none found, and only ")
+    assert result.stdout.startswith("chromium: not found: chromium")
     assert result.stdout.endswith("; the browser tests will skip\n")
 
 

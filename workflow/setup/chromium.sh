@@ -9,7 +9,7 @@ found=
 for name in chromium chromium-browser google-chrome google-chrome-stable; do
     if command -v "$name" >/dev/null; then found=$name; fi
 done
-[ -n "$found" ] || missing="chromium $missing"
+[ -n "$found" ] || missing="chromium${missing:+ $missing}"
 [ -n "$missing" ] || exit 0
 
 skip() {
