@@ -57,10 +57,12 @@ class Graph:
         rows = self.find("tables", table_id)["rows"]
         return {key: row for key, row in rows.items() if selection == "all" or row["headline"]}
 
-    def evaluations(self, table_id: str, selection: str) -> list[tuple[str, str]]:
-        """(run, group of evaluations) behind the rows of a table."""
+    def files(self, table_id: str, selection: str) -> list[str]:
+        """The metrics files behind a table, below the results of the scale."""
+        evals = {column["eval"] for column in self.tables[table_id]["columns"].values() if column["eval"]}
+        names = {"train.json" if key == TRAIN else f"evals/{self.evals[key]['group']}.json" for key in evals}
         runs = {row["run"] for row in self.rows(table_id, selection).values()}
-        return sorted((run, group) for run in runs for group in self.runs[run]["groups"])
+        return sorted(f"runs/{run}/{name}" for run in runs for name in names)
 
     def find(self, kind: str, name: str) -> Any:
         entries = getattr(self, kind)

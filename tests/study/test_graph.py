@@ -76,8 +76,9 @@ def test_graph__evaluations_of_a_run__are_those_its_tables_ask_for(shipped):
 
     for key, table in graph.tables.items():
         asked = {column["eval"] for column in table["columns"].values()} - {None, "train"}
-        for run, _ in graph.evaluations(key, "all"):
-            computed = {name for names_of_group in graph.runs[run]["groups"].values() for name in names_of_group}
+        for row in graph.rows(key, "all").values():
+            groups = graph.runs[row["run"]]["groups"]
+            computed = {name for names_of_group in groups.values() for name in names_of_group}
             assert asked <= computed
 
 
@@ -353,3 +354,13 @@ def test_names__logging_interval__changes_nothing(project):
     project.edit("scale/demo.yaml", "log_every: 10", "log_every: 25")
 
     assert list(build_graph("demo").runs) == before
+
+
+def test_files__of_a_table__are_those_its_columns_read_for_the_selected_rows(shipped):
+    graph = shipped["demo"]
+    runs = {key: row["run"] for key, row in graph.tables["mjp.t3"]["rows"].items()}
+
+    headline = [runs[f"mjp.t3.{row}"] for row in ("g000", "g003", "g015", "g027")]
+    assert graph.files("mjp.t3", "headline") == sorted(f"runs/{run}/evals/quick.json" for run in headline)
+    assert len(graph.files("mjp.t3", "all")) == 6
+    assert sum(file.endswith("train.json") for file in graph.files("mjp.t1", "all")) == 2

@@ -31,6 +31,10 @@ def graph(scale):
     return or_message(load_graph, scale)
 
 
+def run_of(wildcards):
+    return or_message(graph(wildcards.scale).find, "runs", wildcards.run)
+
+
 # Every config is read and checked here, before the graph of jobs is built.
 graph(SCALE)
 SITE = or_message(choose_site, config.get("site"))
@@ -42,33 +46,25 @@ def gpus(count):
 
 
 def train_inputs(wildcards):
-    run = graph(wildcards.scale).runs[wildcards.run]
+    run = run_of(wildcards)
     init = [f"results/{{scale}}/runs/{run['init']}/train.json"] if run["init"] else []
     return [f"results/{{scale}}/data/{run['data']}/manifest.json", *init]
 
 
 def eval_configs(wildcards):
-    known = graph(wildcards.scale)
-    keys = known.runs[wildcards.run]["groups"][wildcards.group]
-    return {key: known.evals[key] for key in keys}
+    keys = run_of(wildcards)["groups"].get(wildcards.group, [])
+    return {key: graph(wildcards.scale).evals[key] for key in keys}
 
 
 def table_inputs(wildcards):
-    cells = graph(wildcards.scale).evaluations(wildcards.table, wildcards.rows)
-    return [f"results/{{scale}}/runs/{run}/evals/{group}.json" for run, group in cells]
+    files = graph(wildcards.scale).files(wildcards.table, wildcards.rows)
+    return [f"results/{{scale}}/{file}" for file in files]
 
 
 def tracking_inputs(wildcards):
     known = graph(wildcards.scale)
-    cells = {
-        cell
-        for table in known.tables
-        for cell in known.evaluations(table, wildcards.rows)
-    }
-    return [
-        f"results/{{scale}}/runs/{run}/evals/{group}.json"
-        for run, group in sorted(cells)
-    ]
+    files = [known.files(table, wildcards.rows) for table in known.tables]
+    return sorted({f"results/{{scale}}/{file}" for file in sum(files, [])})
 
 
 def table_params(wildcards):
