@@ -27,6 +27,18 @@ def main(arguments: list[str] | None = None) -> int:
     except PatchworkError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("pipeline"):
+            raise
+        print(
+            f"{sys.executable} has no package {error.name!r}, expected those of requirements.lock; "
+            "use the project's own Python: `. .venv/bin/activate` (`make demo` or `make test` installs it)",
+            file=sys.stderr,
+        )
+        return 1
+    except BrokenPipeError:  # `... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 75

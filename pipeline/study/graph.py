@@ -50,6 +50,8 @@ class Graph:
 
     def run_with_data(self, data: str) -> dict[str, Any]:
         """Any run on this data set; all of them agree on it."""
+        if data not in self.data_sets():
+            raise ConfigError(f"no run at scale {self.scale} uses data {data!r}; {nearest(data, self.data_sets())}")
         return next(run for run in self.runs.values() if run["data"] == data)
 
     def rows(self, table_id: str, selection: str) -> dict[str, dict[str, Any]]:
