@@ -120,9 +120,9 @@ def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:
     norms = torch.stack(torch._foreach_norm(gradients))
     total = torch.linalg.vector_norm(norms)
     if cfg.clip_norm is not None:
-        scales = cfg.clip_norm / ((total if cfg.clip_mode == "global" else norms) + 1e-6)
-        factors = scales.clamp(max=1.0).expand(len(gradients))
-        torch._foreach_mul_(gradients, list(factors.unbind()))
+        is_global = cfg.clip_mode == "global"
+        scale = (cfg.clip_norm / ((total if is_global else norms) + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, scale if is_global else list(scale.unbind()))
     return total
 
 
