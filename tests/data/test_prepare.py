@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from PIL import Image
-from test_sources import (
+from layouts import (
     CIFAR_COUNTS,
     WNIDS,
     config,
@@ -20,6 +19,7 @@ from test_sources import (
     write_loose_val,
     write_tiny_imagenet,
 )
+from PIL import Image
 
 from pipeline.data import prepare as prepare_module
 from pipeline.data.archives import extract

@@ -1,0 +1,189 @@
+"""A report's worth of content: three tables, eleven runs, eight claims."""
+
+import json
+import math
+import re
+
+TOP1 = {"id": "top1", "label": "Top-1 (%)", "direction": "up", "decimals": 1}
+CONSISTENCY = {"id": "consistency", "label": "Consistency (%)", "direction": "up", "decimals": 1}
+DIFF_NORM = {"id": "diff_norm", "label": "Diff. norm", "direction": "down", "decimals": 2}
+ATTACKS = [
+    {"id": name, "label": label, "direction": way, "decimals": 3}
+    for name, label, way in [
+        ("mse", "MSE", "up"),
+        ("psnr", "PSNR", "down"),
+        ("ssim", "SSIM", "down"),
+        ("lpips", "LPIPS", "up"),
+        ("fft", "FFT 2D", "up"),
+        ("accuracy", "Attack accuracy", "down"),
+    ]
+]
+ATTACKS_AT = [(column["id"], at) for at, column in enumerate(ATTACKS, start=1)]
+LABELS = [
+    "DeiT-S",
+    "DeiT-S, no position embedding",
+    "DeiT-S + JP",
+    "DeiT-S + IDX-JP",
+    "DeiT-S + MJP",
+    "Swin-T",
+    "Swin-T + MJP",
+    "DropPos, sigma 0",
+    "DropPos, sigma 1",
+    "DropPos, sigma 2",
+    "DropPos, no attentive reconstruction",
+]
+
+
+def run_name(index: int) -> str:
+    return f"{'mjp' if index < 7 else 'droppos'}-vit_demo-fashion_mnist-e6-s0-{0x3FA9C1 + 4919 * index:06x}"
+
+
+def provenance(index: int, metric: str) -> dict:
+    return {
+        "file": f"results/demo/runs/{run_name(index)}/classify.json",
+        "metric": metric,
+        "commit": f"{0x9D1F3A77 + index:x}c0ffee",
+        "config_fingerprint": f"{0x3FA9C1 + 4919 * index:06x}",
+        "data_fingerprint": "b7c2e004",
+        "seed": 0,
+        "device": "cpu, 2 threads",
+        "wall_s": 51.0 + 3.7 * index,
+        "versions": {"torch": "2.14.1", "timm": "1.0.30", "python": "3.11.9"},
+    }
+
+
+def cell(index: int, metric: str, ours: float | None, paper: float | None, **changes) -> dict:
+    both = ours is not None and paper is not None
+    verdict = "not run" if ours is None else "not comparable" if both else "no paper value"
+    made = {
+        "ours": ours,
+        "paper": paper,
+        "difference": round(ours - paper, 4) if both else None,
+        "tolerance": None,
+        "verdict": verdict,
+        "reason": "needs ImageNet-1K, which this scale does not have" if ours is None else "",
+        "provenance": None if ours is None else provenance(index, metric),
+    }
+    return made | changes
+
+
+def row(table: str, index: int, cells: dict) -> dict:
+    about = {"id": f"{table}.{index}", "label": LABELS[index], "run": run_name(index)}
+    return about | {"fidelity": "released" if index == 3 else "corrected", "cells": cells}
+
+
+def make_tables() -> list[dict]:
+    accuracy = accuracy_rows()
+    privacy = [
+        row(
+            "mjp.t4",
+            index,
+            {name: cell(index, name, 0.1013 * (index + at), 0.0927 * at) for name, at in ATTACKS_AT},
+        )
+        for index in (0, 1, 4)
+    ]
+    smoothing = [
+        row("droppos.t5", index, {"top1": cell(index, "top1", 71 + index / 7, 82 + index / 10)})
+        for index in (7, 8, 9, 10)
+    ]
+    shuffled, inverted = "Accuracy and consistency under patch shuffling", "Gradient inversion attacks"
+    return [
+        make_table("mjp.t1", shuffled, [TOP1, CONSISTENCY, DIFF_NORM], accuracy, "Fashion-MNIST, not ImageNet-1K."),
+        make_table("mjp.t4", inverted, ATTACKS, privacy, ""),
+        make_table("droppos.t5", "Position smoothing", [TOP1], smoothing, "100 epochs in the paper, 6 here."),
+    ]
+
+
+def make_table(name: str, title: str, columns: list, rows: list, note: str) -> dict:
+    study, label = name.split(".t")
+    about = {
+        "id": name,
+        "study": study,
+        "study_title": f"The {study} study",
+        "label": f"Table {label}",
+        "title": title,
+        "scale": "demo",
+    }
+    return about | {"comparable": False, "note": note, "columns": columns, "rows": rows}
+
+
+def accuracy_rows() -> list[dict]:
+    top1 = [74.1, 70.3, 72.4, 73.0, 74.6, None, None]
+    paper = [79.8, 76.0, 79.1, 79.4, 80.5, 81.3, 81.3]
+    consistency = [60.2, 100.0, 88.8, 84.1, 83.9, None, None]
+    rows = [
+        row(
+            "mjp.t1",
+            index,
+            {
+                "top1": cell(index, "top1", top1[index], paper[index]),
+                "consistency": cell(index, "consistency", consistency[index], 64.3 + index),
+                "diff_norm": cell(index, "diff_norm", None if index == 5 else 3.14 + index / 10, None),
+            },
+        )
+        for index in range(7)
+    ]
+    exact = {"paper": 100.0, "difference": 0.0, "tolerance": 0.3, "verdict": "match"}
+    rows[1]["cells"]["consistency"] |= exact
+    rows[4]["cells"]["consistency"] |= {"verdict": "differs", "tolerance": 0.3, "reason": "images are 28 px"}
+    return rows
+
+
+CLAIMS = """
+mjp | true | exact | Without position embeddings, the patches have no order. | mjp.t1.1:consistency == 100
+mjp | true | directional | MJP raises the accuracy of its backbone. | mjp.t1.4:top1 > mjp.t1.0:top1
+mjp | true | scale | MJP raises consistency. | mjp.t1.4:consistency - mjp.t1.0:consistency > 20
+mjp | undecided | directional | So it does for hierarchical transformers. | mjp.t1.6:top1 >= mjp.t1.5:top1
+mjp | false | directional | MJP hampers attacks. | mjp.t4.4:mse > mjp.t4.0:mse | mjp.t4.4:psnr < mjp.t4.0:psnr
+mjp | undecided | cost | MJP costs at most 2 % of training time. | mjp.t1.4:wall_s <= 1.02 * mjp.t1.0:wall_s
+droppos | true | directional | Smoothing the position targets helps. | droppos.t5.8:top1 > droppos.t5.7:top1
+droppos | false | directional | Attentive reconstruction helps. | droppos.t5.9:top1 > droppos.t5.10:top1
+"""
+
+
+def make_claims() -> list[dict]:
+    values = {
+        f"{r['id']}:{name}": c["ours"] for t in make_tables() for r in t["rows"] for name, c in r["cells"].items()
+    }
+    studies = {name: {"study": name, "scale": "demo", "claims": []} for name in ("mjp", "droppos")}
+    for line in CLAIMS.strip().splitlines():
+        study, verdict, kind, statement, *texts = line.split(" | ")
+        claims = studies[study]["claims"]
+        cells = [{name: values.get(name) for name in re.findall(r"[\w.]+:\w+", text)} for text in texts]
+        predicates = [
+            {"text": text, "verdict": verdict, "values": found} for text, found in zip(texts, cells, strict=True)
+        ]
+        reason = "a cell it needs was not run" if verdict == "undecided" else ""
+        about = {"id": f"{study}.c{len(claims) + 1:02d}", "statement": statement, "type": kind}
+        claims.append(about | {"verdict": verdict, "reason": reason, "predicates": predicates})
+    return list(studies.values())
+
+
+def write_metrics(path, index: int, steps: int = 240) -> None:
+    lines = []
+    for step in range(1, steps + 1):
+        loss = 0.55 + 0.03 * index + 1.75 * math.exp(-step / 50) + 0.09 * math.sin(step * (1 + index) / 3)
+        lines.append({"step": step, "epoch": step / 40, "loss": loss, "lr": 0.001, "grad_norm": 1.2})
+        if step % 40 == 0:
+            lines.append(
+                {
+                    "step": step,
+                    "epoch": step / 40,
+                    "val_top1": 75 - index - 40 * math.exp(-step / 45),
+                    "val_loss": 0.8,
+                }
+            )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def make_runs(folder) -> list[dict]:
+    runs = []
+    for index, label in enumerate(LABELS):
+        file = folder / f"{run_name(index)}.jsonl"
+        if index != 6:
+            write_metrics(file, index)
+        config = f"task: classify\nmodel: vit_demo\noptim: {{global_batch: 128}}\nshuffle_ratio: 0.{index}\n"
+        summary = {"top1": 74.1 - index, "wall_s": 51.0 + 700.5 * index}
+        made = {"name": run_name(index), "label": label, "metrics_file": str(file), "summary": summary}
+        runs.append(made | {"provenance": provenance(index, "top1"), "config": config})
+    return runs
