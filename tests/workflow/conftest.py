@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "__pycache__", "*.egg-info", ".*_cache"]
-NUM_TRAIN, NUM_VAL = 600, 100
+NUM_TRAIN, NUM_VAL, EPOCHS = 600, 100, 3
 
 
 class Project:
@@ -69,13 +69,13 @@ def clean_project(tmp_path) -> Project:
 
 @pytest.fixture(scope="module")
 def small_project(tmp_path_factory) -> Project:
-    """Runs a, d and j of the MJP study at scale demo, cut to one epoch of 600 images."""
+    """Runs a, d and j of the MJP study at scale demo, cut to three epochs of 600 images."""
     project = copy_project(tmp_path_factory.mktemp("small") / "clone")
     shrink_study(project.root / "configs/study/mjp.yaml", {"a", "d", "j"})
     shrink_images(project.root / "pipeline/data/fashion_mnist")
     project.edit("configs/data/fashion_mnist.yaml", "num_train: 5000", f"num_train: {NUM_TRAIN}")
     project.edit("configs/data/fashion_mnist.yaml", "num_val: 1000", f"num_val: {NUM_VAL}")
-    project.edit("configs/scale/demo.yaml", "    epochs: 5\n", "    epochs: 1\n")
+    project.edit("configs/scale/demo.yaml", "    epochs: 5\n", f"    epochs: {EPOCHS}\n")
     return project
 
 

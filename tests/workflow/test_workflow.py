@@ -51,8 +51,8 @@ def test_interrupted_demo__started_again__continues_from_its_checkpoints(done):
     for run in done.interrupted:
         record = json.loads((done.root / f"results/demo/runs/{run}/train.json").read_text())
         assert record["provenance"]["resumed_at_step"] > 0
-        steps = [json.loads(line)["step"] for line in (done.root / f"results/demo/runs/{run}/metrics.jsonl").open()]
-        assert steps == sorted(steps) and len([s for s in steps if s < 12]) == len({s for s in steps if s < 12})
+        lines = map(json.loads, (done.root / f"results/demo/runs/{run}/metrics.jsonl").open())
+        assert [line["step"] for line in lines if "loss" in line] == [10, 20, 30, 36]
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_tracking__after_the_demo__has_runs_evaluations_curves_and_tags(done):
     assert len(parents) == 3 and len(runs) == 3 + 6
     for run in parents:
         assert run.data.tags["study"] == "mjp" and run.data.tags["scale"] == "demo" and run.data.tags["commit"]
-        assert "mjp.t" in run.data.tags["table"] and run.data.params["optim.epochs"] == "1"
+        assert "mjp.t" in run.data.tags["table"] and run.data.params["optim.epochs"] == "3"
         lines = (done.root / "results/demo/runs" / run.info.run_name / "metrics.jsonl").read_text().splitlines()
         logged = [(p["step"], p["loss"]) for p in map(json.loads, lines) if "loss" in p]
         assert [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, "loss")] == logged
