@@ -64,10 +64,24 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
 
 def shuffle_patches(images: Tensor, order: Tensor, grid: Grid) -> Tensor:
     """Move whole patches of pixels: images (B, C, H, W), order (B or 1, N) -> (B, C, H, W)."""
+    patches = _to_patches(images, grid)
+    index = order[:, :, None, None].expand(len(images), -1, *patches.shape[2:])
+    return _to_images(patches.gather(1, index), images.shape, grid)
+
+
+def shuffle_pixels(images: Tensor, order: Tensor, grid: Grid) -> Tensor:
+    """Move pixels inside every patch alike: order (pixels of a patch,) for each place the pixel that is put there."""
+    return _to_images(_to_patches(images, grid)[..., order], images.shape, grid)
+
+
+def _to_patches(images: Tensor, grid: Grid) -> Tensor:
+    """(B, C, H, W) -> (B, N, C, pixels of a patch)."""
     b, c, h, w = images.shape
-    patch_h, patch_w = h // grid.rows, w // grid.cols
-    patches = images.reshape(b, c, grid.rows, patch_h, grid.cols, patch_w).permute(0, 2, 4, 1, 3, 5)
-    patches = patches.reshape(b, grid.size, -1)
-    index = order.unsqueeze(-1).expand(b, -1, patches.shape[-1])
-    moved = patches.gather(1, index).reshape(b, grid.rows, grid.cols, c, patch_h, patch_w)
-    return moved.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h, w)
+    patches = images.reshape(b, c, grid.rows, h // grid.rows, grid.cols, w // grid.cols)
+    return patches.permute(0, 2, 4, 1, 3, 5).reshape(b, grid.size, c, -1)
+
+
+def _to_images(patches: Tensor, shape: tuple[int, ...], grid: Grid) -> Tensor:
+    b, c, h, w = shape
+    patches = patches.reshape(b, grid.rows, grid.cols, c, h // grid.rows, w // grid.cols)
+    return patches.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h, w)

@@ -11,6 +11,9 @@ absolute localisation loss keeps the remaining embeddings readable as rows and c
 - corrected (default): as released, but positions start and decay alike with and without the unknown embedding, so
   that variants differ in MJP alone.
 
+The variants of Table 4 are combinations of `shuffle`, `unknown`, `index` and `dal`. The index table of row F is in slot
+order, as released: it does not travel with the patches.
+
 Rows and columns count from 0, as released (Eq. 2 from 1: a regressor's bias absorbs it). The weight of the localisation
 loss moves per step (released: per epoch).
 """
@@ -25,7 +28,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
 from pipeline.models.position import Grid, encode, grid_of, patch_positions, with_unknown
@@ -61,7 +64,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 class MJP(Method):
     class Config(MethodConfig):
         name: Literal["mjp"] = "mjp"
-        shuffle: bool = Field(True, description="JP: shuffle patches in training")
+        shuffle: Literal["none", "patches", "pixels"] = Field(
+            "patches", description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio"
+        )
+        index: bool = Field(False, description="IDX: a second table, one row a slot, added to the positions")
         unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
         dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
         shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
@@ -84,9 +90,11 @@ class MJP(Method):
             return {**PRESETS.get(str(given.get("fidelity")), PRESETS["corrected"]), **given}
 
         @model_validator(mode="after")
-        def _pca_needs_one_mask(self) -> "MJP.Config":
-            if self.dal == "pca" and self.per_image and self.unknown and self.shuffle:
+        def _is_possible(self) -> "MJP.Config":
+            if self.dal == "pca" and self.per_image and self.unknown and self.shuffle != "none":
                 raise ValueError("dal: pca projects one set of positions, so it needs per_image: false")
+            if self.shuffle == "pixels" and self.unknown:
+                raise ValueError("shuffle: pixels moves every patch, so no position would be left; set unknown: false")
             return self
 
     cfg: Config
@@ -104,27 +112,39 @@ class MJP(Method):
         if cfg.unknown:
             # A row (E_unk is 1 x D in Eq. 4), not a vector: vectors are never decayed, and `released` decays it.
             self.unknown = nn.Parameter(torch.empty(1, width).normal_(std=cfg.position_std))
+        if cfg.index:
+            self.index = nn.Parameter(torch.zeros_like(encoder.pos_embed))
         if cfg.unknown and cfg.position_std != TIMM_STD:
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
-        """order (B or 1, N), shuffled (B or 1, N) bool, dal_weight ()."""
+        """order (B or 1, N), shuffled (B or 1, N) bool, dal_weight (); for SPP also pixel_order (pixels a patch,)."""
         cfg = self.cfg
         rng = random.Random(int(torch.randint(2**62, (), generator=batch.generator)))
-        is_on = cfg.shuffle and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
-        ratio = cfg.shuffle_ratio if is_on else 0.0
+        is_on = cfg.shuffle != "none" and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
         count = len(batch.images) if cfg.per_image else 1
-        masks = [block_mask(self.grid, ratio, rng, cfg.exact_count) for _ in range(count)]
+        masks = [self._choose(is_on, rng) for _ in range(count)]
         orders = [jigsaw_order(mask, rng) for mask in masks]
         drawn = {
             "order": torch.stack(orders),
             "shuffled": torch.stack(masks),
             "dal_weight": torch.tensor(dal_weight(cfg, progress)),
         }
+        if cfg.shuffle == "pixels":
+            every = torch.full((batch.images[0, 0].numel() // self.grid.size,), is_on)
+            drawn["pixel_order"] = jigsaw_order(every, rng)
         return {name: value.to(batch.images.device, non_blocking=True) for name, value in drawn.items()}
+
+    def _choose(self, is_on: bool, rng: random.Random) -> Tensor:
+        """(N,) bool: the patches to shuffle."""
+        if self.cfg.shuffle == "pixels":
+            return torch.full((self.grid.size,), is_on)
+        return block_mask(self.grid, self.cfg.shuffle_ratio if is_on else 0.0, rng, self.cfg.exact_count)
 
     def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
         shuffled = draw["shuffled"]
+        if "pixel_order" in draw:
+            images = shuffle_pixels(images, draw["pixel_order"], self.grid)
         images = shuffle_patches(images, draw["order"], self.grid)
         class_loss = F.cross_entropy(self.predict(images, shuffled).logits, targets)
         scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
@@ -149,16 +169,27 @@ class MJP(Method):
         return (error * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
-        if shuffled is None or not self.cfg.unknown:
-            return super().predict(images)
-        positions = with_unknown(self.encoder.pos_embed, self.unknown, shuffled)
+        positions = self.encoder.pos_embed
+        if shuffled is not None and self.cfg.unknown:
+            positions = with_unknown(positions, self.unknown, shuffled)
+        if self.cfg.index:
+            positions = positions + self.index
         return self.classify(encode(self.encoder, images, positions))
 
+    def export(self) -> nn.Module:
+        """The index table, one addend more for each slot, is moved into the positions: the sum stays what it was."""
+        if self.cfg.index:
+            with torch.no_grad():
+                self.encoder.pos_embed += self.index
+                self.index.zero_()
+        return self.encoder
+
     def no_weight_decay(self) -> set[str]:
-        kept_free = super().no_weight_decay() | {"unknown"}
-        if self.cfg.unknown and self.cfg.fidelity == "released":
-            return kept_free - {"encoder.pos_embed", "unknown"}
-        return kept_free
+        kept_free = super().no_weight_decay() | {"unknown", "index"}
+        if self.cfg.fidelity != "released":
+            return kept_free
+        # The released list spares the one name `pos_embed`, which the unknown embedding turns into another.
+        return kept_free - {"index"} - ({"encoder.pos_embed", "unknown"} if self.cfg.unknown else set())
 
 
 def dal_weight(cfg: MJP.Config, progress: float) -> float:

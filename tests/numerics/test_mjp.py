@@ -365,7 +365,7 @@ def test_draw__after_warmup__shuffles_with_the_given_probability(prob):
 
 
 def test_draw__shuffle_off__never_shuffles():
-    assert share_of_shuffled_draws(mjp(shuffle=False, shuffle_ratio=0.5, shuffle_prob=1.0), 0.5, 50) == 0
+    assert share_of_shuffled_draws(mjp(shuffle="none", shuffle_ratio=0.5, shuffle_prob=1.0), 0.5, 50) == 0
 
 
 def test_draw__per_image__gives_every_image_its_own_mask_and_order():

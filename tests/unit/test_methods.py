@@ -9,7 +9,9 @@ from pipeline.methods.base import METHODS, Batch
 
 # Every registered method with its defaults, then the variants of MJP Table 4 and the two other fidelities.
 CASES = {name: (name, {}) for name in METHODS.names()} | {
-    "mjp row D": ("mjp", {"shuffle": False, "unknown": False}),
+    "mjp row C": ("mjp", {"shuffle": "pixels", "unknown": False, "dal": "none"}),
+    "mjp row D": ("mjp", {"shuffle": "none", "unknown": False}),
+    "mjp row F": ("mjp", {"unknown": False, "dal": "none", "index": True}),
     "mjp row E": ("mjp", {"unknown": False, "dal": "none"}),
     "mjp row G": ("mjp", {"dal": "none"}),
     "mjp row H (pca)": ("mjp", {"dal": "pca"}),
@@ -78,8 +80,9 @@ def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
     assert torch.equal(*losses)
 
 
+# Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
 @pytest.mark.slow
-@every_method
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mjp row C"])
 def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
     method, batch = build(case), tiny_batch(16)
     optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3, weight_decay=0.0)

@@ -102,7 +102,7 @@ def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_
     before = study.read_text()
     try:
         # Run d is in Tables 3 and 4, not in Table 1.
-        study.write_text(before.replace("shuffle: false", "dal_weight: 0.02\n        shuffle: false"))
+        study.write_text(before.replace("shuffle: none", "dal_weight: 0.02\n        shuffle: none"))
         jobs = done.jobs("demo", *LOCAL)
     finally:
         study.write_text(before)
@@ -213,7 +213,7 @@ def test_dvc__repro_after_snakemake__records_without_rerunning(done):
 @pytest.mark.slow
 def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clean_project):
     jobs = clean_project.jobs("--profile", "slurm", "all")
-    assert jobs["train_run"] == 11 and jobs["evaluate_run"] == 11
+    assert jobs["train_run"] == 14 and jobs["evaluate_run"] == 14
     assert jobs["prepare_data"] == 1 and jobs["draw_table"] == 3
 
 
