@@ -60,7 +60,7 @@ def test_layers__method_study_scale_and_run__win_in_this_order(project):
 
     optim = run["config"]["optim"]
     # only the method says eps; the study wins over it; the scale over the study; `set` over all
-    assert (optim["eps"], optim["weight_decay"], optim["epochs"], optim["clip_norm"]) == (0.1, 0.2, 5, 4)
+    assert (optim["eps"], optim["weight_decay"], optim["epochs"], optim["clip_norm"]) == (0.1, 0.2, 4, 4)
 
 
 def test_paper_scale__recipe_of_mjp__is_the_released_one(shipped):

@@ -83,7 +83,7 @@ MISTAKES = {
     ),
     "wrong type": (
         DEMO,
-        "epochs: 5\n",
+        "epochs: 4\n",
         "epochs: five\n",
         f"{DEMO}: run: optim.epochs: found 'five'; input should be a valid integer",
     ),
@@ -177,7 +177,7 @@ MISTAKES = {
         DEMO,
         "warmup_epochs: 0.5",
         "warmup_epochs: 5",
-        f"{DEMO}: run: optim.warmup_epochs: warmup_epochs 5.0 must be below epochs 5",
+        f"{DEMO}: run: optim.warmup_epochs: warmup_epochs 5.0 must be below epochs 4",
     ),
     "batch above the data": (
         DEMO,
@@ -339,7 +339,7 @@ def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(pro
 
 def test_check__mistakes_in_several_files__come_all_at_once(project):
     project.edit(MJP, "dal_weight", "dal_wait")
-    project.edit(DEMO, "epochs: 5\n", "epochs: 0\n")
+    project.edit(DEMO, "epochs: 4\n", "epochs: 0\n")
     project.edit(STUDY, "b: {label", "b: {init: zz, label")
     project.edit(STUDY, "metric: params_m", "metric: parms_m")
     project.edit(STUDY, FIRST_HOLDS, '"mjp.t4.b-no-pe:consistency"')

@@ -75,7 +75,7 @@ def small_project(tmp_path_factory) -> Project:
     shrink_images(project.root / "pipeline/data/fashion_mnist")
     project.edit("configs/data/fashion_mnist.yaml", "num_train: 5000", f"num_train: {NUM_TRAIN}")
     project.edit("configs/data/fashion_mnist.yaml", "num_val: 1000", f"num_val: {NUM_VAL}")
-    project.edit("configs/scale/demo.yaml", "    epochs: 5\n", f"    epochs: {EPOCHS}\n")
+    project.edit("configs/scale/demo.yaml", "    epochs: 4\n", f"    epochs: {EPOCHS}\n")
     return project
 
 
