@@ -17,6 +17,7 @@ from pipeline.data import cifar, fashion, tiny_imagenet
 from pipeline.data.augment import Augment
 from pipeline.data.imagenet import read_imagenet
 from pipeline.data.images import FileImages, ImageSet, Split, shortened
+from pipeline.data.stanford_cars import read_stanford_cars
 from pipeline.errors import DataError
 
 SplitName = Literal["train", "val"]
@@ -71,6 +72,14 @@ SOURCES = {
         layout="cifar-100-binary/, cifar-100-python/, or the tar.gz of either",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         side=cifar.SIDE,
+    ),
+    "stanford_cars": Source(
+        read=read_stanford_cars,
+        layout="cars_train/*.jpg, cars_test/*.jpg, devkit/cars_train_annos.mat, devkit/cars_meta.mat, and "
+        "cars_test_annos_withlabels.mat beside or in devkit/",
+        obtained="https://ai.stanford.edu/~jkrause/cars/car_dataset.html, which is no longer served; mirrors are "
+        "listed in https://github.com/pytorch/vision/issues/7545",
+        has_files=True,
     ),
 }
 

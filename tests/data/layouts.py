@@ -87,6 +87,34 @@ def write_tiny_imagenet(folder):
     return folder
 
 
+CAR_CLASSES = ["AM General Hummer SUV 2000", "Acura RL Sedan 2012", "smart fortwo Convertible 2012"]
+
+
+def write_stanford_cars(folder, test_labels="."):
+    """Classes count from 1 and are not in order; `test_labels` is the folder of cars_test_annos_withlabels.mat."""
+    for split, classes in (("train", [2, 1, 3, 3, 1, 2]), ("test", [3, 1, 2])):
+        names = [f"{number + 1:05d}.jpg" for number in range(len(classes))]
+        for name, number in zip(names, classes, strict=True):
+            write_jpeg(folder / f"cars_{split}" / name, (80 * (number - 1), 0, 0))
+        write_cars_annotations(
+            folder / "devkit" / f"cars_{split}_annos.mat", names, classes, has_class=split == "train"
+        )
+    write_cars_annotations(folder / test_labels / "cars_test_annos_withlabels.mat", names, classes)
+    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": np.array([CAR_CLASSES], dtype=object)})
+    return folder
+
+
+def write_cars_annotations(path, names, classes, has_class=True):
+    """A struct array of shape (1, count), with the devkit's fields in the devkit's order and integer types."""
+    fields = ["bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", *(["class"] if has_class else []), "fname"]
+    annotations = np.zeros((1, len(names)), dtype=[(field, object) for field in fields])
+    for column, (name, number) in enumerate(zip(names, classes, strict=True)):
+        box = tuple(np.uint16(value) for value in (3, 4, 60, 500))
+        annotations[0, column] = (*box, *([np.uint8(number)] if has_class else []), name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, {"annotations": annotations})
+
+
 def write_idx(path, array):
     magic = {1: 2049, 3: 2051}[array.ndim]
     header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)

@@ -17,6 +17,7 @@ from layouts import (
     write_imagenet,
     write_jpeg,
     write_loose_val,
+    write_stanford_cars,
     write_tiny_imagenet,
 )
 from PIL import Image
@@ -32,6 +33,7 @@ WRITERS = {
     "tiny_imagenet": (write_tiny_imagenet, {}),
     "cifar10": (lambda folder: write_cifar_binary(folder, "cifar10"), CIFAR_COUNTS),
     "cifar100": (lambda folder: write_cifar_binary(folder, "cifar100"), CIFAR_COUNTS),
+    "stanford_cars": (write_stanford_cars, {}),
 }
 
 

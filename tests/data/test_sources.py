@@ -34,11 +34,24 @@ from pipeline.errors import ConfigError
 # Configs
 
 
-@pytest.mark.parametrize("name", names(CONFIGS / "data"))
-def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
+def fragment(name):
     content = read_yaml(CONFIGS / "data" / f"{name}.yaml")
     assert list(content) == ["data"]
-    assert parse(DataConfig, Layers((name, content["data"]))).name == name
+    return parse(DataConfig, Layers((name, content["data"])))
+
+
+@pytest.mark.parametrize("name", names(CONFIGS / "data"))
+def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
+    cfg = fragment(name)
+    # A set seen at another size is still that set: one folder on the site, one manifest.
+    assert name in (cfg.name, f"{cfg.name}_{cfg.image_size}")
+
+
+@pytest.mark.parametrize("name", ["cifar10_224", "imagenet1k_256"])
+def test_data_config__same_set_at_another_size__means_the_same_images(name):
+    cfg = fragment(name)
+    seen = {"augment", "eval_crop", "image_size", "mean", "std"}
+    assert cfg.model_dump(exclude=seen) == fragment(cfg.name).model_dump(exclude=seen)
 
 
 def test_data_config__unknown_source__lists_valid_names():
@@ -70,8 +83,7 @@ def test_data_config__wrong_value__says_so(changes, text):
 
 @pytest.mark.parametrize(("split", "count"), [("train", 5000), ("val", 1000)])
 def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
-    content = read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"]
-    cfg = parse(DataConfig, Layers(("fashion_mnist", content)))
+    cfg = fragment("fashion_mnist")
     found = open_split(cfg, default_folder(cfg), split)
     assert len(found) == count
     assert np.bincount(found.labels).tolist() == [count // 10] * 10
