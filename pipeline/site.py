@@ -8,13 +8,17 @@ from pydantic import Field
 
 from pipeline.config import CONFIGS, Strict, parse_file
 from pipeline.data.sources import DataConfig, default_folder
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError
 
 
 class Site(Strict):
     """Where data lies and what the hardware is."""
 
     data: dict[str, Path] = Field(default_factory=dict, description="data set name -> folder")
+    weights: str | None = Field(
+        None,
+        description="folder of the weight files that an `init` of `file:name` names; else `weights` in the project",
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: int = Field(1, ge=1, description="training processes per run, one per GPU")
     workers: int = Field(0, ge=0, description="loader workers per process")
@@ -58,3 +62,12 @@ def data_folder(site: Site, data: DataConfig) -> Path:
             "configs/site/<site>.yaml, where PATCHWORK_SITE names the site (default: local)"
         )
     return folder
+
+
+def weights_path(site: Site, init: str) -> Path:
+    """The file that `file:name` or `file:/path/name` means on this site."""
+    scheme, _, name = init.partition(":")
+    if scheme != "file" or not name:
+        raise ConfigError(f"init {init!r} names no file; expected file:name.pth or file:/path/name.pth")
+    folder = Path(os.path.expandvars(site.weights or "weights")).expanduser()
+    return CONFIGS.parent / folder / Path(name).expanduser()

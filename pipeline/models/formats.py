@@ -1,0 +1,93 @@
+"""Checkpoint files of other projects: read without running anything that is in them, renamed to timm's names.
+
+A layout is told by its keys, not by its file name: DeiT and MAE wrap the state dict in `model`, MoCo v3 keeps its
+encoder under `base_encoder`, DropPos has a decoder without positions, Swin's release counts its downsampling one stage
+lower than timm. Everything else is taken for timm's own names, which are also those of our exports.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import CheckpointError
+
+# What pretraining leaves beside the encoder, and buffers that timm computes itself: MAE's decoder and mask token,
+# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask.
+BESIDE = re.compile(
+    r"(aux_)?decoder|momentum_encoder\.|predictor\.|.*mask_(pos_)?token|.*\b(relative_position_index|attn_mask)$"
+)
+STATE_KEYS = ("model", "state_dict")
+WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")  # by DDP, by torch.compile
+OLD_SWIN = "layers.0.downsample.reduction.weight"
+
+
+def normalised(content: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The layout's name, and the tensors under timm's names with whatever lay beside the encoder."""
+    wrapper, tensors = _unwrapped(content, path)
+    tensors = {WRAPPED.sub("", name): value for name, value in tensors.items()}
+    layout = _layout(set(tensors), wrapper)
+    if layout == "moco_v3":
+        tensors = {name.removeprefix("base_encoder."): value for name, value in tensors.items()}
+    if layout == "swin":
+        tensors = {_new_swin_name(name): value for name, value in tensors.items()}
+    return layout, tensors
+
+
+def read_pickle(path: Path) -> Any:
+    """What torch.save wrote; only tensors and plain values are built, whatever else the file asks for."""
+    try:
+        # Official checkpoints carry their command line in `args`; a Namespace holds values and runs nothing.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file cut short fails in as many ways as there are places to cut it
+        raise _unreadable(path, str(error)) from None
+
+
+def _unreadable(path: Path, reason: str) -> CheckpointError:
+    refused = re.search(r"GLOBAL (\S+)", reason)
+    if refused:
+        return CheckpointError(
+            f"{path} asks for {refused[1]} when it is opened; expected tensors, numbers and text alone; nothing was "
+            "run. If you trust the file, open it elsewhere and save its state dict alone: torch.save(state_dict, path)"
+        )
+    lines = [line for line in reason.splitlines() if line.strip()] or ["it ends too early"]
+    return CheckpointError(
+        f"{path} could not be read ({lines[0][:200]}); expected a whole file that torch.save wrote. "
+        "It may be cut short: compare its size with the source and fetch it again"
+    )
+
+
+def _unwrapped(content: Any, path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    wrapper = None
+    for key in STATE_KEYS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            wrapper, content = key, content[key]
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}; expected a state dict, or one in {STATE_KEYS}")
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        found = ", ".join(map(str, list(content)[:10])) or "nothing"
+        raise CheckpointError(f"{path} holds no tensors but {found}; expected a state dict, or one in {STATE_KEYS}")
+    return wrapper, tensors
+
+
+def _layout(names: set[str], wrapper: str | None) -> str:
+    if any(name.startswith("base_encoder.") for name in names):
+        return "moco_v3"
+    if "decoder_embed.weight" in names:
+        return "mae" if "decoder_pos_embed" in names else "droppos"
+    if OLD_SWIN in names:
+        return "swin"
+    if wrapper == "model" and "cls_token" in names:
+        # MAE publishes its encoders without decoder and head, and fine-tunes with fc_norm.
+        return "deit" if "head.weight" in names and "fc_norm.weight" not in names else "mae"
+    return "timm"
+
+
+def _new_swin_name(name: str) -> str:
+    name = re.sub(r"^layers\.(\d+)\.downsample", lambda found: f"layers.{int(found[1]) + 1}.downsample", name)
+    return re.sub(r"^head\.(?!fc\.)", "head.fc.", name)

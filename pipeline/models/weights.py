@@ -1,0 +1,261 @@
+"""Starting an encoder from the weights of another run or of another project's checkpoint file.
+
+Every tensor is accounted for: taken, resized, kept as the model started, or dropped; a difference without a rule is an
+error, so that no layer silently stays at its random start. Patches of another size are refused, not resampled.
+
+timm is imported where it is used, not at the top: it takes ten seconds.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from pipeline.errors import CheckpointError
+from pipeline.models.formats import BESIDE, normalised, read_pickle
+
+PATCHES = "patch_embed.proj.weight"
+BIAS_TABLE = "relative_position_bias_table"
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every tensor of the file and of the model."""
+
+    source: str
+    format: str
+    sha256: str
+    matched: list[str]
+    resized: list[str]  # "name 14x14 -> 4x4"
+    fresh: list[str]  # the model's own start is kept
+    dropped: list[str]  # in the file, not in the model
+
+    def summary(self) -> str:
+        """One line for the log."""
+        parts = [f"{len(self.matched)} tensors matched"]
+        for what in ("resized", "fresh", "dropped"):
+            names = _abbreviated(getattr(self, what))
+            more = f", and {len(names) - 4} more" if len(names) > 4 else ""
+            parts.append(f"{len(getattr(self, what))} {what}" + (f" ({', '.join(names[:4])}{more})" if names else ""))
+        return f"{self.format} file {self.source}: " + ", ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: counts, then names; those of dropped decoders and the like by prefix."""
+        names = {"matched": self.matched, "resized": self.resized, "fresh": self.fresh}
+        counts = {f"num_{what}": len(listed) for what, listed in (names | {"dropped": self.dropped}).items()}
+        return {
+            "source": self.source,
+            "format": self.format,
+            "sha256": self.sha256,
+            **counts,
+            **names,
+            "dropped": _abbreviated(self.dropped),
+        }
+
+
+def load_encoder(encoder: nn.Module, path: Path, *, allow_fresh_positions: bool = True) -> LoadReport:
+    """Fill a timm encoder from a file; its positions and classifier may differ, nothing else.
+
+    `allow_fresh_positions=False` also refuses a file that has no positions for a model that learns them.
+    """
+    layout, weights = open_checkpoint(path)
+    own = encoder.state_dict()
+    _refuse_other_design(own, weights, path)
+    unused = _unused(encoder, own, weights)
+    used = {name: value for name, value in weights.items() if name not in unused}
+    resized = _resize_positions(encoder, own, used)
+    optional = _optional(encoder, own, allow_fresh_positions)
+    fresh = [name for name in own if name not in used and name in optional]
+    fill_weights(encoder, used, path, keep=fresh)
+    return LoadReport(
+        source=str(path),
+        format=layout,
+        sha256=_sha256(path),
+        matched=[name for name in own if name in used and name not in resized],
+        resized=[f"{name} {change}" for name, change in resized.items()],
+        fresh=fresh,
+        dropped=[name for name in weights if name not in own],
+    )
+
+
+def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The layout of a weight file and its tensors under timm's names; told by its first bytes, not by its suffix."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} is not there; finish the run that writes it, or put the file there (relative `file:` paths "
+            "start at `weights` of the site)"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be opened ({error.strerror}); expected one weight file") from None
+    if start[8:] == b"{":
+        return normalised(read_weights(path), path)
+    if start.startswith((b"PK\x03\x04", b"\x80")):
+        return normalised(read_pickle(path), path)
+    raise CheckpointError(
+        f"{path} begins with {start!r}; expected safetensors or a file that torch.save wrote. "
+        "A failed download may have left a page or a pointer in its place: fetch it again"
+    )
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is not there; finish the run that writes it first") from None
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); if a run wrote it, delete its folder and run again, else fetch it again"
+        ) from None
+
+
+def fill_weights(module: nn.Module, weights: dict[str, Tensor], path: Path, keep: Collection[str] = ()) -> None:
+    """Load every tensor or none: names and shapes must be the module's own, except those it is to `keep`."""
+    state = module.state_dict()
+    own = {name: tuple(value.shape) for name, value in state.items() if name not in keep}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    wrong = [f"{n}: found {found[n]}, expected {own[n]}" for n in own if n in found and found[n] != own[n]]
+    wrong += [f"{name}: missing, expected {own[name]}" for name in own if name not in found]
+    wrong += [f"{name}: found {found[name]}, not expected" for name in found if name not in own]
+    if wrong:
+        more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
+        raise CheckpointError(
+            f"{path} does not fit the model{_hint(own, found)}; tensors that differ ({len(wrong)}): "
+            + "; ".join(wrong[:20])
+            + more
+        )
+    module.load_state_dict(weights | {name: state[name] for name in keep})
+
+
+def _hint(own: dict[str, tuple], found: dict[str, tuple]) -> str:
+    """What most likely is the matter, to read before the list."""
+    here, there = own.get(PATCHES, ()), found.get(PATCHES, ())
+    if not any(own[name] == found.get(name) for name in own):
+        widths = f" (embed dim found {there[0]}, expected {here[0]})" if here and there else ""
+        return f": it is of another architecture{widths}, give the model the one of the file"
+    if here and there and here[:2] == there[:2] and here != there:
+        return f": patch size found {there[2:]}, expected {here[2:]}, and patches are not resampled, use the file's"
+    return ""
+
+
+def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], path: Path) -> None:
+    if "dist_token" in weights and "dist_token" not in own:
+        raise CheckpointError(
+            f"{path} is a distilled model with two prefix tokens (cls_token, dist_token) and two heads; expected one "
+            "with cls_token alone: use the file of the model that was trained without distillation"
+        )
+    if "fc_norm.weight" in weights and "norm.weight" in own and "fc_norm.weight" not in own:
+        raise CheckpointError(
+            f"{path} was trained with averaged tokens (it has fc_norm); expected the norm of a model that classifies "
+            "by its class token: build the model with average pooling, or use the file from before fine-tuning"
+        )
+
+
+def _unused(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
+    """Names in the file that a rule leaves aside."""
+    unused = {name for name in weights if name not in own and (BESIDE.match(name) or _is_position(name))}
+    theirs, ours = (
+        {name: value.shape for name, value in part.items() if _is_classifier(encoder, name)} for part in (weights, own)
+    )
+    if theirs != ours:
+        unused |= set(theirs)
+    if "fc_norm.weight" in own and "norm.weight" not in own:  # as MAE fine-tunes: the norm after pooling starts anew
+        unused |= {"norm.weight", "norm.bias"}
+    if _has_fixed_positions(encoder, own) and not _same_shape("pos_embed", own, weights):
+        unused.add("pos_embed")  # the formula gives the values of any grid
+    return unused
+
+
+def _same_shape(name: str, own: dict[str, Tensor], weights: dict[str, Tensor]) -> bool:
+    return name in own and name in weights and own[name].shape == weights[name].shape
+
+
+def _optional(encoder: nn.Module, own: dict[str, Tensor], allow_fresh_positions: bool) -> set[str]:
+    """Names in the model that the file need not have."""
+    optional = {name for name in own if _is_classifier(encoder, name) or name.startswith("fc_norm.")}
+    if allow_fresh_positions:
+        optional |= {name for name in own if _is_position(name)}
+    return optional | ({"pos_embed"} if _has_fixed_positions(encoder, own) else set())
+
+
+def _is_position(name: str) -> bool:
+    """Absolute positions and those relative tables that a plain ViT does not have; Swin always has its own."""
+    return name == "pos_embed" or name.endswith(f".rel_pos.{BIAS_TABLE}")
+
+
+def _is_classifier(encoder: nn.Module, name: str) -> bool:
+    heads = encoder.default_cfg["classifier"]
+    heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    return name.startswith(tuple(f"{head}." for head in heads))
+
+
+def _has_fixed_positions(encoder: nn.Module, own: dict[str, Tensor]) -> bool:
+    return "pos_embed" in own and not encoder.pos_embed.requires_grad
+
+
+def _resize_positions(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, str]:
+    """Bring positions of another grid or window to the model's, in place; says what changed, by name."""
+    resized = {}
+    for name, value in weights.items():
+        if name not in own or value.ndim != own[name].ndim or _same_shape(name, own, weights):
+            continue
+        if name == "pos_embed":
+            found = _resized_positions(encoder, value, own[name])
+        elif name.endswith(BIAS_TABLE):
+            found = _resized_table(encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}")), value, own[name])
+        else:
+            continue
+        if found:
+            weights[name], resized[name] = found
+    return resized
+
+
+def _resized_positions(encoder: nn.Module, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
+    """(1, P+N, D) on a square grid -> the model's grid; the P prefix rows stay. None if that cannot be."""
+    from timm.layers import resample_abs_pos_embed
+
+    rows, cols = encoder.patch_embed.grid_size
+    num_prefix = target.shape[1] - rows * cols
+    side = math.isqrt(max(0, value.shape[1] - num_prefix))
+    if side * side + num_prefix != value.shape[1] or value.shape[2] != target.shape[2]:
+        return None
+    value = resample_abs_pos_embed(value, [rows, cols], [side, side], num_prefix_tokens=num_prefix)
+    return value, f"{side}x{side} -> {rows}x{cols}"
+
+
+def _resized_table(attention: nn.Module, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
+    """((2w-1)^2, heads) of a square window -> the model's window. None if that cannot be."""
+    from timm.layers import resize_rel_pos_bias_table
+
+    rows, cols = attention.window_size
+    num_extra = target.shape[0] - (2 * rows - 1) * (2 * cols - 1)
+    side = math.isqrt(max(0, value.shape[0] - num_extra))
+    # One offset alone (a window of one patch) says nothing about its neighbours.
+    if side * side + num_extra != value.shape[0] or side < 3 or value.shape[1] != target.shape[1]:
+        return None
+    window = (side + 1) // 2
+    value = resize_rel_pos_bias_table(value.float(), new_window_size=(rows, cols), new_bias_shape=target.shape)
+    return value, f"{window}x{window} -> {rows}x{cols}"
+
+
+def _abbreviated(names: list[str]) -> list[str]:
+    """The names, those of a large part as `part.* x96`."""
+    sizes = Counter(name.split(".")[0] for name in names if " " not in name)
+    large = {part for part, size in sizes.items() if size > 3}
+    short = (f"{part}.* x{sizes[part]}" if (part := name.split(".")[0]) in large else name for name in names)
+    return list(dict.fromkeys(short))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
