@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pickle
 
 import pytest
 import timm
@@ -311,6 +312,15 @@ def test_load_encoder__truncated_checkpoint__says_so(part, is_zip, tmp_path):
     path.write_bytes(path.read_bytes()[: int(part * path.stat().st_size)])
     with pytest.raises(CheckpointError, match=r"cut.pth could not be read .* fetch it again"):
         load_encoder(vit(), path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_load_encoder__pickle_of_another_library__does_not_advise_to_load_it_unsafely(tmp_path):
+    path = tmp_path / "other.pkl"
+    path.write_bytes(pickle.dumps({"a": [1, 2]}, protocol=4))
+    with pytest.raises(CheckpointError, match=r"expected a whole file that torch.save wrote") as caught:
+        load_encoder(vit(), path)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_load_encoder__truncated_safetensors__says_so(tmp_path):
