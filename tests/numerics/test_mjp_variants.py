@@ -1,17 +1,23 @@
-"""Rows C (patches and pixels shuffled) and F (index embeddings) of MJP's Table 4."""
+"""Rows C (patches and pixels shuffled) and F (index embeddings) of MJP's Table 4; MJP on a Swin and on a ResNet."""
+
+import copy
+import random
 
 import pytest
 import torch
 from pydantic import ValidationError
 from tiny_vit import tiny_batch, tiny_encoder
+from torch.nn import functional as F
 
-from pipeline.data.jigsaw import shuffle_pixels
+from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
+from pipeline.methods.base import Batch
 from pipeline.methods.mjp import MJP
+from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.position import Grid
 
 GRID = Grid(7, 7)
 SPP = {"shuffle": "pixels", "unknown": False, "dal": "none"}
-IDX = {"unknown": False, "dal": "none", "index": True}
+IDX = {"unknown": False, "dal": "none", "index": "slots"}
 
 
 def mjp(**fields):
@@ -76,8 +82,9 @@ def test_index__weight_decay__follows_fidelity(fidelity, is_decayed):
     assert ("index" not in mjp(**IDX, fidelity=fidelity).no_weight_decay()) == is_decayed
 
 
-def test_index__exported__is_in_the_positions_and_predictions_stay():
-    method, images = mjp(**IDX), tiny_batch().images
+@pytest.mark.parametrize("index", ["slots", "patches"])
+def test_index__exported__is_in_the_positions_and_predictions_stay(index):
+    method, images = mjp(**{**IDX, "index": index}), tiny_batch().images
     with torch.no_grad():
         method.index.normal_(generator=torch.Generator().manual_seed(0))
         before = method.predict(images).logits
@@ -86,3 +93,124 @@ def test_index__exported__is_in_the_positions_and_predictions_stay():
     torch.testing.assert_close(encoder(images), before, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(method.predict(images).logits, before, atol=1e-5, rtol=1e-5)
     assert not method.index.any()
+
+
+def draw_of(count, grid, ratio=0.5):
+    """A jigsaw of its own for every image."""
+    rng = random.Random(0)
+    masks = [block_mask(grid, ratio, rng) for _ in range(count)]
+    orders = [jigsaw_order(mask, rng) for mask in masks]
+    return {"order": torch.stack(orders), "shuffled": torch.stack(masks), "dal_weight": torch.tensor(0.01)}
+
+
+@pytest.mark.parametrize("index", ["slots", "patches"])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_index__shuffled__stays_with_its_slot_or_travels_with_its_patch(index, unknown):
+    method, batch, draw = mjp(**{**IDX, "index": index, "unknown": unknown}), tiny_batch(3), draw_of(3, GRID)
+    with torch.no_grad():
+        method.index.normal_(generator=torch.Generator().manual_seed(0))
+        found = method.loss(batch.images, batch.targets, draw).scalars["class_loss"]
+        expected = 0.0
+        for image, (order, mask) in enumerate(zip(draw["order"].tolist(), draw["shuffled"].tolist(), strict=True)):
+            plain = copy.deepcopy(method.encoder)
+            plain.pos_embed[0, 0] += method.index[0, 0]
+            for slot in range(49):
+                if unknown and mask[slot]:
+                    plain.pos_embed[0, 1 + slot] = method.unknown[0]
+                row = order[slot] if index == "patches" else slot
+                plain.pos_embed[0, 1 + slot] += method.index[0, 1 + row]
+            moved = shuffle_patches(batch.images[image : image + 1], torch.tensor([order]), GRID)
+            expected += F.cross_entropy(plain(moved), batch.targets[image : image + 1]) / 3
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_index__patches_not_shuffled__is_that_of_slots():
+    method, images = mjp(**{**IDX, "index": "patches"}), tiny_batch().images
+    with torch.no_grad():
+        method.index.normal_(generator=torch.Generator().manual_seed(0))
+        in_place = method._predict(images, None, torch.arange(49).expand(len(images), -1)).logits
+    torch.testing.assert_close(in_place, method.predict(images).logits, atol=1e-6, rtol=0)
+
+
+SWIN_GRID = Grid(8, 8)
+
+
+def swin_mjp(**fields):
+    """MJP on a Swin of two stages with learned absolute positions: 32 px, 8x8 patches."""
+    torch.manual_seed(0)
+    values = {"patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
+    cfg = ModelConfig(name="swin", arch="swin_tiny_patch4_window7_224", pos_embed="learn", **values)
+    return MJP(MJP.Config(**fields), build_encoder(cfg, 32, 1, 10)).eval()
+
+
+def images_of_32_px(count=3):
+    generator = torch.Generator().manual_seed(0)
+    return Batch(torch.randn(count, 1, 32, 32, generator=generator), torch.eye(10)[:count], generator)
+
+
+@pytest.mark.parametrize("fidelity", ["released", "corrected", "paper"])
+def test_swin__localisation__pairs_a_patch_with_the_next_position_only_as_released(fidelity):
+    method, kept = swin_mjp(fidelity=fidelity), ~draw_of(1, SWIN_GRID)["shuffled"]
+    errors = []
+    for patch in kept[0].nonzero().flatten().tolist():
+        position = method.encoder.pos_embed[0, patch]
+        if fidelity == "released":
+            position = method.encoder.pos_embed[0, patch + 1] if patch < 63 else method.unknown[0]
+        row, col = method.regressor(position)
+        error = (row - patch // 8).abs() + (col - patch % 8).abs()
+        errors.append(error if fidelity == "paper" else error / 2)
+    assert kept[0, 63]  # the patch that the unknown embedding is paired with
+    torch.testing.assert_close(method.localisation_loss(kept), torch.stack(errors).mean(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_swin__shuffled__adds_positions_with_the_unknown_one_to_the_patches(unknown):
+    method, batch, draw = (
+        swin_mjp(unknown=unknown, dal="none", position_std=1.0),
+        images_of_32_px(),
+        draw_of(3, SWIN_GRID),
+    )
+    encoder = method.encoder
+    with torch.no_grad():
+        tokens = encoder.patch_embed(shuffle_patches(batch.images, draw["order"], SWIN_GRID))
+        for image in range(3):
+            for slot in range(64):
+                is_hidden = unknown and draw["shuffled"][image, slot]
+                tokens[image, slot // 8, slot % 8] += method.unknown[0] if is_hidden else encoder.pos_embed[0, slot]
+        logits = encoder.forward_head(encoder.norm(encoder.layers(tokens)))
+        found = method.loss(batch.images, batch.targets, draw).loss
+    torch.testing.assert_close(found, F.cross_entropy(logits, batch.targets), atol=1e-5, rtol=1e-5)
+
+
+def test_swin__drawn_and_trained_a_step__reaches_positions_and_the_unknown_one():
+    method, batch = swin_mjp(shuffle_ratio=0.3, shuffle_prob=1.0), images_of_32_px()
+    method.loss(batch.images, batch.targets, method.draw(batch, 0.5)).loss.backward()
+    missing = [name for name, parameter in method.named_parameters() if parameter.grad is None]
+    assert missing == []
+    assert method.unknown.grad.any() and method.encoder.pos_embed.grad.any()
+
+
+RESNET = ModelConfig(name="resnet", arch="resnet10t", patch_size=8)
+PIXELS_ALONE = {"unknown": False, "dal": "none"}
+
+
+def test_resnet__mjp__is_the_shuffle_of_pixels_and_nothing_else():
+    torch.manual_seed(0)
+    method = MJP(MJP.Config(**PIXELS_ALONE), build_encoder(RESNET, 32, 1, 10)).eval()
+    batch, grid = images_of_32_px(), Grid(4, 4)
+    draw = draw_of(3, grid, 1.0)
+    with torch.no_grad():
+        moved = shuffle_patches(batch.images, draw["order"], grid)
+        assert not torch.equal(moved, batch.images)
+        expected = F.cross_entropy(method.encoder(moved), batch.targets)
+        torch.testing.assert_close(method.loss(batch.images, batch.targets, draw).loss, expected)
+        assert torch.equal(method.predict(moved, draw["shuffled"]).logits, method.encoder(moved))
+    assert [name for name, _ in method.named_parameters() if not name.startswith("encoder.")] == []
+    assert method.draw(batch, 0.5)["order"].shape == (1, 16)
+
+
+def test_resnet__with_parts_that_need_positions__is_refused():
+    MJP.Config(**PIXELS_ALONE).check(RESNET, 32)
+    for fields in ({"unknown": True}, {"dal": "linear"}, {"index": "slots"}):
+        with pytest.raises(ValueError, match="method mjp works on learned positions, model resnet has none"):
+            MJP.Config(**PIXELS_ALONE | fields).check(RESNET, 32)
