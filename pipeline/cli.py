@@ -90,7 +90,8 @@ def check(options: argparse.Namespace, arguments: list[str]) -> None:
     load_site()
     graph = load_graph(options.scale)
     for name, run in graph.runs.items():
-        print(f"{name:60} {run['label']}")
+        start = f", from {run['config']['init']}" if run["config"]["init"] else ""
+        print(f"{name:60} {run['label']}{start}")
     print(f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale {graph.scale}")
 
 

@@ -62,7 +62,7 @@ def _mirror_run(client: "MlflowClient", experiment: str, graph: Graph, name: str
         "scale": graph.scale,
         "study": ",".join(entry["studies"]),
         "table": ",".join(
-            key for key in graph.tables if any(r["run"] == name for r in graph.rows(key, "all").values())
+            key for key in graph.tables if any(name in r["runs"].values() for r in graph.rows(key, "all").values())
         ),
         "label": entry["label"],
     }

@@ -1,7 +1,8 @@
-"""Training curves as small inline SVGs: for each run its loss and its validation top-1 against the epoch.
+"""Training curves as small inline SVGs: for each run its loss and what it was validated by, against the epoch.
 
 One small figure per run rather than one plot with a legend: any number of runs stays readable, and colour
-carries no meaning. All runs of a study share their axes, and a shaded band shows the range over them.
+carries no meaning. All runs of a study that have the same panels share their axes, and a shaded band shows the range
+over them: a pretraining and the run that starts from it have losses of different kinds.
 """
 
 import io
@@ -16,7 +17,8 @@ from matplotlib.figure import Figure
 
 from pipeline.files import read_lines
 
-PANELS = {"loss": "loss", "val_top1": "validation top-1"}
+PANELS = {"loss": "loss", "val_top1": "validation top-1", "val_position_top1": "validation position top-1"}
+MAX_PANELS = 2
 MAX_POINTS = 120
 # Colours that the page replaces by its own, so that the curves follow light, dark and print.
 INK, GRID, BAND, LINE = "#000001", "#000002", "#000003", "#000004"
@@ -41,7 +43,7 @@ Series = tuple[np.ndarray, np.ndarray]
 
 
 class Frame(NamedTuple):
-    """What the runs of a study share in one panel: the band, and the limits of both axes."""
+    """What the runs of one kind share in one panel: the band, and the limits of both axes."""
 
     band: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     epochs: tuple[float, float]
@@ -51,28 +53,33 @@ class Frame(NamedTuple):
 def draw(runs: list[dict], prefix: str) -> list[dict]:
     """One {label, name, svg, last} per run, `svg` None where nothing was logged; `prefix` keeps ids apart."""
     read = [read_series(Path(run["metrics_file"] or "")) for run in runs]
-    together = {panel: [series[panel] for series in read if panel in series] for panel in PANELS}
-    frames = {panel: Frame(band(series), *limits(series)) for panel, series in together.items() if series}
+    frames = {tuple(series): frames_of([other for other in read if other.keys() == series.keys()]) for series in read}
     return [
         {
             "label": run["label"],
             "name": run["name"],
-            "svg": figure(series, frames, f"{prefix}-{index}") if series else None,
+            "svg": figure(series, frames[tuple(series)], f"{prefix}-{index}") if series else None,
             "last": {PANELS[panel]: float(values[-1]) for panel, (_, values) in series.items()},
         }
         for index, (run, series) in enumerate(zip(runs, read, strict=True))
     ]
 
 
+def frames_of(runs: list[dict[str, Series]]) -> dict[str, Frame]:
+    """The frame of each panel of runs that have the same panels."""
+    together = {panel: [series[panel] for series in runs] for panel in runs[0]}
+    return {panel: Frame(band(series), *limits(series)) for panel, series in together.items()}
+
+
 def read_series(path: Path) -> dict[str, Series]:
-    """Epochs and values of each panel's metric; empty where the file is missing."""
+    """Epochs and values of the first panels that the run has; empty where the file is missing."""
     if not path.is_file():
         return {}
     records = read_lines(path)
     series = {}
     for panel in PANELS:
         points = [(record["epoch"], record[panel]) for record in records if record.get(panel) is not None]
-        if points:
+        if points and len(series) < MAX_PANELS:
             series[panel] = thin(np.array(points, dtype=float))
     return series
 

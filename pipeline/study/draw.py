@@ -19,6 +19,7 @@ CSV_HEADER = ["row", "column", "ours", "paper", "difference", "tolerance", "verd
 PROVENANCE_ORDER = [
     "file",
     "metric",
+    "run",
     "commit",
     "config_fingerprint",
     "data_fingerprint",
@@ -36,7 +37,7 @@ def to_csv(table: dict) -> str:
     for row, column, cell in cells_of(table):
         numbers = [cell["ours"], cell["paper"], cell["difference"], cell["tolerance"]]
         shown = [MISSING if value is None else value for value in numbers]
-        writer.writerow([row["id"], column["id"], *shown, cell["verdict"], cell["reason"], row["run"] or ""])
+        writer.writerow([row["id"], column["id"], *shown, cell["verdict"], cell["reason"], cell["run"] or ""])
     return text.getvalue()
 
 

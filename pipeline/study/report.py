@@ -68,7 +68,7 @@ def by_study(tables: list[dict], claims: list[dict], runs: list[dict]) -> list[d
         own_tables = [table for table in tables if table["study"] == name]
         title = next((table["study_title"] for table in own_tables), name)
         own_claims = [claim for study in claims if study["study"] == name for claim in study["claims"]]
-        own_runs = runs_of(own_tables, runs)
+        own_runs = [run for run in runs if name in run["studies"]]
         placed |= {run["name"] for run in own_runs}
         studies.append(
             {
@@ -81,14 +81,6 @@ def by_study(tables: list[dict], claims: list[dict], runs: list[dict]) -> list[d
         )
     rest = [run for run in runs if run["name"] not in placed]
     if rest:
-        # Runs that no table names, such as a pretraining that others start from.
         plots = curves.draw(rest, "other")
         studies.append({"name": "other", "title": "Other runs", "tables": [], "claims": [], "curves": plots})
     return studies
-
-
-def runs_of(tables: list[dict], runs: list[dict]) -> list[dict]:
-    """The runs that the rows name, in the order of the rows."""
-    known = {run["name"]: run for run in runs}
-    named = dict.fromkeys(row["run"] for table in tables for row in table["rows"])
-    return [known[name] for name in named if name in known]

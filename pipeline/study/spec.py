@@ -2,11 +2,21 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Strict
 
 Direction = Literal["up", "down", "none"]
+FILE = "file:"  # begins an `init` that names weights from elsewhere
+TRAIN = "train"  # the "evaluation" whose metrics training itself writes
+TRAIN_METRICS = (
+    "params_m",
+    "val_top1",
+    "best_val_top1",
+    "val_position_top1",
+    "best_val_position_top1",
+    "val_loss",
+)
 
 
 class RunSpec(Strict):
@@ -16,7 +26,11 @@ class RunSpec(Strict):
     method: str
     model: str
     data: str
-    init: str | None = Field(None, description="key of the run of this study whose encoder it starts from")
+    recipe: list[str] = Field(default_factory=list, description="recipes of this study, merged in this order")
+    budget: float = Field(1.0, gt=0, description="share of the recipe's epochs, whatever they are at a scale")
+    init: str | None = Field(
+        None, description="key of the run of this study whose encoder it starts from, or file:<path>"
+    )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
 
 
@@ -26,6 +40,8 @@ class Column(Strict):
     label: str
     eval: str | None = None
     metric: str | None = None
+    run: str | None = Field(None, description="role of the run that it takes its numbers from")
+    partner: str | None = Field(None, description="role of the run that the evaluation is done together with")
     delta: str | None = Field(None, description="column whose difference to the row `against` is shown")
     against: str | None = None
     direction: Direction = "none"
@@ -34,6 +50,8 @@ class Column(Strict):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "Column":
+        if self.delta and (self.run or self.partner):
+            raise ValueError("a difference is of another column, whose run it takes; leave out run and partner")
         given = [key for key in ("eval", "metric", "delta", "against") if getattr(self, key)]
         if given not in (["eval", "metric"], ["delta", "against"]):
             raise ValueError(f"found {', '.join(given) or 'none of them'}; give eval and metric, or delta and against")
@@ -41,9 +59,17 @@ class Column(Strict):
 
 
 class Row(Strict):
+    """A row's runs by role; one without a role (`run: a`) serves every column. What no run is there for, `why` says."""
+
     label: str
-    run: str
+    run: dict[str, str] = Field(default_factory=dict)
+    why: str = ""
     headline: bool = Field(True, description="part of `demo`; the other rows are for `all`")
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _by_role(cls, run: Any) -> Any:
+        return {"": run} if isinstance(run, str) else run
 
 
 class Table(Strict):
@@ -63,10 +89,11 @@ class Claim(Strict):
 
 
 class Study(Strict):
-    """One paper: its runs, its tables, its claims. `common` is its recipe, below the scale's."""
+    """One paper: its runs, its tables, its claims. `common` is in every run, `recipes` in those that name them."""
 
     title: str
     common: dict[str, Any] = Field(default_factory=dict)
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     runs: dict[str, RunSpec]
     # The `t` keeps a table's file apart from the study's other files, such as <study>.claims.json.
     tables: dict[Annotated[str, Field(pattern=r"^t\w*$")], Table]
@@ -81,6 +108,8 @@ class Scale(Strict):
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
     run: dict[str, Any] = Field(default_factory=dict)
+    pretrain: dict[str, Any] = Field(default_factory=dict, description="like run, for pretraining alone; wins over it")
+    method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 

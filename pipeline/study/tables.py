@@ -7,7 +7,9 @@ from typing import Any
 from pipeline.engine.folders import RunFolder
 from pipeline.errors import DataError
 from pipeline.study.claims import judge
-from pipeline.study.graph import TRAIN, Graph
+from pipeline.study.graph import Graph
+from pipeline.study.rows import source
+from pipeline.study.spec import TRAIN
 
 
 def fill_table(graph: Graph, table_id: str, selection: str) -> dict[str, Any]:
@@ -15,14 +17,13 @@ def fill_table(graph: Graph, table_id: str, selection: str) -> dict[str, Any]:
     spec, selected = graph.find("tables", table_id), graph.rows(table_id, selection)
     rows = []
     for row_id, row in spec["rows"].items():
-        cells = {
-            key: _measured(graph, row["run"], column) if row_id in selected else _left_out(selection)
-            for key, column in spec["columns"].items()
-        }
-        rows.append({"id": row_id, "label": row["label"], "run": row["run"], "cells": cells})
+        left_out = "" if row_id in selected else f"not a {selection} row; `snakemake all` runs it"
+        cells = {key: _cell(graph, row, column, left_out) for key, column in spec["columns"].items()}
+        fidelities = dict.fromkeys(graph.runs[run]["config"]["method"]["fidelity"] for run in row["runs"].values())
+        about = {"id": row_id, "label": row["label"], "runs": row["runs"], "fidelity": ", ".join(fidelities)}
+        rows.append({**about, "cells": cells})
     for row in rows:
         _fill_deltas(row, rows, spec["columns"], table_id)
-        row["fidelity"] = graph.runs[row["run"]]["config"]["method"]["fidelity"]
         for key, column in spec["columns"].items():
             _compare(row["cells"][key], column, spec["rows"][row["id"]]["expected"].get(key), graph.comparable)
     return {
@@ -49,26 +50,34 @@ def cell_values(tables: list[dict[str, Any]]) -> dict[tuple[str, str], float | N
     }
 
 
-def _left_out(selection: str) -> dict[str, Any]:
-    return {"ours": None, "reason": f"not a {selection} row; `snakemake all` runs it", "provenance": None}
-
-
-def _measured(graph: Graph, run: str, column: dict[str, Any]) -> dict[str, Any]:
-    """A cell with our number and where it comes from, or with the reason why there is none."""
+def _cell(graph: Graph, row: dict[str, Any], column: dict[str, Any], left_out: str) -> dict[str, Any]:
+    """A cell with our number, or with the reason why there is none; differences are filled in later."""
     if column["delta"]:
-        return {"ours": None, "reason": "", "provenance": None}
-    folder, key = RunFolder(graph.results, run), column["eval"]
-    path = folder.done if key == TRAIN else folder.evaluation(graph.evals[key]["group"])
+        return _empty(None, "")
+    found = source(row, column)
+    if found is None:
+        return _empty(None, row["why"])
+    run, key = found
+    return _empty(run, left_out) if left_out else _measured(graph, run, key, column["metric"])
+
+
+def _empty(run: str | None, reason: str) -> dict[str, Any]:
+    return {"ours": None, "run": run, "reason": reason, "provenance": None}
+
+
+def _measured(graph: Graph, run: str, key: str, metric: str) -> dict[str, Any]:
+    path = RunFolder(graph.results, run).folder / graph.metrics_file(key)
+    file = _shown(path, graph)
     if not path.exists():
-        return {"ours": None, "reason": f"{_shown(path, graph)} has not been written", "provenance": None}
+        return _empty(run, f"{file} has not been written")
     record = read_record(path) if key == TRAIN else read_record(path).get(key)
     if not record:
-        return {"ours": None, "reason": f"{_shown(path, graph)} holds no {key}; evaluate again", "provenance": None}
-    value = record["metrics"].get(column["metric"])
-    why = record.get("reasons", {}).get(column["metric"], f"{_shown(path, graph)} does not say why")
-    reason = "" if value is not None else f"{column['metric']} is n/a: {why}"
-    source = {"file": _shown(path, graph), "metric": f"{key}: {column['metric']}", "run": run}
-    return {"ours": value, "reason": reason, "provenance": {**source, **record["provenance"]}}
+        return _empty(run, f"{file} holds no {key}; evaluate again")
+    value = record["metrics"].get(metric)
+    why = record.get("reasons", {}).get(metric, f"{file} does not say why")
+    reason = "" if value is not None else f"{metric} is n/a: {why}"
+    origin = {"file": file, "metric": f"{key}: {metric}", "run": run}
+    return {"ours": value, "run": run, "reason": reason, "provenance": {**origin, **record["provenance"]}}
 
 
 def _fill_deltas(row: dict[str, Any], rows: list[dict[str, Any]], columns: dict[str, Any], table_id: str) -> None:
@@ -78,6 +87,7 @@ def _fill_deltas(row: dict[str, Any], rows: list[dict[str, Any]], columns: dict[
         base = next(other for other in rows if other["id"] == f"{table_id}.{column['against']}")
         minuend, subtrahend = row["cells"][column["delta"]], base["cells"][column["delta"]]
         cell = row["cells"][key]
+        cell["run"] = minuend["run"]
         if minuend["ours"] is None or subtrahend["ours"] is None:
             cell["reason"] = minuend["reason"] or subtrahend["reason"]
         else:

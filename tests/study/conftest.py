@@ -1,13 +1,14 @@
-"""A copy of the project's configs that a test may break, with an empty results folder beside it."""
+"""A copy of the project's configs, with one study, that a test may break; an empty results folder beside it."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline import config, site
 from pipeline.errors import ConfigError
-from pipeline.study import graph
+from pipeline.study import draft, graph
 
 
 class Project:
@@ -25,6 +26,18 @@ class Project:
         assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times; the test wants it once"
         path.write_text(text.replace(old, new))
 
+    def write(self, file: str, content: dict) -> None:
+        path = self.configs / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def only_study(self, name: str, study: dict, expected: dict) -> None:
+        """Put one study in place of all others."""
+        for path in (self.configs / "study").glob("*.yaml"):
+            path.unlink()
+        self.write(f"study/{name}.yaml", {"title": name, **study})
+        self.write(f"expected/{name}.yaml", {"source": "a test", "rows": expected})
+
     def problems(self, scale: str = "demo") -> list[str]:
         """The lines of the one error that resolving these configs ends in."""
         with pytest.raises(ConfigError) as caught:
@@ -35,8 +48,11 @@ class Project:
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Project:
     shutil.copytree(config.CONFIGS, tmp_path / "configs")
+    for path in (tmp_path / "configs" / "study").glob("*.yaml"):
+        if path.stem != "mjp":
+            path.unlink()
     copy = Project(tmp_path)
-    for module in (config, site, graph):
+    for module in (config, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
     monkeypatch.setattr(graph, "ROOT", copy.root)
     monkeypatch.setattr(graph, "RESULTS", copy.results)

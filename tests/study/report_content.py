@@ -57,6 +57,7 @@ def cell(index: int, metric: str, ours: float | None, paper: float | None, **cha
     verdict = "not run" if ours is None else "not comparable" if both else "no paper value"
     made = {
         "ours": ours,
+        "run": run_name(index),
         "paper": paper,
         "difference": round(ours - paper, 4) if both else None,
         "tolerance": None,
@@ -68,7 +69,7 @@ def cell(index: int, metric: str, ours: float | None, paper: float | None, **cha
 
 
 def row(table: str, index: int, cells: dict) -> dict:
-    about = {"id": f"{table}.{index}", "label": LABELS[index], "run": run_name(index)}
+    about = {"id": f"{table}.{index}", "label": LABELS[index], "runs": {"": run_name(index)}}
     return about | {"fidelity": "released" if index == 3 else "corrected", "cells": cells}
 
 
@@ -185,5 +186,6 @@ def make_runs(folder) -> list[dict]:
         config = f"task: classify\nmodel: vit_demo\noptim: {{global_batch: 128}}\nshuffle_ratio: 0.{index}\n"
         summary = {"top1": 74.1 - index, "wall_s": 51.0 + 700.5 * index}
         made = {"name": run_name(index), "label": label, "metrics_file": str(file), "summary": summary}
+        made["studies"] = [run_name(index).split("-")[0]]
         runs.append(made | {"provenance": provenance(index, "top1"), "config": config})
     return runs

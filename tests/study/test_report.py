@@ -203,6 +203,71 @@ def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path
     assert all("<path" in curve["svg"] for curve in drawn)
 
 
+def write_pretraining(path, scale=1.0):
+    lines = [{"step": e, "epoch": e, "loss": 5.0 * scale / e, "val_position_top1": 9.0 * e} for e in (1, 2, 3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_curves__pretraining__shows_loss_and_position_accuracy(tmp_path):
+    runs = make_runs(tmp_path)[:2]
+    write_pretraining(tmp_path / "pretraining.jsonl")
+    runs[1]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
+
+    tuned, pretrained = curves.draw(runs, "mjp")
+
+    assert list(tuned["last"]) == ["loss", "validation top-1"]
+    assert pretrained["last"] == {"loss": pytest.approx(5 / 3), "validation position top-1": 27.0}
+    assert "validation position top-1" in pretrained["svg"]
+
+
+def test_curves__run_with_three_metrics__shows_two(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "epoch": 1, "loss": 2.0, "val_top1": 50.0, "val_position_top1": 9.0}\n')
+
+    assert list(curves.read_series(file)) == ["loss", "val_top1"]
+
+
+def test_curves__runs_of_one_kind__share_axes_that_the_other_kind_does_not_change(tmp_path):
+    runs = make_runs(tmp_path)[:3]
+    write_pretraining(tmp_path / "pretraining.jsonl")
+    runs[2]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
+    before = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+
+    write_pretraining(tmp_path / "pretraining.jsonl", scale=50)
+    after = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+    write_metrics(tmp_path / "other.jsonl", 40)
+    runs[1]["metrics_file"] = str(tmp_path / "other.jsonl")
+    last = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+
+    assert before[:2] == after[:2] and before[2] != after[2]
+    assert last[0] != after[0] and last[2] == after[2]
+
+
+def test_report__pretraining_that_no_row_names__is_with_its_study(render, tmp_path):
+    runs = make_runs(tmp_path)[:1]
+    runs[0] |= {"name": "mjp-encoder", "label": "The encoder", "studies": ["mjp"]}
+
+    page = render(runs=runs)
+
+    assert "Other runs" not in page
+    assert (
+        page.index('id="study-mjp"')
+        < page.index('<a href="#run-mjp-encoder">The encoder')
+        < page.index('id="study-droppos"')
+    )
+
+
+def test_html__row_with_several_runs__links_each_by_its_role(render, tmp_path):
+    tables, runs = make_tables()[:1], make_runs(tmp_path)[:2]
+    tables[0]["rows"][0]["runs"] = {"pretrained": run_name(1), "finetuned": run_name(0), "other": "not-finished"}
+
+    page = render(tables, [], runs)
+
+    for role, index in (("pretrained", 1), ("finetuned", 0)):
+        assert f'<small><a href="#run-{run_name(index)}" title="{run_name(index)}">{role}</a></small>' in page
+    assert "<small>other</small>" in page
+
+
 def test_csv__every_cell_is_one_line__with_full_precision_and_reason():
     table = make_tables()[0]
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))

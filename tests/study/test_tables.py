@@ -17,8 +17,8 @@ A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vi
 PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "data_fingerprint": "d00d"}
 
 
-def column(label, eval=None, metric=None, delta=None, against=None, decimals=1, tolerance=None):
-    source = {"eval": eval, "metric": metric, "delta": delta, "against": against}
+def column(label, eval=None, metric=None, delta=None, against=None, decimals=1, tolerance=None, run=None, partner=None):
+    source = {"eval": eval, "metric": metric, "run": run, "partner": partner, "delta": delta, "against": against}
     return {"label": label, **source, "direction": "up", "decimals": decimals, "tolerance": tolerance}
 
 
@@ -38,13 +38,17 @@ ROWS = {
 @pytest.fixture
 def graph(project) -> Graph:
     """Three runs, one table, one study; the paper's numbers can be expected."""
-    runs = {
-        name: {"config": {"method": {"fidelity": "paper"}}, "label": f"Run {name[-6:]}", "groups": {"quick": []}}
-        for name in (A, B, C)
-    }
+    about = {"config": {"method": {"fidelity": "paper"}}, "init": None, "studies": ["toy"]}
+    runs = {name: {**about, "label": f"Run {name[-6:]}", "groups": {"quick": []}} for name in (A, B, C)}
     rows = {
-        key: {"label": f"Row {key[-1].upper()}", "run": run, "headline": headline, "expected": expected}
-        for key, (run, headline, expected) in ROWS.items()
+        key: {
+            "label": f"Row {key[-1].upper()}",
+            "runs": {"": run},
+            "why": "",
+            "headline": headline,
+            "expected": numbers,
+        }
+        for key, (run, headline, numbers) in ROWS.items()
     }
     table = {
         "study": "toy",

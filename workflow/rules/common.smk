@@ -56,6 +56,14 @@ def eval_configs(wildcards):
     return {key: graph(wildcards.scale).evals[key] for key in keys}
 
 
+def evaluate_inputs(wildcards):
+    """The run, and those that an evaluation does together with it."""
+    configs = eval_configs(wildcards).values()
+    partners = {config["partner"] for config in configs if "partner" in config}
+    runs = [wildcards.run, *sorted(partners)]
+    return [f"results/{{scale}}/runs/{run}/train.json" for run in runs]
+
+
 def table_inputs(wildcards):
     files = graph(wildcards.scale).files(wildcards.table, wildcards.rows)
     return [f"results/{{scale}}/{file}" for file in files]

@@ -1,7 +1,7 @@
 # A change of an evaluation's config reruns it; the run's own config is in its name.
 rule evaluate_run:
     input:
-        "results/{scale}/runs/{run}/train.json",
+        evaluate_inputs,
     output:
         "results/{scale}/runs/{run}/evals/{group}.json",
     log:

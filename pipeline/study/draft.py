@@ -1,0 +1,41 @@
+"""A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
+from pipeline.errors import ConfigError
+from pipeline.study.spec import Expected, Scale, Study
+
+if TYPE_CHECKING:
+    from pipeline.study.graph import Graph
+
+
+@dataclass
+class Draft:
+    graph: "Graph"
+    scale: Scale
+    name: str
+    study: Study
+    expected: Expected
+    runs: dict[str, str] = field(default_factory=dict)  # key in the study -> run name
+
+    @property
+    def file(self) -> str:
+        return shown(CONFIGS / "study" / f"{self.name}.yaml")
+
+    @property
+    def expected_file(self) -> str:
+        return shown(CONFIGS / "expected" / f"{self.name}.yaml")
+
+    @property
+    def scale_file(self) -> str:
+        return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
+
+
+def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
+    """A file of configs/<kind> and its content; `where` is the key that names it."""
+    path = CONFIGS / kind / f"{name}.yaml"
+    if not path.exists():
+        raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, names(path.parent))}")
+    return shown(path), read_yaml(path)

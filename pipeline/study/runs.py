@@ -1,0 +1,145 @@
+"""From the runs of a study to run configs with names: which layers make a run, and which run starts from which."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config import Layers, nearest
+from pipeline.errors import ConfigError
+from pipeline.study.draft import Draft, fragment
+from pipeline.study.spec import FILE, RunSpec
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
+
+Layer = tuple[str, dict[str, Any]]
+
+
+def add_run(draft: Draft, key: str) -> None:
+    """Resolve one run into the graph, unless the one it starts from has problems: those are reported already."""
+    from pipeline.engine.run import parse_run  # needs torch; only when graph.json is out of date
+
+    spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
+    if spec.init in draft.study.runs and spec.init not in draft.runs:
+        return
+    layers = _layers(draft, key)
+    for source, content in layers:
+        if "init" in content:
+            raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
+    layers += [*_budget(layers, spec.budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
+    run = parse_run(Layers(*layers))
+    _check_data(draft, run, where)
+    entry = draft.graph.runs.setdefault(
+        run.name,
+        {
+            "config": run.model_dump(mode="json"),
+            "label": spec.label,
+            "studies": [],
+            "data": run.data.name,
+            "init": draft.runs.get(spec.init),
+            "groups": {},
+        },
+    )
+    if draft.name not in entry["studies"]:
+        entry["studies"].append(draft.name)
+    draft.runs[key] = run.name
+
+
+def _layers(draft: Draft, key: str) -> list[Layer]:
+    """What a run is merged from, weakest first."""
+    study, scale, spec = draft.study, draft.scale, draft.study.runs[key]
+    fragments = _fragments(draft, key)
+    layers = [*fragments, (f"{draft.file}: common", study.common), *_recipes(draft, key)]
+    layers.append((f"{draft.scale_file}: run", scale.run))
+    if _is_pretraining(fragments[0][1]):
+        layers.append((f"{draft.scale_file}: pretrain", scale.pretrain))
+    if spec.method in scale.method:
+        layers.append((f"{draft.scale_file}: method.{spec.method}", {"method": scale.method[spec.method]}))
+    return [*layers, (f"{draft.file}: runs.{key}.set", spec.set)]
+
+
+def _fragments(draft: Draft, key: str) -> list[Layer]:
+    """Method, model and data, with the scale's model and data in place of the paper's."""
+    fragments, scale = [], draft.scale
+    for kind, replace in (("method", {}), ("model", scale.replace_model), ("data", scale.replace_data)):
+        name, where = getattr(draft.study.runs[key], kind), f"{draft.file}: runs.{key}.{kind}"
+        if name in replace:
+            name, where = replace[name], f"{draft.scale_file}: replace_{kind}.{name}"
+        fragments.append(fragment(kind, name, where))
+    return fragments
+
+
+def _recipes(draft: Draft, key: str) -> list[Layer]:
+    recipes = draft.study.recipes
+    for name in draft.study.runs[key].recipe:
+        if name not in recipes:
+            raise ConfigError(f"{draft.file}: runs.{key}.recipe: no recipe {name!r}; {nearest(name, recipes)}")
+    return [(f"{draft.file}: recipes.{name}", recipes[name]) for name in draft.study.runs[key].recipe]
+
+
+def _is_pretraining(method_fragment: dict[str, Any]) -> bool:
+    """Whether the method pretrains; one that does not exist is reported where the run is parsed."""
+    from pipeline.methods.base import METHODS
+
+    method = method_fragment.get("method")
+    name = method.get("name") if isinstance(method, dict) else None
+    return name in METHODS.names() and METHODS.get(name).Config.task == "pretrain"
+
+
+def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
+    """Another number of epochs where a run gets only a share of its recipe's, or several times as many."""
+    if budget == 1:
+        return []
+    optim = Layers(*layers).below("optim").merged()
+    epochs, warmup = optim.get("epochs"), optim.get("warmup_epochs", 0)
+    if not isinstance(epochs, int) or not isinstance(warmup, int | float):
+        return []  # reported where the run is parsed
+    content = {"epochs": max(1, round(budget * epochs))}
+    if warmup >= content["epochs"]:
+        content["warmup_epochs"] = warmup * budget
+    return [(where, {"optim": content})]
+
+
+def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
+    """The name of the run it starts from, or the file as it is written."""
+    if spec.init == FILE:
+        raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
+    return draft.runs.get(spec.init, spec.init)
+
+
+def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
+    """Runs see one data set through views of their own, but must mean the same images by its name."""
+    content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
+    for other in draft.graph.runs.values():
+        known = {key: other["config"]["data"][key] for key in content}
+        if other["data"] == run.data.name and known != content:
+            keys = ", ".join(key for key in content if content[key] != known[key])
+            raise ConfigError(
+                f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"
+            )
+
+
+def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
+    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
+    ordered: list[str] = []
+    for first in runs:
+        with collector:
+            ordered += [key for key in reversed(_init_chain(runs, first, file)) if key not in ordered]
+    return ordered
+
+
+def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
+    """A run, the one it starts from, and so on."""
+    chain, key = [], first
+    while key is not None and not key.startswith(FILE):
+        if key not in runs:
+            raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")
+        if key in chain:
+            cycle = chain[chain.index(key) :]
+            start = cycle.index(min(cycle))  # the same words, whichever of its runs it is found from
+            cycle = [*cycle[start:], *cycle[: start + 1]]
+            text = " -> ".join(cycle)
+            raise ConfigError(f"{file}: runs.{cycle[0]}.init: runs start from each other: {text}; break the cycle")
+        chain.append(key)
+        key = runs[key].init
+    return chain
