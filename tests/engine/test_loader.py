@@ -127,3 +127,29 @@ def test_eval_loader__ranks_together__see_every_image_once(images, world_size):
             seen += [(picture.numpy().tobytes(), int(label)) for picture, label in zip(pictures, labels, strict=True)]
     expected = [(split.content(index), split.labels[index]) for index in range(len(split))]
     assert sorted(seen) == sorted(expected)
+
+
+def eval_batches(images, rank=0, world_size=1, workers=0):
+    data = tiny_run().data
+    loader = eval_loader(open_split(data, images, "val"), eval_view(data, 1.0), 16, rank, world_size, workers)
+    return [(pictures, labels.tolist()) for pictures, labels in loader]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_eval_loader__any_number_of_ranks__share_out_the_same_whole_batches(images, world_size):
+    alone = eval_batches(images)
+    assert [len(labels) for _, labels in alone] == [16, 16, 8]
+    for rank in range(world_size):
+        share, expected = eval_batches(images, rank, world_size), alone[rank::world_size]
+        assert [labels for _, labels in share] == [labels for _, labels in expected]
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(share, expected, strict=True))
+
+
+def test_eval_loader__read_twice_and_with_workers__gives_the_same_batches_in_order(images):
+    data = tiny_run().data
+    split = open_split(data, images, "val")
+    loader = eval_loader(split, eval_view(data, 1.0), 16, 0, 1, 0)
+    expected = [labels.tolist() for _, labels in loader]
+    assert [label for labels in expected for label in labels] == list(split.labels)
+    assert [labels.tolist() for _, labels in loader] == expected
+    assert [labels for _, labels in eval_batches(images, workers=2)] == expected

@@ -59,6 +59,17 @@ RICH = {
     "data": {"augment": {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeats": 3}},
     "optim": {"ema_decay": 0.9, "clip_norm": 1.0, "smoothing": 0.1},
 }
+DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+# The other stateful parts come with RICH; here those that pretraining recipes have.
+PRETRAINING = {
+    "mp3": {"method": {"name": "mp3"}, "model": {"pos_embed": "none", "drop_path": 0.1}},
+    "droppos": {
+        "method": {"name": "droppos", **DECODER},
+        "model": {"pos_embed": "sincos"},
+        "optim": {"clip_norm": 5.0, "clip_mode": "tensor"},
+    },
+    "mae": {"method": {"name": "mae", **DECODER}, "model": {"pos_embed": "sincos"}},
+}
 
 
 def tiny_config(*changes: dict) -> dict:

@@ -1,6 +1,7 @@
 """Evaluations on a small set in Fashion-MNIST's published layout, against one image at a time."""
 
 import gzip
+import json
 import math
 import random
 import struct
@@ -9,18 +10,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from peers import peers
 from tiny_vit import tiny_encoder, tiny_model
 
 from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.data.prepare import prepare
 from pipeline.data.sources import DataConfig
+from pipeline.data.transforms import seed_everything
 from pipeline.engine.distributed import World
 from pipeline.engine.folders import RunFolder
 from pipeline.engine.optim import OptimConfig
-from pipeline.engine.run import RunConfig
+from pipeline.engine.run import RunConfig, resolved_yaml
+from pipeline.engine.train import export
+from pipeline.errors import CheckpointError, ConfigError
 from pipeline.evals.base import EVALS
+from pipeline.evals.droppos_positions import CELLS
+from pipeline.evals.mp3_positions import ETAS
 from pipeline.evals.shuffling import Shuffler
+from pipeline.files import write_text
+from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
+from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
 from pipeline.models.position import Grid, encode
 from pipeline.site import Site
@@ -35,7 +45,11 @@ METHODS = {
     "baseline": (Supervised, {}, {}),
     "no positions": (Supervised, {}, {"pos_embed": "none"}),
     "mjp": (MJP, {"fidelity": "released"}, {}),
+    "mp3": (MP3, {}, {"pos_embed": "none"}),
+    "droppos": (DropPos, {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}, {"pos_embed": "sincos"}),
 }
+CLASSIFIERS = ("baseline", "no positions", "mjp")
+SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos"}  # evaluations of one method alone
 
 
 def write_idx(path, magic, array):
@@ -71,24 +85,28 @@ def world(tmp_path_factory):
     return SimpleNamespace(data=data, site=site, results=results, pixels=pixels["t10k"], labels=labels["t10k"])
 
 
-def build(kind):
+def build(kind, seed=0):
     """A method whose weights are large enough for patches, positions and classes to matter."""
     method, fields, changes = METHODS[kind]
-    built = method(method.Config(**fields), tiny_encoder(**changes)).eval()
+    built = method(method.Config(**fields), tiny_encoder(seed, **changes)).eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
-            if parameter.ndim > 1 and "token" not in name:
+            if parameter.ndim > 1 and "token" not in name and parameter.requires_grad:
                 parameter.normal_(std=0.4)
     return built
 
 
-def evaluate(world, name, method, **fields):
-    kind = EVALS.get(name)
+def run_of(world, method, seed=0, **data):
+    changes = METHODS[method.cfg.name][2] if method.cfg.name in METHODS else {}
     optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3)
-    run = RunConfig(method=method.cfg, model=tiny_model(), data=world.data, optim=optim)
-    paths = RunFolder(world.results, run.name)
-    evaluation = kind(kind.Config(name=name, **fields), run, paths, world.site, World(0, 1, torch.device("cpu")))
-    return evaluation.compute(method)
+    data = world.data.model_copy(update=data)
+    return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
+
+
+def evaluate(world, name, method, peer=None, **fields):
+    kind, run = EVALS.get(name), run_of(world, method)
+    paths, place = RunFolder(world.results, run.name), peer or World(0, 1, torch.device("cpu"))
+    return kind(kind.Config(name=name, **fields), run, paths, world.site, place).compute(method)
 
 
 def reference_draws(count, ratio, seed):
@@ -135,7 +153,7 @@ def slow_reference(world, method, ratio, seed):
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_classify_and_consistency__small_set__match_one_image_at_a_time(world, kind):
     method = build(kind)
     expected = slow_reference(world, method, ratio=0.5, seed=3)
@@ -168,18 +186,187 @@ def test_consistency__ratio_0__is_100_with_no_difference(world):
     }
 
 
+def finish(world, method, seed=1, **data):
+    """The folder of a finished run of this method; returns its name."""
+    run = run_of(world, method, seed, **data)
+    paths = RunFolder(world.results, run.name)
+    export(method, paths)
+    write_text(paths.config, resolved_yaml(run))
+    write_text(paths.done, json.dumps({"run": run.name}))
+    return run.name
+
+
+@pytest.fixture(scope="module")
+def partner(world):
+    """A finetuned model to ask together with, and the name of its run."""
+    method = build("baseline", seed=1)
+    return SimpleNamespace(method=method, name=finish(world, method))
+
+
+def fields_of(name, partner):
+    return {"partner": partner.name} if name == "ensemble" else {}
+
+
 @pytest.mark.parametrize("name", EVALS.names())
-def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, name):
-    found = evaluate(world, name, build("mjp"))
+def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
+    found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
     assert sorted(found) == sorted(EVALS.get(name).metrics)
     assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
 
 
 @pytest.mark.parametrize("name", EVALS.names())
-def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, name):
-    method = build("mjp").train()
-    assert evaluate(world, name, method, seed=5) == evaluate(world, name, method, seed=5)
+def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, partner, name):
+    method, fields = build(SUITED.get(name, "mjp")).train(), fields_of(name, partner)
+    assert evaluate(world, name, method, seed=5, **fields) == evaluate(world, name, method, seed=5, **fields)
     assert method.training
+
+
+@pytest.mark.parametrize("name", SUITED)
+def test_positions__metrics__are_named_after_their_ratios(name):
+    expected = {
+        "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
+        "droppos_positions": ["mean", *[f"g{g}_p{p}" for g in (0, 25, 50, 75) for p in (25, 50, 75, 95)]],
+    }
+    assert list(EVALS.get(name).metrics) == expected[name]
+
+
+def batches_with_generators(world, seed):
+    """Batches of the validation set, each with the generator that belongs to its number."""
+    images = (torch.tensor(world.pixels).float()[:, None] / 255 - MEAN) / STD
+    for number, batch in enumerate(images.split(BATCH)):
+        yield batch, torch.Generator().manual_seed(seed_everything("measure", seed, number))
+
+
+@torch.no_grad()
+def mp3_hits(method, image, context):
+    """How many of 49 patches, left where they are, find their place when only CLS and the context give keys."""
+    encoder = method.encoder
+    tokens = torch.cat([encoder.cls_token[0], encoder.patch_embed(image[None])[0]])
+    hidden = [1 + patch for patch in range(49) if patch not in context]
+    for block in encoder.blocks:
+        query, key, value = block.attn.qkv(block.norm1(tokens)).reshape(50, 3, 2, 16).permute(1, 2, 0, 3)
+        scores = query @ key.transpose(1, 2) / 4
+        scores[:, :, hidden] = -torch.inf
+        tokens = tokens + block.attn.proj((scores.softmax(2) @ value).transpose(0, 1).reshape(50, 32))
+        tokens = tokens + block.mlp(block.norm2(tokens))
+    return int((method.head(encoder.norm(tokens)[1:]).argmax(1) == torch.arange(49)).sum())
+
+
+def test_mp3_positions__small_set__matches_one_image_at_a_time(world):
+    method = build("mp3")
+    hits = dict.fromkeys(ETAS, 0)
+    for images, generator in batches_with_generators(world, 3):
+        for eta in ETAS:
+            orders = torch.rand(len(images), 49, generator=generator).argsort(1)
+            count = int(49 * (1 - eta / 100) + 1e-9)
+            contexts = [set(order[:count].tolist()) for order in orders]
+            hits[eta] += sum(mp3_hits(method, image, kept) for image, kept in zip(images, contexts, strict=True))
+
+    found = evaluate(world, "mp3_positions", method, seed=3)
+
+    assert found == pytest.approx({f"at_{eta}": 100 * hits[eta] / 49 / len(world.pixels) for eta in ETAS}, abs=0.03)
+    assert len(set(found.values())) > 3 and min(found.values()) > 0
+
+
+@torch.no_grad()
+def droppos_hits(method, image, anchors, dropped):
+    """How many dropped positions are named; the patches enter sorted by where they belong."""
+    encoder, slots = method.encoder, sorted(anchors + dropped)
+    tokens = encoder.patch_embed(image[None])[0]
+    rows = [
+        tokens[patch] + (encoder.pos_embed[0, 1 + patch] if patch in anchors else method.mask_token[0, 0])
+        for patch in slots
+    ]
+    entered = torch.stack([encoder.cls_token[0, 0] + encoder.pos_embed[0, 0], *rows])
+    decoder = method.decoder
+    seen = decoder.blocks(decoder.embed(encoder.norm(encoder.blocks(entered[None]))))
+    named = decoder.head(decoder.norm(seen))[0, 1:].argmax(1).tolist()
+    return sum(patch in dropped and name == patch for patch, name in zip(slots, named, strict=True))
+
+
+def test_droppos_positions__small_set__matches_one_image_at_a_time(world):
+    compared = ("g0_p25", "g25_p50", "g50_p75", "g75_p25", "g75_p95")  # one image at a time takes long
+    method, hits, counts = build("droppos"), dict.fromkeys(compared, 0), {}
+    for images, generator in batches_with_generators(world, 3):
+        for name, (gamma, gamma_pos) in CELLS.items():
+            orders = torch.rand(len(images), 49, generator=generator).argsort(1).tolist()
+            visible = 49 * (100 - gamma) // 100
+            num_anchors = visible * (100 - gamma_pos) // 100
+            counts[name] = (visible - num_anchors) * len(world.pixels)
+            for image, order in zip(images, orders, strict=True) if name in compared else ():
+                hits[name] += droppos_hits(method, image, order[:num_anchors], order[num_anchors:visible])
+
+    found = evaluate(world, "droppos_positions", method, seed=3)
+
+    expected = {name: 100 * hits[name] / counts[name] for name in compared}
+    assert {name: found[name] for name in compared} == pytest.approx(expected, abs=0.03)
+    assert found["mean"] == pytest.approx(sum(found[name] for name in CELLS) / 16)
+    assert len(set(found.values())) > 8 and min(found.values()) > 0
+
+
+@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("size", [2, 3])  # the third of three has no batch
+def test_positions__shared_by_processes__are_those_of_one(world, name, size):
+    method = build(SUITED[name])
+    alone = evaluate(world, name, method)
+    together = [evaluate(world, name, method, peer) for peer in peers(size)][-1]
+    assert together == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SUITED)
+def test_positions__another_seed__draws_other_masks(world, name):
+    method = build(SUITED[name])
+    assert evaluate(world, name, method, seed=1) != evaluate(world, name, method, seed=2)
+
+
+@torch.no_grad()
+def test_ensemble__two_models__is_the_mean_of_their_probabilities(world, partner):
+    method = build("mjp")
+    rows = []
+    for pixels, label in zip(world.pixels, world.labels, strict=True):
+        image = (torch.tensor(pixels).float()[None] / 255 - MEAN) / STD
+        logits = [model.encoder(image[None])[0].double() for model in (method, partner.method)]
+        probabilities = [(values.exp() / values.exp().sum()).tolist() for values in logits]
+        mean = [(a + b) / 2 for a, b in zip(*probabilities, strict=True)]
+        ranked = sorted(range(10), key=lambda k, mean=mean: -mean[k])
+        both = (logits[0] + logits[1]).argmax()
+        singles = [100.0 * (values.argmax() == label) for values in logits]
+        rows.append([100.0 * (ranked[0] == label), 100.0 * (label in ranked[:5]), 100.0 * (both == label), *singles])
+    top1, top5, logits_top1, *singles = np.mean(rows, axis=0)
+
+    found = evaluate(world, "ensemble", method, partner=partner.name)
+
+    assert found == pytest.approx({"top1": top1, "top5": top5, "logits_top1": logits_top1})
+    assert top1 not in singles  # neither model alone
+
+
+def test_ensemble__with_itself__is_the_model_alone(world):
+    method = build("mjp")
+    found = evaluate(world, "ensemble", method, partner=finish(world, method, seed=2))
+    alone = evaluate(world, "classify", method)
+    assert found == pytest.approx({"top1": alone["top1"], "top5": alone["top5"], "logits_top1": alone["top1"]})
+
+
+def test_ensemble__partner_not_finished__is_refused(world):
+    with pytest.raises(CheckpointError, match=r"run supervised-other is not finished .* train it first"):
+        evaluate(world, "ensemble", build("mjp"), partner="supervised-other")
+
+
+def test_ensemble__no_partner__is_refused(world):
+    with pytest.raises(ConfigError, match="partner is empty; a column of a table names it"):
+        evaluate(world, "ensemble", build("mjp"))
+
+
+def test_ensemble__partner_saw_other_images__is_refused_with_what_differs(world):
+    other = finish(world, build("baseline"), mean=(0.5,), eval_crop=0.875)
+    with pytest.raises(ConfigError, match="see other images: mean, eval_crop differ"):
+        evaluate(world, "ensemble", build("mjp"), partner=other)
+
+
+def test_ensemble__partner_was_augmented_otherwise__is_welcome(world):
+    augment = world.data.augment.model_copy(update={"mixup": 0.8})
+    other = finish(world, build("baseline"), augment=augment)
+    assert evaluate(world, "ensemble", build("mjp"), partner=other)["top5"] > 0
 
 
 def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():
