@@ -1,33 +1,92 @@
 """What every method must do. Parametrised over the registry: a new method is tested by existing."""
 
+from typing import Any, NamedTuple
+
 import pytest
 import timm
 import torch
-from tiny_vit import CHANNELS, IMAGE_SIZE, NUM_CLASSES, tiny_batch, tiny_encoder, tiny_model
+from tiny_vit import (
+    CHANNELS,
+    NUM_CLASSES,
+    build_tiny,
+    image_size_of,
+    tiny_batch,
+    tiny_model,
+    tiny_resnet,
+    tiny_swin,
+)
 
+from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.engine.run import parse_run
+from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.position import encode
 
-# Every registered method with its defaults, then the variants of MJP Table 4 and the two other fidelities.
-CASES = {name: (name, {}) for name in METHODS.names()} | {
-    "mjp row C": ("mjp", {"shuffle": "pixels", "unknown": False, "dal": "none"}),
-    "mjp row D": ("mjp", {"shuffle": "none", "unknown": False}),
-    "mjp row F": ("mjp", {"unknown": False, "dal": "none", "index": True}),
-    "mjp row E": ("mjp", {"unknown": False, "dal": "none"}),
-    "mjp row G": ("mjp", {"dal": "none"}),
-    "mjp row H (pca)": ("mjp", {"dal": "pca"}),
-    "mjp row I": ("mjp", {"dal": "linear"}),
-    "mjp row J, ratio 0.27": ("mjp", {"shuffle_ratio": 0.27}),
-    "mjp as released": ("mjp", {"fidelity": "released"}),
-    "mjp of the paper": ("mjp", {"fidelity": "paper", "shuffle_ratio": 0.27}),
+
+class Case(NamedTuple):
+    """A method, what differs from its defaults, and a model it accepts."""
+
+    name: str
+    fields: dict[str, Any] = {}
+    model: ModelConfig = tiny_model()
+
+
+NO_POSITIONS, SINCOS = tiny_model(pos_embed="none"), tiny_model(pos_embed="sincos")
+# 8x8 cells of 4 px, of which 4x4 are visible; each has 2x2 patches, and a token of the last stage has 2x2 cells.
+PYRAMID = tiny_swin(patch_size=2, depths=(2, 1, 1), num_heads=(2, 2, 2))
+SWIN, RESNET = tiny_swin(pos_embed="learn"), tiny_resnet()
+DECODER = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
+
+# What a method needs other than its defaults and the tiny ViT.
+NEEDS = {
+    "mp3": Case("mp3", {}, NO_POSITIONS),
+    "mae": Case("mae", DECODER, SINCOS),
+    "droppos": Case("droppos", DECODER, SINCOS),
+    "droppos_swin": Case("droppos_swin", {**DECODER, "cells": 8}, PYRAMID),
+}
+# Every registered method with its defaults, then the variants of the papers' tables and the other fidelities.
+CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
+    "mjp row C": Case("mjp", {"shuffle": "pixels", "unknown": False, "dal": "none"}),
+    "mjp row D": Case("mjp", {"shuffle": "none", "unknown": False}),
+    "mjp row F": Case("mjp", {"unknown": False, "dal": "none", "index": "slots"}),
+    "mjp row F, indices of patches": Case("mjp", {"unknown": False, "dal": "none", "index": "patches"}),
+    "mjp row E": Case("mjp", {"unknown": False, "dal": "none"}),
+    "mjp row G": Case("mjp", {"dal": "none"}),
+    "mjp row H (pca)": Case("mjp", {"dal": "pca"}),
+    "mjp row I": Case("mjp", {"dal": "linear"}),
+    "mjp row J, ratio 0.27": Case("mjp", {"shuffle_ratio": 0.27}),
+    "mjp as released": Case("mjp", {"fidelity": "released"}),
+    "mjp of the paper": Case("mjp", {"fidelity": "paper", "shuffle_ratio": 0.27}),
+    "mjp on a Swin": Case("mjp", {}, SWIN),
+    "mjp on a Swin, as released": Case("mjp", {"fidelity": "released"}, SWIN),
+    "mjp on a ResNet": Case("mjp", {"unknown": False, "dal": "none"}, RESNET),
+    "mp3, eta 0": Case("mp3", {"mask_ratio": 0.0}, NO_POSITIONS),
+    "mp3 as released": Case("mp3", {"fidelity": "released"}, NO_POSITIONS),
+    "mae, plain pixels": Case("mae", {**DECODER, "norm_pix": False}, SINCOS),
+    "droppos, no attentive reconstruction": Case("droppos", {**DECODER, "tau": None}, SINCOS),
+    "droppos of the paper": Case("droppos", {**DECODER, "fidelity": "paper"}, SINCOS),
+    "droppos, gamma_pos 1": Case("droppos", {**DECODER, "position_ratio": 1.0}, SINCOS),
+    "droppos, learned from sin-cos": Case("droppos", DECODER, tiny_model(pos_embed="sincos_learn")),
+    "droppos, learned positions": Case("droppos", DECODER, tiny_model(pos_embed="learn")),
+    "supervised, relative": Case("supervised", {}, tiny_model(pos_embed="relative")),
+    "supervised, sin-cos and average": Case("supervised", {}, tiny_model(pos_embed="sincos", pool="avg")),
+    "supervised, no positions": Case("supervised", {}, NO_POSITIONS),
 }
 every_method = pytest.mark.parametrize("case", CASES)
 
 
 def build(case, seed=0):
-    name, fields = CASES[case]
+    name, fields, model = CASES[case]
     method = METHODS.get(name)
-    encoder = tiny_encoder(seed)
-    return method(method.Config(name=name, **fields), encoder).train()
+    cfg = method.Config(name=name, **fields)
+    cfg.check(model, image_size_of(model))
+    size = cfg.encoder_size(image_size_of(model))
+    return method(cfg, build_tiny(model, seed, 0 if cfg.task == "pretrain" else NUM_CLASSES, size)).train()
+
+
+def batch_for(case, size=8):
+    return tiny_batch(size, image_size=image_size_of(CASES[case].model))
 
 
 def loss_of(method, batch, progress=0.5, model=None):
@@ -40,9 +99,13 @@ def seeded(batch, seed):
     return Batch(batch.images, batch.targets, torch.Generator().manual_seed(seed))
 
 
+def of_task(task):
+    return [case for case, (name, _, _) in CASES.items() if METHODS.get(name).Config.task == task]
+
+
 @every_method
 def test_forward__any_progress__gives_a_finite_scalar_loss_and_scalars_to_log(case):
-    method, batch = build(case), tiny_batch()
+    method, batch = build(case), batch_for(case)
     for progress in (0.0, 0.5, 1.0):
         out = loss_of(method, batch, progress)
         assert out.loss.shape == () and out.loss.requires_grad
@@ -52,15 +115,20 @@ def test_forward__any_progress__gives_a_finite_scalar_loss_and_scalars_to_log(ca
 
 
 @every_method
-def test_backward__over_many_draws__reaches_every_trainable_parameter(case):
-    method, batch = build(case), tiny_batch(4)
+def test_backward__over_at_most_32_draws__reaches_every_trainable_parameter(case):
+    method, batch = build(case), batch_for(case, 4)
+    # A first step, because timm starts a ResNet's branches from 0, which hides what is in them.
+    loss_of(method, batch).loss.backward()
+    torch.optim.SGD(method.parameters(), lr=0.1).step()
+    method.zero_grad()
+    trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
     for _ in range(32):
         loss_of(method, batch).loss.backward()
-    missing = [name for name, p in method.named_parameters() if p.requires_grad and p.grad is None]
-    assert missing == []
-    zero = [name for name, p in method.named_parameters() if p.requires_grad and not p.grad.any()]
-    assert zero == []
-    assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.requires_grad)
+        unreached = [name for name, p in trained.items() if p.grad is None or not p.grad.any()]
+        if not unreached:
+            break
+    assert unreached == []
+    assert all(torch.isfinite(p.grad).all() for p in trained.values())
 
 
 @every_method
@@ -69,37 +137,55 @@ def test_backward__single_step__leaves_no_parameter_without_gradient(case):
     method = build(case)
     for progress in (0.0, 0.5):
         method.zero_grad(set_to_none=True)
-        loss_of(method, tiny_batch(4), progress).loss.backward()
+        loss_of(method, batch_for(case, 4), progress).loss.backward()
         assert [name for name, p in method.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
 @every_method
 def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
-    method, batch = build(case), tiny_batch()
+    method, batch = build(case), batch_for(case)
     losses = [loss_of(method, seeded(batch, 3)).loss for _ in range(2)]
     assert torch.equal(*losses)
 
 
-# Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case != "mjp row C"])
-def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
-    method, batch = build(case), tiny_batch(16)
-    optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3, weight_decay=0.0)
-    first = loss_of(method, batch, 0.0).loss.item()
-    for step in range(80):
-        out = loss_of(method, batch, step / 80)
+def train(method, batches, lr, progress):
+    optimizer = torch.optim.AdamW(method.parameters(), lr=lr, weight_decay=0.0)
+    for step, batch in enumerate(batches):
+        out = loss_of(method, batch, progress(step))
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()
+
+
+# Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in of_task("classify") if case != "mjp row C"])
+def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
+    method, batch = build(case), batch_for(case, 16)
+    first = loss_of(method, batch, 0.0).loss.item()
+    train(method, [batch] * 80, 3e-3, lambda step: step / 80)
     # Unshuffled, so that the last draw does not decide.
     assert loss_of(method, batch, 0.0).loss.item() < 0.1 * first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", of_task("pretrain"))
+def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
+    """At progress 1, where DropPos no longer smooths its targets and its loss can reach 0.
+
+    To name the mean of a patch gives MAE half of its start; less takes the pixels themselves, and more steps.
+    """
+    steps, bar = (200, 0.25) if CASES[case].name == "mae" else (80, 0.1)
+    method, batch = build(case), batch_for(case, 2)
+    first = loss_of(method, seeded(batch, 3), 1.0).loss.item()
+    train(method, [seeded(batch, 3) for _ in range(steps)], 6e-3, lambda step: 1.0)
+    assert loss_of(method, seeded(batch, 3), 1.0).loss.item() < bar * first
 
 
 @every_method
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
-    method, batch = build(case), tiny_batch()
+    method, batch = build(case), batch_for(case)
     plain = loss_of(method, seeded(batch, 3)).loss
     with torch.autocast("cpu", torch.bfloat16):
         out = loss_of(method, seeded(batch, 3))
@@ -112,7 +198,7 @@ def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
 @pytest.mark.slow
 @every_method
 def test_compile__several_draws__is_one_graph_compiled_once(case):
-    method, batch = build(case), tiny_batch()
+    method, batch = build(case), batch_for(case)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(method, backend="eager", fullgraph=True)
@@ -127,25 +213,145 @@ def test_compile__several_draws__is_one_graph_compiled_once(case):
 
 
 @every_method
-def test_export__trained_one_step__loads_into_plain_timm_with_the_same_predictions(case):
-    method, batch = build(case), tiny_batch()
+def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(case):
+    method, batch = build(case), batch_for(case)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
     loss_of(method, batch).loss.backward()
     optimizer.step()
-    cfg = tiny_model()
-    shape = {key: getattr(cfg, key) for key in ("patch_size", "embed_dim", "depth", "num_heads")}
-    plain = timm.create_model(cfg.arch, img_size=IMAGE_SIZE, in_chans=CHANNELS, num_classes=NUM_CLASSES, **shape).eval()
-
-    plain.load_state_dict(method.export().state_dict(), strict=True)
-
+    method.eval()
+    images = batch.images[..., : size_seen(method, case), : size_seen(method, case)]
     with torch.no_grad():
-        torch.testing.assert_close(plain(batch.images), method.eval().predict(batch.images).logits, atol=1e-6, rtol=0)
+        expected = encode(method.encoder, images) if method.cfg.task == "pretrain" else method.predict(images).logits
+
+    encoder = method.export().eval()
+    plain = plain_timm(CASES[case].model, images.shape[-1], encoder.num_classes)
+    missing, unexpected = plain.load_state_dict(encoder.state_dict(), strict=False)
+
+    assert missing == []
+    assert unexpected == extra_keys(CASES[case].model)
+    restore(plain, {key: encoder.state_dict()[key] for key in unexpected})
+    with torch.no_grad():
+        found = plain.forward_features(images) if method.cfg.task == "pretrain" else plain(images)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def size_seen(method, case):
+    return method.cfg.encoder_size(image_size_of(CASES[case].model))
+
+
+def plain_timm(model, image_size, num_classes):
+    """timm alone, without a line of ours."""
+    shape = {}
+    if model.family != "cnn":
+        keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size")
+        shape = {"img_size": image_size} | {key: getattr(model, key) for key in keys if getattr(model, key) is not None}
+    if model.family == "vit":
+        shape["pos_embed"] = "none" if model.positions in ("none", "relative") else "learn"
+        shape["global_pool"] = "avg" if model.pool == "avg" else "token"
+    return timm.create_model(model.arch, in_chans=CHANNELS, num_classes=num_classes, **shape).eval()
+
+
+def extra_keys(model):
+    """What timm has no place for: a Swin's absolute positions, a ViT's relative ones."""
+    if model.family == "swin" and model.positions != "none":
+        return ["pos_embed"]
+    if model.positions == "relative":
+        return [f"blocks.{number}.attn.rel_pos.relative_position_bias_table" for number in range(model.depth)]
+    return []
+
+
+def restore(plain, extra):
+    """Put extra keys where they belong, from outside."""
+    for key, value in extra.items():
+        if key == "pos_embed":
+            plain.patch_embed.register_forward_hook(lambda _, __, out, value=value: out + value.view(1, *out.shape[1:]))
+        else:
+            add_relative_bias(plain.blocks[int(key.split(".")[1])].attn, value)
+
+
+def add_relative_bias(attn, table):
+    """Of two patches: the row of their offset. The last three rows: CLS to patch, patch to CLS, CLS to CLS."""
+    bias = torch.zeros(1, table.shape[1], 50, 50)
+    places = [(index // 7, index % 7) for index in range(49)]
+    for query, (row, col) in enumerate(places):
+        for key, (other_row, other_col) in enumerate(places):
+            bias[0, :, 1 + query, 1 + key] = table[(row - other_row + 6) * 13 + col - other_col + 6]
+    bias[0, :, 0, 1:], bias[0, :, 1:, 0], bias[0, :, 0, 0] = table[-3][:, None], table[-2][:, None], table[-1]
+    plain_forward = attn.forward
+    attn.forward = lambda x, attn_mask=None, is_causal=False: plain_forward(x, attn_mask=bias)
 
 
 @every_method
 def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
-    first, second, batch = build(case, seed=0), build(case, seed=1), tiny_batch()
+    first, second, batch = build(case, seed=0), build(case, seed=1), batch_for(case)
     expected = loss_of(first, seeded(batch, 3)).loss
     assert not torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
     second.load_state_dict(first.state_dict())
     assert torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
+
+
+# Models that a method refuses
+
+IMPOSSIBLE = {
+    "mp3 with positions": (Case("mp3", {}, SINCOS), "must not have them: set model.pos_embed to none, found sincos"),
+    "mp3 with timm's own": (Case("mp3"), "set model.pos_embed to none, found learn"),
+    "mp3 with relative positions": (Case("mp3", {}, tiny_model(pos_embed="relative")), "none, found relative"),
+    "mae without positions": (Case("mae", {}, NO_POSITIONS), "needs absolute positions, found model.pos_embed: none"),
+    "mae with relative positions": (Case("mae", {}, tiny_model(pos_embed="relative")), "pos_embed: relative"),
+    "mae on a ResNet": (Case("mae", {}, RESNET), "works on a ViT, found model.arch test_resnet"),
+    "droppos without positions": (Case("droppos", {}, NO_POSITIONS), "drops absolute positions, found model.pos_embed"),
+    "droppos on a Swin": (Case("droppos", {}, SWIN), "method droppos works on a ViT, found model.arch swin_tiny"),
+    "droppos_swin on a ViT": (Case("droppos_swin", {}, SINCOS), "works on a Swin and adds its own positions, found"),
+    "droppos_swin with positions": (Case("droppos_swin", {}, SWIN), "adds its own positions, found"),
+    "droppos_swin, odd cells": (
+        Case("droppos_swin", {"cells": 5}, PYRAMID),
+        "method.cells 5 does not divide data.image_size 28",
+    ),
+    "mjp without positions": (
+        Case("mjp", {}, NO_POSITIONS),
+        "set model.pos_embed to learn, or method.unknown to false",
+    ),
+    "mjp on a ResNet, all of it": (Case("mjp", {}, RESNET), "model tiny_resnet has none"),
+    "mjp with fixed positions": (Case("mjp", {}, SINCOS), "works on learned positions, model tiny has sincos"),
+    "mae that masks nothing": (Case("mae", {"mask_ratio": 0.0}, SINCOS), "method.mask_ratio 0 leaves mae nothing"),
+    "mae, heads that do not divide": (
+        Case("mae", {"decoder_width": 64, "decoder_heads": 3}, SINCOS),
+        "method.decoder_width 64 must be a multiple of 4, for its sin-cos positions, and of method.decoder_heads 3",
+    ),
+    "mae, width without sin-cos": (
+        Case("mae", {"decoder_width": 30, "decoder_heads": 2}, SINCOS),
+        "method.decoder_width 30 must be a multiple of 4",
+    ),
+    "mp3 that averages": (Case("mp3", {}, tiny_model(pos_embed="none", pool="avg")), "set model.pool to cls"),
+    "mae that averages": (Case("mae", {}, tiny_model(pos_embed="sincos", pool="avg")), "set model.pool to cls"),
+    "droppos that averages": (Case("droppos", {}, tiny_model(pool="avg")), "set model.pool to cls"),
+}
+
+
+def parse_case(case):
+    content = {
+        "method": {"name": case.name, **case.fields},
+        "model": case.model.model_dump(exclude_none=True),
+        "optim": {"epochs": 5, "global_batch": 50, "micro_batch": 50, "base_lr": 3e-3},
+    }
+    return parse_run(Layers(("run.yaml", merge(read_yaml(CONFIGS / "data" / "fashion_mnist.yaml"), content))))
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_parse_run__model_the_method_cannot_use__is_refused_in_one_clear_line(case):
+    given, reason = IMPOSSIBLE[case]
+
+    with pytest.raises(ConfigError) as caught:
+        parse_case(given)
+
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("run.yaml: ")
+    assert reason in line
+
+
+# The data of this test are 28 px, which the Swin of droppos_swin does not divide.
+@pytest.mark.parametrize("case", [case for case in CASES if case != "droppos_swin"])
+def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
+    run = parse_case(CASES[case])
+
+    assert run.task == ("pretrain" if CASES[case].name in NEEDS else "classify")
