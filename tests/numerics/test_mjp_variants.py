@@ -1,6 +1,5 @@
 """Rows C (patches and pixels shuffled) and F (index embeddings) of MJP's Table 4; MJP on a Swin and on a ResNet."""
 
-import copy
 import random
 
 import pytest
@@ -103,25 +102,34 @@ def draw_of(count, grid, ratio=0.5):
     return {"order": torch.stack(orders), "shuffled": torch.stack(masks), "dal_weight": torch.tensor(0.01)}
 
 
+def entered(method, part, batch, draw):
+    """The tokens that reach this part of the encoder when the loss is computed."""
+    seen = []
+    handle = part.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    with torch.no_grad():
+        method.loss(batch.images, batch.targets, draw)
+    handle.remove()
+    return seen[0]
+
+
 @pytest.mark.parametrize("index", ["slots", "patches"])
 @pytest.mark.parametrize("unknown", [False, True])
+@torch.no_grad()
 def test_index__shuffled__stays_with_its_slot_or_travels_with_its_patch(index, unknown):
     method, batch, draw = mjp(**{**IDX, "index": index, "unknown": unknown}), tiny_batch(3), draw_of(3, GRID)
-    with torch.no_grad():
-        method.index.normal_(generator=torch.Generator().manual_seed(0))
-        found = method.loss(batch.images, batch.targets, draw).scalars["class_loss"]
-        expected = 0.0
-        for image, (order, mask) in enumerate(zip(draw["order"].tolist(), draw["shuffled"].tolist(), strict=True)):
-            plain = copy.deepcopy(method.encoder)
-            plain.pos_embed[0, 0] += method.index[0, 0]
-            for slot in range(49):
-                if unknown and mask[slot]:
-                    plain.pos_embed[0, 1 + slot] = method.unknown[0]
-                row = order[slot] if index == "patches" else slot
-                plain.pos_embed[0, 1 + slot] += method.index[0, 1 + row]
-            moved = shuffle_patches(batch.images[image : image + 1], torch.tensor([order]), GRID)
-            expected += F.cross_entropy(plain(moved), batch.targets[image : image + 1]) / 3
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    encoder = method.encoder
+    method.index.normal_(generator=torch.Generator().manual_seed(0))
+
+    found = entered(method, encoder.blocks, batch, draw)
+
+    patches = encoder.patch_embed(batch.images)
+    for image, (order, mask) in enumerate(zip(draw["order"].tolist(), draw["shuffled"].tolist(), strict=True)):
+        rows = [encoder.cls_token[0, 0] + encoder.pos_embed[0, 0] + method.index[0, 0]]
+        for slot, patch in enumerate(order):
+            position = method.unknown[0] if unknown and mask[slot] else encoder.pos_embed[0, 1 + slot]
+            row = patch if index == "patches" else slot
+            rows.append(patches[image, patch] + position + method.index[0, 1 + row])
+        torch.testing.assert_close(found[image], torch.stack(rows), atol=1e-5, rtol=1e-5)
 
 
 def test_index__patches_not_shuffled__is_that_of_slots():
@@ -164,22 +172,28 @@ def test_swin__localisation__pairs_a_patch_with_the_next_position_only_as_releas
 
 
 @pytest.mark.parametrize("unknown", [False, True])
+@torch.no_grad()
 def test_swin__shuffled__adds_positions_with_the_unknown_one_to_the_patches(unknown):
-    method, batch, draw = (
-        swin_mjp(unknown=unknown, dal="none", position_std=1.0),
-        images_of_32_px(),
-        draw_of(3, SWIN_GRID),
-    )
+    method, batch, draw = swin_mjp(unknown=unknown, dal="none"), images_of_32_px(), draw_of(3, SWIN_GRID)
+    encoder = method.encoder
+
+    found = entered(method, encoder.layers, batch, draw)
+
+    patches = encoder.patch_embed(batch.images)
+    for image, (order, mask) in enumerate(zip(draw["order"].tolist(), draw["shuffled"].tolist(), strict=True)):
+        for slot, patch in enumerate(order):
+            position = method.unknown[0] if unknown and mask[slot] else encoder.pos_embed[0, slot]
+            expected = patches[image, patch // 8, patch % 8] + position
+            torch.testing.assert_close(found[image, slot // 8, slot % 8], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_swin__predict__is_head_and_norm_of_its_stages_with_positions():
+    method, images = swin_mjp(), images_of_32_px().images
     encoder = method.encoder
     with torch.no_grad():
-        tokens = encoder.patch_embed(shuffle_patches(batch.images, draw["order"], SWIN_GRID))
-        for image in range(3):
-            for slot in range(64):
-                is_hidden = unknown and draw["shuffled"][image, slot]
-                tokens[image, slot // 8, slot % 8] += method.unknown[0] if is_hidden else encoder.pos_embed[0, slot]
-        logits = encoder.forward_head(encoder.norm(encoder.layers(tokens)))
-        found = method.loss(batch.images, batch.targets, draw).loss
-    torch.testing.assert_close(found, F.cross_entropy(logits, batch.targets), atol=1e-5, rtol=1e-5)
+        tokens = encoder.patch_embed(images) + encoder.pos_embed.reshape(1, 8, 8, 16)
+        expected = encoder.forward_head(encoder.norm(encoder.layers(tokens)))
+        torch.testing.assert_close(method.predict(images).logits, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_swin__drawn_and_trained_a_step__reaches_positions_and_the_unknown_one():
