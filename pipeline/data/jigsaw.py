@@ -12,7 +12,7 @@ import random
 import torch
 from torch import Tensor
 
-from pipeline.models.position import Grid
+from pipeline.models.position import Grid, to_images, to_patches
 
 MIN_BLOCK, MAX_BLOCK = 8, 75  # patches; the released values
 ASPECT = 0.3
@@ -64,24 +64,11 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
 
 def shuffle_patches(images: Tensor, order: Tensor, grid: Grid) -> Tensor:
     """Move whole patches of pixels: images (B, C, H, W), order (B or 1, N) -> (B, C, H, W)."""
-    patches = _to_patches(images, grid)
+    patches = to_patches(images, grid)
     index = order[:, :, None, None].expand(len(images), -1, *patches.shape[2:])
-    return _to_images(patches.gather(1, index), images.shape, grid)
+    return to_images(patches.gather(1, index), images.shape[2:], grid)
 
 
 def shuffle_pixels(images: Tensor, order: Tensor, grid: Grid) -> Tensor:
     """Move pixels inside every patch alike: order (pixels of a patch,) for each place the pixel that is put there."""
-    return _to_images(_to_patches(images, grid)[..., order], images.shape, grid)
-
-
-def _to_patches(images: Tensor, grid: Grid) -> Tensor:
-    """(B, C, H, W) -> (B, N, C, pixels of a patch)."""
-    b, c, h, w = images.shape
-    patches = images.reshape(b, c, grid.rows, h // grid.rows, grid.cols, w // grid.cols)
-    return patches.permute(0, 2, 4, 1, 3, 5).reshape(b, grid.size, c, -1)
-
-
-def _to_images(patches: Tensor, shape: tuple[int, ...], grid: Grid) -> Tensor:
-    b, c, h, w = shape
-    patches = patches.reshape(b, grid.rows, grid.cols, c, h // grid.rows, w // grid.cols)
-    return patches.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h, w)
+    return to_images(to_patches(images, grid)[..., order], images.shape[2:], grid)

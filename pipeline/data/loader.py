@@ -37,14 +37,10 @@ class TrainViews(Dataset):
 class EvalViews(Dataset):
     """Images seen through the validation view, in order."""
 
-    def __init__(self, images: ImageSet, view: View, indices: range) -> None:
-        self.images, self.view, self.indices = images, view, indices
+    def __init__(self, images: ImageSet, view: View) -> None:
+        self.images, self.view = images, view
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, item: int) -> tuple[Tensor, int]:
-        index = self.indices[item]
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
 
 
@@ -94,12 +90,12 @@ def _leave_signals_to_the_loop(worker: int) -> None:
 
 
 def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size: int, workers: int) -> DataLoader:
-    """uint8 images and labels of this rank's share, in order."""
-    indices = range(rank, len(images), world_size)
+    """uint8 images and labels, in order: every `world_size`-th batch, so that batches are the same for any number."""
+    starts = range(rank * batch, len(images), batch * world_size)
     pin = torch.cuda.is_available()
     return DataLoader(
-        EvalViews(images, view, indices),
-        batch_size=batch,
+        EvalViews(images, view),
+        batch_sampler=[range(start, min(start + batch, len(images))) for start in starts],
         num_workers=workers,
         pin_memory=pin,
         worker_init_fn=_leave_signals_to_the_loop,

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,14 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The plain value of every process, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        found = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is raised in any process; all must ask at the same step."""

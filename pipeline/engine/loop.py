@@ -24,11 +24,12 @@ from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.validate import accuracy, mean_over_set
+from pipeline.engine.validate import mean_over_set
 from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
-from pipeline.models.encoder import build_encoder, load_encoder
-from pipeline.site import Site
+from pipeline.models.encoder import build_encoder
+from pipeline.models.weights import LoadReport, load_encoder
+from pipeline.site import Site, weights_path
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,9 @@ log = logging.getLogger(__name__)
 def build_method(run: RunConfig) -> Method:
     """The method around a fresh encoder; weights are a function of the seed."""
     seed_everything("weights", run.seed)
-    encoder = build_encoder(run.model, run.data.image_size, run.data.channels, run.data.num_classes)
+    size = run.method.encoder_size(run.data.image_size)
+    num_classes = 0 if run.task == "pretrain" else run.data.num_classes
+    encoder = build_encoder(run.model, size, run.data.channels, num_classes)
     return METHODS.get(run.method.name)(run.method, encoder)
 
 
@@ -49,8 +52,7 @@ class Trainer:
         self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
         check_world(run, world.size)
         self.method = build_method(run).to(world.device)
-        if run.init:
-            load_encoder(self.method.encoder, RunFolder(paths.results, run.init).encoder)
+        self.init_report = self._start_from(run.init) if run.init else None
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
@@ -58,7 +60,7 @@ class Trainer:
         self.model = self._prepared_model()
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
-        self.step, self.num_skips, self.best = 0, torch.zeros((), device=world.device), None
+        self.step, self.num_skips = 0, torch.zeros((), device=world.device)
         self._open_data(data)
         self._restore()
 
@@ -119,6 +121,13 @@ class Trainer:
         with self._precision():
             return self.model(images, targets, draw)
 
+    def _start_from(self, init: str) -> LoadReport:
+        is_file = init.startswith("file:")
+        path = weights_path(self.site, init) if is_file else RunFolder(self.paths.results, init).encoder
+        report = load_encoder(self.method.encoder, path)
+        log.info("%s", report.summary())
+        return report
+
     def _prepared_model(self) -> nn.Module:
         model = self.method
         if self.world.size > 1:
@@ -172,12 +181,14 @@ class Trainer:
     def _validate(self) -> None:
         method = self.ema.module if self.ema else self.method
         with self._precision():
-            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, accuracy)
+            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, type(method).measure)
         self.last_validation = found
-        self.best = max(found["top1"], self.best or 0.0)
+        shares = {name: value for name, value in found.items() if name.endswith("top1")}
+        self.best = {name: max(value, self.best.get(name, 0.0)) for name, value in shares.items()}
         if self.world.is_main:
             self._append(**{f"val_{name}": value for name, value in found.items()})
-            log.info("epoch %g: top-1 %.2f %%", self.step / self.run.steps_per_epoch, found["top1"])
+            words = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            log.info("epoch %g: %s", self.step / self.run.steps_per_epoch, words)
 
     def _append(self, **values: float) -> None:
         self.metrics.append(step=self.step, epoch=round(self.step / self.run.steps_per_epoch, 4), **values)
@@ -202,9 +213,9 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self.checkpoints.latest() or {}
-        self.last_validation = state.get("last_validation", {})
+        self.last_validation, self.best = state.get("last_validation", {}), state.get("best", {})
         if state:
-            self.step, self.best = state["step"], state["best"]
+            self.step = state["step"]
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meters.load_state_dict(state["meters"])

@@ -5,8 +5,6 @@ What belongs to a machine is in `pipeline.site`, so moving to another cluster do
 default are left out of the fingerprint: a new field does not rename every old run.
 """
 
-from typing import Literal
-
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
@@ -14,7 +12,7 @@ from pipeline.config import Layers, Strict, fingerprint, parse, problems
 from pipeline.data.sources import DataConfig
 from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
-from pipeline.methods.base import METHODS, MethodConfig
+from pipeline.methods.base import METHODS, MethodConfig, Task
 from pipeline.models.encoder import ModelConfig
 
 NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
@@ -23,13 +21,14 @@ NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
 class RunConfig(Strict):
     """One training job: what to train, how, on what, from where."""
 
-    task: Literal["classify"] = "classify"
     method: SerializeAsAny[MethodConfig]
     model: ModelConfig
     data: DataConfig
     optim: OptimConfig
     seed: int = Field(0, ge=0)
-    init: str | None = Field(None, description="name of the run whose encoder this one starts from")
+    init: str | None = Field(
+        None, description="name of the run whose encoder this one starts from, or file:PATH, weights from elsewhere"
+    )
 
     @model_validator(mode="after")
     def _is_possible(self) -> "RunConfig":
@@ -40,7 +39,12 @@ class RunConfig(Strict):
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {optim.micro_batch} must be even")
         if patch is not None and data.image_size % patch:
             raise ValueError(f"model.patch_size {patch} does not divide data.image_size {data.image_size}")
+        self.method.check(self.model, data.image_size)
         return self
+
+    @property
+    def task(self) -> Task:
+        return self.method.task
 
     @property
     def steps_per_epoch(self) -> int:

@@ -18,7 +18,7 @@ from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError
 from pipeline.files import held, write_atomic, write_json, write_text
 from pipeline.methods.base import Method
-from pipeline.models.encoder import fill_weights, read_weights
+from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import provenance
 from pipeline.site import Site, data_folder
 
@@ -73,7 +73,9 @@ def _summary(
 ) -> dict[str, Any]:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
-    metrics = {"params_m": num_params / 1e6, "val_top1": found["top1"], "best_val_top1": trainer.best}
+    metrics = {"params_m": num_params / 1e6}
+    metrics |= {f"val_{name}": value for name, value in found.items()}
+    metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     return {
         "run": run.name,
         "metrics": metrics,
@@ -82,6 +84,7 @@ def _summary(
             data_fingerprint=manifest["fingerprint"],
             seed=run.seed,
             fidelity=run.method.fidelity,
+            init=trainer.init_report.as_dict() if trainer.init_report else None,
             device=device_name(world.device),
             processes=world.size,
             precision=trainer.site.precision,

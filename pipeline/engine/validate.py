@@ -6,34 +6,33 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pipeline.data.transforms import BatchTransform
+from pipeline.data.transforms import BatchTransform, seed_everything
 from pipeline.engine.distributed import World
-from pipeline.methods.base import Method
+from pipeline.methods.base import Batch, Method
 
-Measure = Callable[[Method, Tensor, Tensor], dict[str, Tensor]]  # method, images, labels -> sums over the batch
+Measure = Callable[[Method, Batch], dict[str, Tensor]]  # sums over the images of a batch
 
 
 @torch.no_grad()
 def mean_over_set(
-    method: Method, loader: DataLoader, batch_transform: BatchTransform, world: World, measure: Measure
+    method: Method, loader: DataLoader, batch_transform: BatchTransform, world: World, measure: Measure, seed: int = 0
 ) -> dict[str, float]:
-    """Mean per image of what `measure` sums per batch. The method is left in the mode it was in."""
+    """Mean per image of what `measure` sums per batch. The method is left in the mode it was in.
+
+    Every batch has a generator seeded by its number, so that random masks do not depend on the number of processes.
+    A process that was left without a batch takes part all the same.
+    """
     was_training = method.training
     method.eval()
     sums: dict[str, Tensor] = {}
     count = 0
-    for images, labels in loader:
-        found = measure(method, batch_transform.normalise(images), labels.to(world.device))
+    for number, (images, labels) in enumerate(loader):
+        drawn = seed_everything("measure", seed, world.rank + number * world.size)
+        batch = Batch(batch_transform.normalise(images), labels.to(world.device), torch.Generator().manual_seed(drawn))
+        found = measure(method, batch)
         sums = {name: sums.get(name, 0) + value.double() for name, value in found.items()}
         count += len(labels)
     method.train(was_training)
-    total = world.sum(torch.stack([*sums.values(), torch.tensor(float(count)).double().to(world.device)]))
-    return {name: float(value / total[-1]) for name, value in zip(sums, total[:-1], strict=True)}
-
-
-def accuracy(method: Method, images: Tensor, labels: Tensor, shuffled: Tensor | None = None) -> dict[str, Tensor]:
-    """Top-1 and top-5 in per cent and cross-entropy, summed over the batch."""
-    logits = method.predict(images, shuffled).logits.float()
-    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-    return {"top1": 100 * ranked[:, 0].sum(), "top5": 100 * ranked.any(dim=1).sum(), "loss": loss}
+    shares = world.gather(({name: float(value) for name, value in sums.items()}, count))
+    total = sum(count for _, count in shares)
+    return {name: sum(share.get(name, 0.0) for share, _ in shares) / total for name in shares[0][0]}

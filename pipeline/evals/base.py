@@ -49,4 +49,4 @@ class Evaluation:
         images = open_split(data, data_folder(self.site, data), "val", self.paths.manifest(data.name).parent)
         loader = eval_loader(images, eval_view(data, crop), 128, self.world.rank, self.world.size, self.site.workers)
         transform = BatchTransform(data, smoothing=0.0, device=self.world.device)
-        return mean_over_set(method, loader, transform, self.world, measure)
+        return mean_over_set(method, loader, transform, self.world, measure, self.cfg.seed)

@@ -5,10 +5,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.engine.validate import accuracy
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation
 from pipeline.evals.shuffling import Shuffler
-from pipeline.methods.base import Method
+from pipeline.methods.base import Batch, Method, accuracy
 
 
 @EVALS.register("classify")
@@ -23,11 +22,11 @@ class Classify(Evaluation):
     def compute(self, method: Method) -> dict[str, float]:
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
 
-        def measure(method: Method, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            moved, shuffled = shuffler(method, images)
-            on_shuffled = accuracy(method, moved, labels, shuffled)
+        def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
+            moved, shuffled = shuffler(method, batch.images)
+            on_shuffled = accuracy(method.predict(moved, shuffled), batch.targets)
             ratio = shuffled.float().mean(dim=1).sum()
             named = {f"shuffled_{name}": value for name, value in on_shuffled.items()}
-            return {**accuracy(method, images, labels), **named, "shuffled_ratio": ratio}
+            return {**accuracy(method.predict(batch.images), batch.targets), **named, "shuffled_ratio": ratio}
 
         return self.over_validation_set(method, self.run.data.eval_crop, measure)

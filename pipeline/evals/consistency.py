@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation
 from pipeline.evals.shuffling import Shuffler
-from pipeline.methods.base import Method
+from pipeline.methods.base import Batch, Method
 
 
 @EVALS.register("consistency")
@@ -27,9 +27,9 @@ class Consistency(Evaluation):
     def compute(self, method: Method) -> dict[str, float]:
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
 
-        def measure(method: Method, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            moved, shuffled = shuffler(method, images)
-            clean, other = method.predict(images), method.predict(moved, shuffled)
+        def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
+            moved, shuffled = shuffler(method, batch.images)
+            clean, other = method.predict(batch.images), method.predict(moved, shuffled)
             norm = (clean.features - other.features).float().norm(dim=1)
             same = clean.logits.argmax(dim=1) == other.logits.argmax(dim=1)
             return {

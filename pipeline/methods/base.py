@@ -6,42 +6,73 @@ graph, runs under DDP, and gives the same numbers for any number of processes.
 
 One word per idea, and the papers' symbols for it:
 
-| word            | MJP     | meaning                                                       |
-|-----------------|---------|---------------------------------------------------------------|
-| shuffle_ratio   | gamma   | share of patches chosen for the jigsaw shuffle                |
-| shuffled        | m~      | (B, N) bool: the patches that were chosen                     |
-| order           | Alg. 1  | (B, N) for each slot the patch that is put there              |
-| unknown         | E_unk   | the position embedding shared by all shuffled patches         |
-| progress        | -       | share of the training done, in [0, 1]                         |
+| word            | symbol              | meaning                                                       |
+|-----------------|---------------------|---------------------------------------------------------------|
+| shuffle_ratio   | gamma (MJP)         | share of patches chosen for the jigsaw shuffle                |
+| shuffled        | m~ (MJP)            | (B, N) bool: the patches that were chosen                     |
+| unknown         | E_unk (MJP)         | the position embedding shared by all shuffled patches         |
+| mask_ratio      | eta (MP3), gamma    | share of patches that give no keys (MP3), or are removed      |
+| position_ratio  | gamma_pos (DropPos) | share of visible patches whose positions are dropped          |
+| order           | Alg. 1              | (B, N) for each slot the patch that is put there              |
+| progress        | -                   | share of the training done, in [0, 1]                         |
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from pipeline.config import Strict
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.position import encode
 from pipeline.registry import Registry
 
 METHODS = Registry("method", "pipeline.methods")
 
 Fidelity = Literal["paper", "released", "corrected"]
+Task = Literal["pretrain", "classify"]
 
 
 class MethodConfig(Strict):
     """Fields every method has. `code_epoch` is raised by hand when a change of code invalidates old runs."""
 
+    task: ClassVar[Task] = "classify"
+
     name: str
     fidelity: Fidelity = "corrected"
     code_epoch: int = Field(1, ge=1)
 
+    def check(self, model: ModelConfig, image_size: int) -> None:
+        """Raise ValueError where this method cannot work on such a model."""
+
+    def encoder_size(self, image_size: int) -> int:
+        """Side in pixels of what the encoder sees of an image of this size."""
+        return image_size
+
+
+class PretrainConfig(MethodConfig):
+    """Fields every pretraining method has: it needs no classes, and masks patches of a ViT."""
+
+    task: ClassVar[Task] = "pretrain"
+
+    mask_ratio: float = Field(0.75, ge=0, lt=1, description="eta of MP3, gamma of DropPos")
+
+    def check(self, model: ModelConfig, image_size: int) -> None:
+        if model.family != "vit":
+            raise ValueError(f"method {self.name} works on a ViT, found model.arch {model.arch}")
+        if model.pool == "avg":
+            raise ValueError(f"method {self.name} trains the CLS token and the last norm; set model.pool to cls")
+
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch on its device: images (B, C, H, W), targets (B, classes), and a seeded CPU generator."""
+    """One micro-batch on its device, and a seeded CPU generator.
+
+    images (B, C, H, W); targets (B, classes) in training, class indices (B,) in `measure`.
+    """
 
     images: Tensor
     targets: Tensor
@@ -84,16 +115,30 @@ class Method(nn.Module):
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
         """Features and logits; `shuffled` (B, N) tells a method that knows the word which patches were moved."""
-        return self.classify(self.encoder.forward_features(images))
+        return self.classify(encode(self.encoder, images))
 
     def classify(self, tokens: Tensor) -> Prediction:
         features = self.encoder.forward_head(tokens, pre_logits=True)
-        return Prediction(features, self.encoder.head(features))
+        return Prediction(features, self.encoder.get_classifier()(features))
+
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        """What validation reports, summed over the images of a batch."""
+        return accuracy(self.predict(batch.images), batch.targets)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that the optimiser must not decay (vectors and biases are never decayed)."""
-        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
+        spared = getattr(self.encoder, "no_weight_decay", set)() | {"pos_embed"}
+        spared |= {name for name, _ in self.encoder.named_parameters() if "relative_position_bias_table" in name}
+        return {f"encoder.{name}" for name in spared}
 
     def export(self) -> nn.Module:
         """The encoder others load: its state dict has plain timm keys."""
         return self.encoder
+
+
+def accuracy(prediction: Prediction, labels: Tensor) -> dict[str, Tensor]:
+    """Top-1 and top-5 in per cent and cross-entropy, summed over the batch."""
+    logits = prediction.logits.float()
+    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return {"top1": 100 * ranked[:, 0].sum(), "top5": 100 * ranked.any(dim=1).sum(), "loss": loss}

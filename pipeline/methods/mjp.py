@@ -1,4 +1,4 @@
-"""Masked Jigsaw Puzzle position embeddings (MJP, CVPR 2023), on a ViT with learned absolute positions.
+"""Masked Jigsaw Puzzle position embeddings (MJP, CVPR 2023), on a ViT or a Swin with learned absolute positions.
 
 Chosen patches are shuffled (Alg. 1), their positions replaced by one shared unknown embedding (Eq. 4), and a dense
 absolute localisation loss keeps the remaining embeddings readable as rows and columns (Eq. 1-2).
@@ -11,11 +11,15 @@ absolute localisation loss keeps the remaining embeddings readable as rows and c
 - corrected (default): as released, but positions start and decay alike with and without the unknown embedding, so
   that variants differ in MJP alone.
 
-The variants of Table 4 are combinations of `shuffle`, `unknown`, `index` and `dal`. The index table of row F is in slot
-order, as released: it does not travel with the patches.
+The variants of Table 4 are combinations of `shuffle`, `unknown`, `index` and `dal`. The index table of row F is in
+slot order as released (`slots`); the paper may mean one that travels with the patches (`patches`).
 
-Rows and columns count from 0, as released (Eq. 2 from 1: a regressor's bias absorbs it). The weight of the localisation
-loss moves per step (released: per epoch).
+On a Swin, `released` pairs each row and column with the position of the next patch, and the last with the unknown
+one: its regressor skips a CLS that a Swin does not have. On a CNN, which has no positions, MJP is the shuffle of
+pixels alone.
+
+Rows and columns count from 0, as released (Eq. 2 from 1: a regressor's bias absorbs it). The weight of the
+localisation loss moves per step (released: per epoch).
 """
 
 import math
@@ -29,9 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
-from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
-from pipeline.models.position import Grid, encode, grid_of, patch_positions, with_unknown
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.position import Grid, encode, grid_of, num_prefix_tokens, patch_positions, send, with_unknown
 
 TIMM_STD = 0.02  # timm's own start of position embeddings
 
@@ -67,7 +71,9 @@ class MJP(Method):
         shuffle: Literal["none", "patches", "pixels"] = Field(
             "patches", description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio"
         )
-        index: bool = Field(False, description="IDX: a second table, one row a slot, added to the positions")
+        index: Literal["none", "slots", "patches"] = Field(
+            "none", description="IDX: a second table added to the positions, one row a slot, or one row a patch"
+        )
         unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
         dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
         shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
@@ -97,22 +103,24 @@ class MJP(Method):
                 raise ValueError("shuffle: pixels moves every patch, so no position would be left; set unknown: false")
             return self
 
+        def check(self, model: ModelConfig, image_size: int) -> None:
+            if (self.unknown or self.dal != "none" or self.index != "none") and model.positions != "learn":
+                raise ValueError(
+                    f"method mjp works on learned positions, model {model.name} has {model.positions}; set "
+                    "model.pos_embed to learn, or method.unknown to false, dal to none and index to none"
+                )
+
     cfg: Config
 
     def __init__(self, cfg: Config, encoder: nn.Module) -> None:
         super().__init__(cfg, encoder)
-        if getattr(encoder, "pos_embed", None) is None:
-            raise ConfigError(
-                "method mjp works on learned position embeddings, found model.pos_embed: none; set it to learn"
-            )
         self.grid: Grid = grid_of(encoder)
         self.register_buffer("coordinates", self.grid.coordinates().float(), persistent=False)
-        width = encoder.embed_dim
-        self.regressor = _regressor(cfg, width)
+        self.regressor = _regressor(cfg, encoder)
         if cfg.unknown:
             # A row (E_unk is 1 x D in Eq. 4), not a vector: vectors are never decayed, and `released` decays it.
-            self.unknown = nn.Parameter(torch.empty(1, width).normal_(std=cfg.position_std))
-        if cfg.index:
+            self.unknown = nn.Parameter(torch.empty(1, encoder.embed_dim).normal_(std=cfg.position_std))
+        if cfg.index != "none":
             self.index = nn.Parameter(torch.zeros_like(encoder.pos_embed))
         if cfg.unknown and cfg.position_std != TIMM_STD:
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
@@ -133,7 +141,7 @@ class MJP(Method):
         if cfg.shuffle == "pixels":
             every = torch.full((batch.images[0, 0].numel() // self.grid.size,), is_on)
             drawn["pixel_order"] = jigsaw_order(every, rng)
-        return {name: value.to(batch.images.device, non_blocking=True) for name, value in drawn.items()}
+        return {name: send(value, batch.images.device) for name, value in drawn.items()}
 
     def _choose(self, is_on: bool, rng: random.Random) -> Tensor:
         """(N,) bool: the patches to shuffle."""
@@ -146,7 +154,7 @@ class MJP(Method):
         if "pixel_order" in draw:
             images = shuffle_pixels(images, draw["pixel_order"], self.grid)
         images = shuffle_patches(images, draw["order"], self.grid)
-        class_loss = F.cross_entropy(self.predict(images, shuffled).logits, targets)
+        class_loss = F.cross_entropy(self._predict(images, shuffled, draw["order"]).logits, targets)
         scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
         if self.cfg.dal == "none":
             return Output(class_loss, scalars)
@@ -159,6 +167,8 @@ class MJP(Method):
     def localisation_loss(self, kept: Tensor) -> Tensor:
         """MJP Eq. 2 over the kept patches (B or 1, N): L1 between (row, column) and its regression."""
         positions = patch_positions(self.encoder)
+        if self.cfg.fidelity == "released" and self.cfg.unknown and num_prefix_tokens(self.encoder) == 0:
+            positions = torch.cat([positions[1:], self.unknown])
         # In fp32: bf16 resolves column 13 to 1/16, and CUDA has no bf16 QR for the PCA.
         with torch.autocast(positions.device.type, enabled=False):
             predicted = self.regressor(positions) if self.regressor else _pca_projection(positions, kept[0])
@@ -169,16 +179,28 @@ class MJP(Method):
         return (error * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
-        positions = self.encoder.pos_embed
+        return self._predict(images, shuffled, None)
+
+    def _predict(self, images: Tensor, shuffled: Tensor | None, order: Tensor | None) -> Prediction:
+        """`order` tells where the patches went; an evaluation does not."""
+        positions = getattr(self.encoder, "pos_embed", None)
         if shuffled is not None and self.cfg.unknown:
             positions = with_unknown(positions, self.unknown, shuffled)
-        if self.cfg.index:
-            positions = positions + self.index
+        if self.cfg.index != "none":
+            positions = positions + self._indices(order)
         return self.classify(encode(self.encoder, images, positions))
+
+    def _indices(self, order: Tensor | None) -> Tensor:
+        """The index table (1, P+N, D), or (B or 1, P+N, D) with each row where its patch went."""
+        if self.cfg.index == "slots" or order is None:
+            return self.index
+        num_prefix = num_prefix_tokens(self.encoder)
+        moved = self.index[0, num_prefix:][order]
+        return torch.cat([self.index[:, :num_prefix].expand(len(moved), -1, -1), moved], dim=1)
 
     def export(self) -> nn.Module:
         """The index table, one addend more for each slot, is moved into the positions: the sum stays what it was."""
-        if self.cfg.index:
+        if self.cfg.index != "none":
             with torch.no_grad():
                 self.encoder.pos_embed += self.index
                 self.index.zero_()
@@ -202,11 +224,12 @@ def dal_weight(cfg: MJP.Config, progress: float) -> float:
     return cfg.dal_weight * (0.75 + 0.25 * math.cos(math.pi * rest))
 
 
-def _regressor(cfg: MJP.Config, width: int) -> nn.Module | None:
+def _regressor(cfg: MJP.Config, encoder: nn.Module) -> nn.Module | None:
     """g of MJP Eq. 1: D -> (row, column)."""
     if cfg.dal == "linear":
-        return nn.Linear(width, 2)
+        return nn.Linear(encoder.embed_dim, 2)
     if cfg.dal == "nonlinear":
+        width = encoder.embed_dim
         hidden = [layer for _ in range(cfg.dal_layers - 1) for layer in (nn.Linear(width, width), nn.ReLU())]
         return nn.Sequential(*hidden, nn.Linear(width, 2))
     return None

@@ -3,16 +3,18 @@
 timm is imported where it is used, not at the top: it takes ten seconds, and configs are read without it.
 """
 
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+import torch
+from pydantic import Field, model_validator
+from torch import nn
 
 from pipeline.config import Strict
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import ConfigError
+from pipeline.models.position import Grid, num_prefix_tokens, sincos_positions
+
+CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
+ONLY_FOR = {"depth": "vit", "pool": "vit", "act_layer": "vit", "depths": "swin", "window_size": "swin"}
 
 
 class ModelConfig(Strict):
@@ -23,61 +25,108 @@ class ModelConfig(Strict):
     patch_size: int | None = Field(None, ge=1)
     embed_dim: int | None = Field(None, ge=1)
     depth: int | None = Field(None, ge=1)
-    num_heads: int | None = Field(None, ge=1)
+    depths: tuple[int, ...] | None = Field(None, description="blocks of each stage of a Swin")
+    num_heads: int | tuple[int, ...] | None = None
+    window_size: int | None = Field(None, ge=1)
     mlp_ratio: float | None = Field(None, gt=0)
     act_layer: Literal["gelu", "relu"] | None = None
-    pos_embed: Literal["learn", "none"] = "learn"
+    pos_embed: Literal["learn", "none", "sincos", "sincos_learn", "relative"] | None = Field(
+        None,
+        description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
+        "biases stay whatever is said here",
+    )
+    pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
+    head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")
     drop_path: float = Field(0.0, ge=0, lt=1)
+
+    @property
+    def family(self) -> Literal["vit", "swin", "cnn"]:
+        return "vit" if self.arch.startswith(("vit", "deit")) else "swin" if self.arch.startswith("swin") else "cnn"
+
+    @property
+    def positions(self) -> Literal["learn", "none", "sincos", "sincos_learn", "relative"]:
+        """`pos_embed`, with timm's own choice in place of null."""
+        return self.pos_embed or ("learn" if self.family == "vit" else "none")
+
+    @model_validator(mode="after")
+    def _fits_the_architecture(self) -> "ModelConfig":
+        for key, family in ONLY_FOR.items():
+            if getattr(self, key) is not None and self.family != family:
+                raise ValueError(f"{key} is for a {family}, {self.arch} is none; remove it")
+        if self.family == "cnn":
+            keys = ("embed_dim", "num_heads", "mlp_ratio", "pos_embed")
+            wrong = [key for key in keys if getattr(self, key) not in (None, "none")]
+            if wrong:
+                raise ValueError(f"{self.arch} is a CNN and has no {', '.join(wrong)}; remove it")
+        if self.family == "swin" and self.positions == "relative":
+            raise ValueError("a Swin has relative positions of its own; remove pos_embed: relative")
+        self._check_heads()
+        return self
+
+    def _check_heads(self) -> None:
+        """timm takes a wrong number of heads without a word, and fails where nobody can tell why."""
+        heads, num_stages = self.num_heads, len(self.depths or range(4))
+        if self.family == "vit" and isinstance(heads, tuple):
+            raise ValueError(f"num_heads of a ViT is one number, found {list(heads)}")
+        if self.family == "swin" and isinstance(heads, int):
+            raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
+        if self.family == "swin" and heads and len(heads) != num_stages:
+            raise ValueError(f"num_heads has {len(heads)} stages, depths has {num_stages}; make them equal")
 
 
 def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes: int) -> nn.Module:
-    """A timm model with fresh weights, drawn from torch's global generator."""
+    """A timm model with fresh weights, drawn from torch's global generator; without a classifier for 0 classes."""
     import timm
 
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])
         raise ConfigError(f"model.arch {cfg.arch!r} is not a timm architecture; near it: {close or 'nothing'}")
-    given = {
-        key: getattr(cfg, key) for key in ("patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "act_layer")
-    }
-    return timm.create_model(
+    encoder = timm.create_model(
         cfg.arch,
-        img_size=image_size,
         in_chans=channels,
         num_classes=num_classes,
-        pos_embed=cfg.pos_embed,
         drop_path_rate=cfg.drop_path,
-        **{key: value for key, value in given.items() if value is not None},
+        **_arguments(cfg, image_size),
     )
+    side = image_size // (cfg.patch_size or CNN_SQUARE)
+    encoder.grid = Grid(side, side) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
+    _add_positions(encoder, cfg)
+    if cfg.head_std and num_classes:
+        nn.init.trunc_normal_(encoder.get_classifier().weight, std=cfg.head_std)
+    return encoder
 
 
-def load_encoder(encoder: nn.Module, path: Path) -> None:
-    """Start from the weights another run exported; its classifier is dropped where the classes differ."""
-    weights = read_weights(path)
-    own = encoder.state_dict()
-    head = {name for name in own if name.startswith("head.")}
-    if any(name in weights and weights[name].shape != own[name].shape for name in head):
-        weights = {name: value for name, value in weights.items() if name not in head} | {n: own[n] for n in head}
-    fill_weights(encoder, weights, path)
+def _arguments(cfg: ModelConfig, image_size: int) -> dict[str, Any]:
+    """timm's arguments for this family."""
+    if cfg.family == "cnn":
+        return {}
+    keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size", "mlp_ratio", "act_layer")
+    given = {key: getattr(cfg, key) for key in keys if getattr(cfg, key) is not None}
+    if cfg.family == "swin":
+        # DropPos runs one Swin on images of two sizes.
+        return {**given, "img_size": image_size, "strict_img_size": False}
+    given |= {"img_size": image_size, "pos_embed": "none" if cfg.positions in ("none", "relative") else "learn"}
+    if cfg.pool:
+        given["global_pool"] = {"cls": "token", "avg": "avg"}[cfg.pool]
+    if cfg.positions == "relative":
+        from pipeline.models.relative import RelativeAttention
+
+        given["attn_layer"] = RelativeAttention
+    return given
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is not there; finish the run that writes it first") from None
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); delete its folder and run again") from None
+def _add_positions(encoder: nn.Module, cfg: ModelConfig) -> None:
+    """Those that timm does not make: sin-cos tables, relative biases, absolute positions of a Swin."""
+    if cfg.positions == "relative":
+        from pipeline.models.relative import add_relative_positions
 
-
-def fill_weights(module: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Load every tensor or none: names and shapes must be the module's own."""
-    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    wrong = [f"{name}: missing" for name in own if name not in found]
-    wrong += [f"{name}: not expected" for name in found if name not in own]
-    wrong += [f"{n}: found {found[n]}, expected {own[n]}" for n in own if n in found and found[n] != own[n]]
-    if wrong:
-        raise CheckpointError(f"{path} does not fit the model: " + "; ".join(wrong[:20]))
-    module.load_state_dict(weights)
+        add_relative_positions(encoder)
+    if cfg.positions in ("sincos", "sincos_learn"):
+        try:
+            table = sincos_positions(encoder.grid, encoder.embed_dim, num_prefix_tokens(encoder))
+        except ValueError as error:
+            raise ConfigError(f"model.pos_embed {cfg.pos_embed}: {error}") from None
+        encoder.pos_embed = nn.Parameter(table, requires_grad=cfg.positions == "sincos_learn")
+    if cfg.positions == "learn" and cfg.family == "swin":
+        encoder.pos_embed = nn.Parameter(torch.empty(1, encoder.grid.size, encoder.embed_dim))
+        nn.init.trunc_normal_(encoder.pos_embed, std=0.02)

@@ -1,4 +1,5 @@
-"""All position-embedding code: the grid, and running a ViT with given instead of learned positions.
+"""All position-embedding code: the grid, cutting images into its patches, fixed sin-cos tables, and running an encoder
+with given instead of its own positions.
 
 Shapes: B images, N patches, P prefix tokens (CLS), D width.
 """
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Grid(NamedTuple):
@@ -26,12 +28,61 @@ class Grid(NamedTuple):
 
 
 def grid_of(encoder: nn.Module) -> Grid:
-    return Grid(*encoder.patch_embed.grid_size)
+    """The grid `build_encoder` gave this encoder: its patches, or the squares a jigsaw of a CNN's input moves."""
+    return encoder.grid
+
+
+def to_patches(images: Tensor, grid: Grid) -> Tensor:
+    """(B, C, H, W) -> (B, N, C, pixels of a patch)."""
+    b, c, h, w = images.shape
+    patches = images.reshape(b, c, grid.rows, h // grid.rows, grid.cols, w // grid.cols)
+    return patches.permute(0, 2, 4, 1, 3, 5).reshape(b, grid.size, c, -1)
+
+
+def to_images(patches: Tensor, size: tuple[int, int], grid: Grid) -> Tensor:
+    """(B, N, C, pixels of a patch) -> (B, C, H, W), the reverse of `to_patches`."""
+    b, _, c, _ = patches.shape
+    h, w = size
+    patches = patches.reshape(b, grid.rows, grid.cols, c, h // grid.rows, w // grid.cols)
+    return patches.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h, w)
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """rows (B, N, ...), index (B, M) -> (B, M, ...): for each image the rows it names."""
+    return rows.gather(1, index.reshape(*index.shape, *[1] * (rows.ndim - 2)).expand(-1, -1, *rows.shape[2:]))
+
+
+def random_order(count: int, size: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """(count, size): a uniformly random order for each image. Drawn on the CPU, sorted on the device."""
+    return send(torch.rand(count, size, generator=generator), device).argsort(dim=1)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device without waiting: from memory that is not pinned, a copy of some size would wait for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
+    """(1, P+N, D) fixed embeddings of MAE and DropPos: one half of the channels for the column, one for the row.
+
+    Each half is [sin | cos] over frequencies 10000^(-2k/D'); prefix tokens get zeros.
+    """
+    if width % 4:
+        raise ValueError(f"sin-cos positions need a width that 4 divides, found {width}")
+    frequencies = 10000 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    row_angles, col_angles = (grid.coordinates()[:, axis, None] * frequencies for axis in (0, 1))
+    table = torch.cat([col_angles.sin(), col_angles.cos(), row_angles.sin(), row_angles.cos()], dim=1)
+    return F.pad(table, (0, 0, num_prefix, 0)).float().unsqueeze(0)
 
 
 def patch_positions(encoder: nn.Module) -> Tensor:
     """(N, D) position embeddings of the patches, without the prefix tokens."""
-    return encoder.pos_embed[0, encoder.num_prefix_tokens :]
+    return encoder.pos_embed[0, num_prefix_tokens(encoder) :]
+
+
+def num_prefix_tokens(encoder: nn.Module) -> int:
+    """Tokens before the patches: 1 (CLS) for a ViT, 0 for a Swin."""
+    return getattr(encoder, "num_prefix_tokens", 0)
 
 
 def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor:
@@ -40,14 +91,50 @@ def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor
     pos_embed (1, P+N, D), unknown (1, D), shuffled (B, N) bool -> (B, P+N, D). The CLS token keeps its own.
     """
     num_prefix = pos_embed.shape[1] - shuffled.shape[1]
-    shuffled = nn.functional.pad(shuffled, (num_prefix, 0), value=False)
+    shuffled = F.pad(shuffled, (num_prefix, 0), value=False)
     return torch.where(shuffled.unsqueeze(-1), unknown, pos_embed)
 
 
-def encode(encoder: nn.Module, images: Tensor, positions: Tensor) -> Tensor:
-    """timm's `forward_features` with these position embeddings (B or 1, P+N, D) -> tokens (B, P+N, D)."""
-    tokens = encoder.patch_embed(images)
-    prefix = encoder.cls_token.expand(len(tokens), -1, -1)
-    tokens = encoder.pos_drop(torch.cat([prefix, tokens], dim=1) + positions)
-    tokens = encoder.norm_pre(encoder.patch_drop(tokens))
+def embed_patches(encoder: nn.Module, patches: Tensor) -> Tensor:
+    """timm's patch embedding of patches that are cut out already: (B, n, C, pixels) -> tokens (B, n, D).
+
+    A method that drops or reorders patches does so on pixels, which need no gradient, and embeds what is left.
+    """
+    proj = encoder.patch_embed.proj
+    return encoder.patch_embed.norm(F.linear(patches.flatten(2), proj.weight.flatten(1), proj.bias))
+
+
+def with_cls(encoder: nn.Module, tokens: Tensor, position: Tensor | None = None) -> Tensor:
+    """The CLS token, plus its position (1, 1, D) where there is one, before the others."""
+    cls = encoder.cls_token if position is None else encoder.cls_token + position
+    return torch.cat([cls.expand(len(tokens), -1, -1).to(tokens.dtype), tokens], dim=1)
+
+
+def add_positions(tokens: Tensor, positions: Tensor) -> Tensor:
+    """tokens + positions in the tokens' precision, so that under bf16 autocast the residual stream is bf16.
+
+    Expanded first: the gradient of shared positions is then summed over images in their own precision.
+    """
+    return tokens + positions.expand_as(tokens).to(tokens.dtype)
+
+
+def encode(encoder: nn.Module, images: Tensor, positions: Tensor | None = None) -> Tensor:
+    """timm's `forward_features` with these position embeddings (B or 1, P+N, D), or else with the encoder's own.
+
+    -> tokens (B, P+N, D) of a ViT; a feature map of a Swin, whose absolute positions timm does not know, or of a CNN.
+    """
+    if not hasattr(encoder, "patch_embed"):
+        return encoder.forward_features(images)
+    if positions is None:
+        positions = getattr(encoder, "pos_embed", None)
+    if hasattr(encoder, "layers"):  # Swin
+        tokens = encoder.patch_embed(images)  # (B, H, W, D)
+        if positions is not None:
+            tokens = add_positions(tokens, positions.unflatten(1, tokens.shape[1:3]))
+        return encoder.norm(encoder.layers(tokens))
+    # As one product of matrices, which takes a third of the time of timm's convolution on a GPU.
+    tokens = with_cls(encoder, embed_patches(encoder, to_patches(images, grid_of(encoder))))
+    if positions is not None:
+        tokens = add_positions(tokens, positions)
+    tokens = encoder.norm_pre(encoder.patch_drop(encoder.pos_drop(tokens)))
     return encoder.norm(encoder.blocks(tokens))

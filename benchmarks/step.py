@@ -1,0 +1,266 @@
+"""How fast is a training step? Every method on its backbones, beside the plain supervised step, in one run.
+
+    python benchmarks/step.py                    # all cases, on the GPU that is there
+    python benchmarks/step.py --only vit_b       # cases whose name contains this
+    python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
+
+Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
+runs in bf16 and is compiled as one graph; a graph break, a recompilation or a wait for the device is an error. Rates
+compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step come with
+them.
+Writes results/benchmarks/step.json and prints a table.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.config import CONFIGS, Layers, parse, read_yaml
+from pipeline.engine.optim import OptimConfig, build_optimizer, clip_gradients, step_if_finite
+from pipeline.methods.base import METHODS, Batch, Method
+from pipeline.models.encoder import ModelConfig, build_encoder
+
+OUT = CONFIGS.parent / "results" / "benchmarks" / "step.json"
+CLASSES, WARM_UP, ROUNDS, FLOP_BATCH = 1000, 4, 3, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method's fragment on a model's fragment, and what differs from both."""
+
+    model: str
+    method: str
+    note: str = ""
+    method_keys: dict[str, Any] = field(default_factory=dict)
+    model_keys: dict[str, Any] = field(default_factory=dict)
+    image_size: int = 224
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}/{self.method}" + (f" {self.note}" if self.note else "")
+
+
+NO_POSITIONS, SINCOS, LEARNED = {"pos_embed": "none"}, {"pos_embed": "sincos"}, {"pos_embed": "learn"}
+SHUFFLE_ALONE = {"unknown": False, "dal": "none"}
+CASES = [
+    Case("vit_b", "supervised"),
+    Case("vit_b", "mjp"),
+    *[Case("vit_b", "mp3", f"eta {eta}", {"mask_ratio": eta}, NO_POSITIONS) for eta in (0.0, 0.3, 0.5, 0.75, 0.9)],
+    Case("vit_b", "droppos", model_keys=SINCOS),
+    Case("vit_b", "droppos", "tau off", {"tau": None}, SINCOS),
+    *[Case("vit_b", "mae", f"ratio {ratio}", {"mask_ratio": ratio}, SINCOS) for ratio in (0.5, 0.75, 0.9)],
+    Case("deit_s", "supervised"),
+    Case("deit_s", "mjp"),
+    Case("swin_t", "supervised", model_keys=LEARNED),
+    Case("swin_t", "mjp", model_keys=LEARNED),
+    Case("swin_t_256", "supervised", image_size=256),
+    Case("swin_t_256", "droppos_swin", image_size=256),
+    Case("resnet50", "supervised"),
+    Case("resnet50", "mjp", method_keys=SHUFFLE_ALONE),
+]
+
+
+def main() -> None:
+    options = parse_options()
+    device = torch.device(options.device)
+    cases = [case for case in CASES if options.only in case.name]
+    if not cases:
+        raise SystemExit(f"no case contains {options.only!r}; there are: {', '.join(case.name for case in CASES)}")
+    peak = matmul_peak(device)
+    results = []
+    for case in cases:
+        results.append(measure(case, device, options.batch, options.steps, peak))
+        print(describe(results[-1]), flush=True)
+    report = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        "batch": options.batch,
+        "precision": "bf16" if device.type == "cuda" else "fp32",
+        "matmul_tflops": peak,
+        "steps": with_ratios(results),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(table(report))
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=15, help="in each of three rounds, of which the median counts")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args()
+
+
+def build(case: Case, device: torch.device) -> Method:
+    torch.manual_seed(0)
+    model = parse(ModelConfig, fragment("model", case.model, case.model_keys))
+    method = METHODS.get(case.method)
+    cfg = parse(method.Config, fragment("method", case.method, case.method_keys))
+    cfg.check(model, case.image_size)
+    classes = 0 if cfg.task == "pretrain" else CLASSES
+    return method(cfg, build_encoder(model, cfg.encoder_size(case.image_size), 3, classes)).to(device).train()
+
+
+def fragment(kind: str, name: str, changes: dict[str, Any]) -> Layers:
+    path = CONFIGS / kind / f"{name}.yaml"
+    return Layers((str(path), read_yaml(path)[kind]), ("the benchmark", changes))
+
+
+def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak: float) -> dict[str, Any]:
+    """Images a second, peak memory, and operations against the measured peak."""
+    method = build(case, device)
+    optim = OptimConfig(epochs=1, global_batch=batch_size, micro_batch=batch_size, base_lr=1e-4)
+    optimizer = build_optimizer(method, optim)
+    flops = operations(method, random_batch(case, FLOP_BATCH, device)) / FLOP_BATCH
+    torch._dynamo.reset()
+    model = torch.compile(method, fullgraph=True) if device.type == "cuda" else method
+    batch = random_batch(case, batch_size, device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        draw = method.draw(batch, 0.5)
+        with precision(device):
+            out = model(batch.images, batch.targets, draw)
+        out.loss.backward()
+        step_if_finite(optimizer, out.loss, clip_gradients(method, optim))
+
+    started = time.monotonic()
+    for _ in range(WARM_UP):
+        step()
+    synchronise(device)
+    warm_up = time.monotonic() - started
+    with watched(device):
+        rates = [batch_size * steps / seconds_of(step, steps, device) for _ in range(ROUNDS)]
+    rate = statistics.median(rates)
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    return {
+        "name": case.name,
+        "model": case.model,
+        "method": case.method,
+        "images_per_s": rate,
+        "images_per_s_range": [min(rates), max(rates)],
+        "peak_memory_gib": memory,
+        "gflop_per_image": flops / 1e9,
+        "share_of_peak": flops * rate / 1e12 / peak,
+        "warm_up_s": warm_up,
+    }
+
+
+def random_batch(case: Case, size: int, device: torch.device) -> Batch:
+    images = torch.randn(size, 3, case.image_size, case.image_size, device=device)
+    targets = torch.eye(CLASSES, device=device)[torch.arange(size, device=device) % CLASSES]
+    return Batch(images, targets, torch.Generator().manual_seed(0))
+
+
+def operations(method: Method, batch: Batch) -> float:
+    """Floating-point operations of the matrix products of a forward and a backward pass."""
+    draw = method.draw(batch, 0.5)
+    with FlopCounterMode(display=False) as counter, precision(batch.images.device):
+        method(batch.images, batch.targets, draw).loss.backward()
+    method.zero_grad(set_to_none=True)
+    return float(counter.get_total_flops())
+
+
+@contextmanager
+def watched(device: torch.device) -> Iterator[None]:
+    """No step may wait for the device or compile anew; memory is counted from here on."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.reset_peak_memory_stats(device)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        yield
+
+
+def seconds_of(step: Any, steps: int, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("default")
+    synchronise(device)
+    return time.perf_counter() - started
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def precision(device: torch.device) -> Any:
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+def matmul_peak(device: torch.device) -> float:
+    """TFLOP/s of one large product of matrices, in the precision of the steps."""
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(8):
+        synchronise(device)
+        started = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        synchronise(device)
+        times.append(time.perf_counter() - started)
+    return 10 * 2 * size**3 / min(times) / 1e12
+
+
+def with_ratios(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each step against the supervised one on the same model, where that was measured too."""
+    plain = {result["model"]: result["images_per_s"] for result in results if result["method"] == "supervised"}
+    return [
+        {**r, "over_supervised": r["images_per_s"] / plain[r["model"]] if r["model"] in plain else None}
+        for r in results
+    ]
+
+
+def describe(result: dict[str, Any]) -> str:
+    memory = "n/a" if result["peak_memory_gib"] is None else f"{result['peak_memory_gib']:.1f}"
+    return (
+        f"{result['name']:28} {rate(result):>8} images/s  {memory} GiB  "
+        f"{100 * result['share_of_peak']:.0f} % of matmul peak  (first steps {result['warm_up_s']:.0f} s)"
+    )
+
+
+def rate(result: dict[str, Any]) -> str:
+    found = result["images_per_s"]
+    return f"{found:,.0f}" if found >= 100 else f"{found:.3g}"
+
+
+def table(report: dict[str, Any]) -> str:
+    """Markdown."""
+    lines = [
+        "| step | images/s | over supervised | peak memory (GiB) | share of matmul peak |",
+        "|---|---|---|---|---|",
+    ]
+    for r in report["steps"]:
+        over = f"{r['over_supervised']:.2f}" if r["over_supervised"] else "n/a"
+        memory = f"{r['peak_memory_gib']:.1f}" if r["peak_memory_gib"] else "n/a"
+        share = f"{100 * r['share_of_peak']:.0f} %"
+        lines.append(f"| {r['name']} | {rate(r)} | {over} | {memory} | {share} |")
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    where = f"{report['date']}, {report['device']}, {versions}, batch {report['batch']}, {report['precision']}"
+    return "\n".join([where + f", matmul peak {report['matmul_tflops']:.3g} TFLOP/s", "", *lines])
+
+
+if __name__ == "__main__":
+    main()

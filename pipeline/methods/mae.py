@@ -1,0 +1,102 @@
+"""Masked autoencoder (MAE, CVPR 2022), the baseline of MP3 and DropPos: rebuild the pixels of removed patches.
+
+Patches are put in random order once, while they are pixels: the first are visible, the rest are to be rebuilt. The
+decoder stays in that order, with positions in the same order; a transformer does not care.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
+from pipeline.models.decoder import Decoder, start_as_mae
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.position import (
+    Grid,
+    add_positions,
+    embed_patches,
+    grid_of,
+    patch_positions,
+    random_order,
+    sincos_positions,
+    take,
+    to_patches,
+    with_cls,
+)
+
+
+@METHODS.register("mae")
+class MAE(Method):
+    class Config(PretrainConfig):
+        name: Literal["mae"] = "mae"
+        norm_pix: bool = Field(True, description="targets are normalised patch by patch")
+        decoder_width: int = Field(512, ge=4)
+        decoder_depth: int = Field(8, ge=1)
+        decoder_heads: int = Field(16, ge=1)
+
+        def check(self, model: ModelConfig, image_size: int) -> None:
+            super().check(model, image_size)
+            if model.positions in ("none", "relative"):
+                raise ValueError(f"method mae needs absolute positions, found model.pos_embed: {model.positions}")
+            if self.mask_ratio == 0:
+                raise ValueError("method.mask_ratio 0 leaves mae nothing to rebuild; it must be above 0")
+            if self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
+                raise ValueError(
+                    f"method.decoder_width {self.decoder_width} must be a multiple of 4, for its sin-cos positions, "
+                    f"and of method.decoder_heads {self.decoder_heads}"
+                )
+
+    cfg: Config
+
+    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+        super().__init__(cfg, encoder)
+        self.grid: Grid = grid_of(encoder)
+        self.num_visible = int(self.grid.size * (1 - cfg.mask_ratio))
+        pixels = encoder.patch_embed.proj.weight[0].numel()
+        self.decoder = Decoder(encoder, cfg.decoder_width, cfg.decoder_depth, cfg.decoder_heads, pixels)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, cfg.decoder_width).normal_(std=0.02))
+        positions = sincos_positions(self.grid, cfg.decoder_width, num_prefix=1)
+        self.register_buffer("decoder_positions", positions, persistent=False)
+        start_as_mae(encoder)
+        start_as_mae(self.decoder)
+
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """order (B, N): for each image its patches, the visible ones first."""
+        return {"order": random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)}
+
+    def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
+        return Output(self.pixel_errors(images, draw["order"]).mean(), {})
+
+    def pixel_errors(self, images: Tensor, order: Tensor) -> Tensor:
+        """(B, N - visible): mean squared error of each removed patch."""
+        patches = take(to_patches(images, self.grid), order)
+        wanted = self.pixel_targets(patches[:, self.num_visible :])
+        return (self.rebuild(patches[:, : self.num_visible], order).float() - wanted).square().mean(dim=-1)
+
+    def rebuild(self, visible: Tensor, order: Tensor) -> Tensor:
+        """Visible patches (B, V, C, pixels) -> the others' pixels (B, N - V, C * pixels), both in `order`."""
+        encoder, count = self.encoder, self.num_visible
+        tokens = add_positions(embed_patches(encoder, visible), patch_positions(encoder)[order[:, :count]])
+        tokens = encoder.norm_pre(with_cls(encoder, tokens, encoder.pos_embed[:, :1]))
+        tokens = self.decoder.embed(encoder.norm(encoder.blocks(tokens)))
+        masks = self.mask_token.expand(len(tokens), self.grid.size - count, -1).to(tokens.dtype)
+        cls_position, positions = self.decoder_positions[:, :1], self.decoder_positions[0, 1:][order]
+        positions = torch.cat([cls_position.expand(len(tokens), -1, -1), positions], dim=1)
+        return self.decoder(add_positions(torch.cat([tokens, masks], dim=1), positions), first=1 + count)
+
+    def pixel_targets(self, patches: Tensor) -> Tensor:
+        """(B, n, C, pixels) -> (B, n, C * pixels), each patch normalised (unbiased variance) if the config says so."""
+        wanted = patches.flatten(2)
+        if not self.cfg.norm_pix:
+            return wanted
+        return (wanted - wanted.mean(dim=-1, keepdim=True)) / (wanted.var(dim=-1, keepdim=True) + 1e-6).sqrt()
+
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.pixel_errors(batch.images, self.draw(batch, 1.0)["order"]).mean(dim=1).sum()}
+
+    def no_weight_decay(self) -> set[str]:
+        """As released: vectors and biases alone are spared, CLS and mask token are decayed; a learned table is not."""
+        return {"encoder.pos_embed"}

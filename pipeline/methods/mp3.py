@@ -1,0 +1,101 @@
+"""MP3, masked patch position prediction (ICML 2022), on a ViT without position embeddings.
+
+A random share 1 - eta of the patches is context. In every block all tokens ask, but only the context and CLS answer:
+keys and values come from that block's current context tokens (Sec. 3.2, Alg. 1). A linear head predicts the position
+of every patch.
+
+Without positions a transformer does not care about the order of its tokens, so the context is put first, once, while
+patches are still pixels; every block then takes its keys and values from a slice, and the work for them shrinks with
+eta.
+
+`fidelity`: the text's context is int(N (1 - eta)) patches (paper, corrected). Algorithm 1 (released: no other code
+is) takes int(N eta) of them, and indexes the random order by itself, which favours low indices slightly.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.position import Grid, embed_patches, grid_of, random_order, take, to_patches, with_cls
+
+
+@METHODS.register("mp3")
+class MP3(Method):
+    class Config(PretrainConfig):
+        name: Literal["mp3"] = "mp3"
+
+        def check(self, model: ModelConfig, image_size: int) -> None:
+            super().check(model, image_size)
+            if model.positions != "none":
+                raise ValueError(
+                    f"method mp3 predicts positions, so the model must not have them: set model.pos_embed to none, "
+                    f"found {model.positions}"
+                )
+
+        def num_context(self, num_patches: int) -> int:
+            share = self.mask_ratio if self.fidelity == "released" else 1 - self.mask_ratio
+            return int(num_patches * share)
+
+    cfg: Config
+
+    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+        super().__init__(cfg, encoder)
+        self.grid: Grid = grid_of(encoder)
+        self.num_context = cfg.num_context(self.grid.size)
+        self.head = nn.Linear(encoder.embed_dim, self.grid.size)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """order (B, N): for each image its patches, the context first."""
+        order = random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)
+        return {"order": order.gather(1, order) if self.cfg.fidelity == "released" else order}
+
+    def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
+        logits = self.position_logits(images, draw["order"], self.num_context).flatten(0, 1)
+        positions = draw["order"].flatten()
+        scalars = {"position_top1": 100 * (logits.detach().argmax(dim=1) == positions).float().mean()}
+        return Output(F.cross_entropy(logits, positions), scalars)
+
+    def position_logits(self, images: Tensor, order: Tensor, num_context: int) -> Tensor:
+        """(B, N, N): for each slot of `order` the logits of its position, seen by the first `num_context` slots."""
+        patches = take(to_patches(images, self.grid), order)
+        tokens = self.encoder.norm_pre(with_cls(self.encoder, embed_patches(self.encoder, patches)))
+        for block in self.encoder.blocks:
+            tokens = masked_block(block, tokens, 1 + num_context)
+        return self.head(self.encoder.norm(tokens)[:, 1:])
+
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        return self.measure_at(batch, self.num_context)
+
+    def measure_at(self, batch: Batch, num_context: int) -> dict[str, Tensor]:
+        """Position top-1 in per cent and cross-entropy over all patches, with any number of context patches."""
+        order = random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)
+        logits = self.position_logits(batch.images, order, num_context).float()
+        right = (logits.argmax(dim=2) == order).float().mean(dim=1)
+        loss = F.cross_entropy(logits.flatten(0, 1), order.flatten(), reduction="sum") / self.grid.size
+        return {"position_top1": 100 * right.sum(), "loss": loss}
+
+
+def masked_block(block: nn.Module, tokens: Tensor, num_keys: int) -> Tensor:
+    """A timm block in which only the first `num_keys` tokens are attended to."""
+    attended = masked_attention(block.attn, block.norm1(tokens), num_keys)
+    tokens = tokens + block.drop_path1(block.ls1(attended))
+    return tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+
+
+def masked_attention(attn: nn.Module, tokens: Tensor, num_keys: int) -> Tensor:
+    """MP3 Alg. 1: queries from all tokens, keys and values from the first `num_keys`."""
+    width = attn.qkv.weight.shape[0] // 3
+    query_weight, key_value_weight = attn.qkv.weight.split([width, 2 * width])
+    query_bias, key_value_bias = attn.qkv.bias.split([width, 2 * width])
+    query = F.linear(tokens, query_weight, query_bias).unflatten(2, (attn.num_heads, -1)).transpose(1, 2)
+    key_value = F.linear(tokens[:, :num_keys], key_value_weight, key_value_bias)
+    key, value = key_value.unflatten(2, (2, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+    dropout = attn.attn_drop.p if attn.training else 0.0
+    found = F.scaled_dot_product_attention(attn.q_norm(query), attn.k_norm(key), value, dropout_p=dropout)
+    return attn.proj_drop(attn.proj(attn.norm(found.transpose(1, 2).flatten(2))))

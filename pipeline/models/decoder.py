@@ -1,0 +1,37 @@
+"""The narrow transformer that MAE and DropPos put behind the encoder, and the start of weights both use."""
+
+from torch import Tensor, nn
+
+
+class Decoder(nn.Module):
+    """`embed` changes the width; the rest is blocks, a norm and a linear head."""
+
+    def __init__(self, encoder: nn.Module, width: int, depth: int, num_heads: int, out_dim: int) -> None:
+        from timm.models.vision_transformer import Block
+
+        super().__init__()
+        activation = next(type(m.act) for m in encoder.modules() if hasattr(m, "act") and hasattr(m, "fc1"))
+        norm = {"norm_layer": lambda size, **where: nn.LayerNorm(size, eps=1e-6, **where)}
+        self.embed = nn.Linear(encoder.num_features, width)
+        self.blocks = nn.Sequential(
+            *[Block(width, num_heads, qkv_bias=True, act_layer=activation, **norm) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, out_dim)
+
+    def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """Embedded tokens (B, n, width) -> (B, n - first, out): what comes before `first` is attended to only."""
+        return self.head(self.norm(self.blocks(tokens)[:, first:]))
+
+
+def start_as_mae(module: nn.Module) -> None:
+    """MAE's start: Xavier for every linear layer and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Conv2d):
+            nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1))
+    if getattr(module, "cls_token", None) is not None:
+        nn.init.normal_(module.cls_token, std=0.02)
