@@ -189,7 +189,10 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
 
     graph = load_graph(options.scale)
     path = graph.results / "report" / f"{options.rows}.html"
-    print(write_report(*collect(graph, options.rows), path, f"Patchwork, scale {graph.scale}", graph.scale))
+    chosen, title = graph.selected(options.rows), f"Patchwork, scale {graph.scale}"
+    if len(chosen) < len(graph.tables):
+        title += f" ({len(chosen)} of {len(graph.tables)} tables; `snakemake all` has the others)"
+    print(write_report(*collect(graph, options.rows), path, title, graph.scale))
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -36,6 +36,8 @@ class Evaluation:
 
     Config: ClassVar[type[EvalConfig]] = EvalConfig
     metrics: ClassVar[tuple[str, ...]] = ()
+    # Names of the methods it is for; empty: every method that classifies.
+    methods: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
         self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world

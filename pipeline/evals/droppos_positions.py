@@ -21,6 +21,7 @@ class DropPosPositions(Evaluation):
     class Config(EvalConfig):
         name: Literal["droppos_positions"] = "droppos_positions"
 
+    methods = ("droppos",)
     metrics = ("mean", *CELLS)
 
     def compute(self, method: DropPos) -> dict[str, float]:

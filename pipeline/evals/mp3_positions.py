@@ -19,6 +19,7 @@ class MP3Positions(Evaluation):
     class Config(EvalConfig):
         name: Literal["mp3_positions"] = "mp3_positions"
 
+    methods = ("mp3",)
     metrics = tuple(f"at_{eta}" for eta in ETAS)
 
     def compute(self, method: MP3) -> dict[str, float]:

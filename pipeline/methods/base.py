@@ -67,6 +67,26 @@ class PretrainConfig(MethodConfig):
             raise ValueError(f"method {self.name} trains the CLS token and the last norm; set model.pool to cls")
 
 
+class DecoderConfig(PretrainConfig):
+    """What MAE and DropPos share: absolute positions, and a decoder."""
+
+    decoder_width: int = Field(512, ge=4, multiple_of=4)
+    decoder_depth: int = Field(8, ge=1)
+    decoder_heads: int = Field(16, ge=1)
+
+    def check(self, model: ModelConfig, image_size: int) -> None:
+        super().check(model, image_size)
+        if model.positions in ("none", "relative"):
+            raise ValueError(f"method {self.name} needs absolute positions, found model.pos_embed: {model.positions}")
+        self.check_decoder()
+
+    def check_decoder(self) -> None:
+        if self.decoder_width % self.decoder_heads:
+            raise ValueError(
+                f"method.decoder_heads {self.decoder_heads} does not divide method.decoder_width {self.decoder_width}"
+            )
+
+
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch on its device, and a seeded CPU generator.

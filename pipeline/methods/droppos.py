@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
-from pipeline.methods.base import METHODS, Batch, Fidelity, Method, Output, PretrainConfig
+from pipeline.methods.base import METHODS, Batch, DecoderConfig, Fidelity, Method, Output
 from pipeline.models.decoder import Decoder, start_as_mae
-from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import (
     Grid,
     add_positions,
@@ -47,20 +46,13 @@ from pipeline.models.position import (
 
 @METHODS.register("droppos")
 class DropPos(Method):
-    class Config(PretrainConfig):
+    class Config(DecoderConfig):
         name: Literal["droppos"] = "droppos"
         position_ratio: float = Field(0.75, gt=0, le=1, description="gamma_pos")
         sigma: float = Field(1.0, ge=0, description="sigma_0 of position smoothing; 0: one-hot targets")
         sigma_end: float = Field(0.0, ge=0, description="sigma_T, reached linearly")
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
-        decoder_width: int = Field(512, ge=4)
         decoder_depth: int = Field(2, ge=1)
-        decoder_heads: int = Field(16, ge=1)
-
-        def check(self, model: ModelConfig, image_size: int) -> None:
-            super().check(model, image_size)
-            if model.positions in ("none", "relative"):
-                raise ValueError(f"method droppos drops absolute positions, found model.pos_embed: {model.positions}")
 
     cfg: Config
 
@@ -78,6 +70,11 @@ class DropPos(Method):
     def _count_patches(self) -> None:
         self.num_visible = int(self.grid.size * (1 - self.cfg.mask_ratio))
         self.num_anchors = int(self.num_visible * (1 - self.cfg.position_ratio))
+        if self.num_anchors == self.num_visible:
+            raise ConfigError(
+                f"method.mask_ratio {self.cfg.mask_ratio} and position_ratio {self.cfg.position_ratio} drop no "
+                f"position among {self.grid.size} patches; lower mask_ratio"
+            )
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """order (B, N): anchors, patches with dropped positions, removed patches; sigma ()."""

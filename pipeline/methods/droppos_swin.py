@@ -41,6 +41,7 @@ class DropPosSwin(DropPos):
                 )
             if image_size % self.cells:
                 raise ValueError(f"method.cells {self.cells} does not divide data.image_size {image_size}")
+            self.check_decoder()
 
         @property
         def side(self) -> int:
@@ -79,12 +80,14 @@ class DropPosSwin(DropPos):
         """Patches a side of a cell, and cells a side of one token of the last stage."""
         patch = self.encoder.patch_embed.patch_size[0]
         stride = patch * 2 ** (len(self.encoder.layers) - 1)
-        if self.cell_pixels % patch or stride % self.cell_pixels or self.cfg.side % (stride // self.cell_pixels):
+        spread = stride // self.cell_pixels
+        fits = self.cell_pixels % patch == 0 and stride % self.cell_pixels == 0
+        if not fits or self.cfg.side % spread or self.cfg.cells % spread:
             raise ConfigError(
                 f"method droppos_swin: {self.cfg.side}x{self.cfg.side} visible cells of {self.cell_pixels} px do not "
                 f"fit patches of {patch} px and a last stage of {stride} px; change method.cells or mask_ratio"
             )
-        return self.cell_pixels // patch, stride // self.cell_pixels
+        return self.cell_pixels // patch, spread
 
     def position_logits(self, images: Tensor, order: Tensor, visible: int, anchors: int) -> Tensor:
         cells = take(to_patches(images, self.grid), order[:, :visible])

@@ -11,9 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
+from pipeline.methods.base import METHODS, Batch, DecoderConfig, Method, Output
 from pipeline.models.decoder import Decoder, start_as_mae
-from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import (
     Grid,
     add_positions,
@@ -30,24 +29,10 @@ from pipeline.models.position import (
 
 @METHODS.register("mae")
 class MAE(Method):
-    class Config(PretrainConfig):
+    class Config(DecoderConfig):
         name: Literal["mae"] = "mae"
         norm_pix: bool = Field(True, description="targets are normalised patch by patch")
-        decoder_width: int = Field(512, ge=4)
-        decoder_depth: int = Field(8, ge=1)
-        decoder_heads: int = Field(16, ge=1)
-
-        def check(self, model: ModelConfig, image_size: int) -> None:
-            super().check(model, image_size)
-            if model.positions in ("none", "relative"):
-                raise ValueError(f"method mae needs absolute positions, found model.pos_embed: {model.positions}")
-            if self.mask_ratio == 0:
-                raise ValueError("method.mask_ratio 0 leaves mae nothing to rebuild; it must be above 0")
-            if self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
-                raise ValueError(
-                    f"method.decoder_width {self.decoder_width} must be a multiple of 4, for its sin-cos positions, "
-                    f"and of method.decoder_heads {self.decoder_heads}"
-                )
+        mask_ratio: float = Field(0.75, gt=0, lt=1)
 
     cfg: Config
 

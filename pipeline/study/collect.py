@@ -11,9 +11,9 @@ Content = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables = [read_record(table_path(graph, key, selection)) for key in graph.tables]
+    tables = [read_record(table_path(graph, key, selection)) for key in graph.selected(selection)]
     claims = [read_record(claims_path(graph, study, selection)) for study in graph.studies()]
-    rows = [row for key in graph.tables for row in graph.rows(key, selection).values()]
+    rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
     shown = graph.with_inits(run for row in rows for run in row["runs"].values())
     runs = [_run(graph, name) for name in graph.runs if name in shown and RunFolder(graph.results, name).done.exists()]
     return tables, claims, runs

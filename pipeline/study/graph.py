@@ -58,6 +58,11 @@ class Graph:
         rows = self.find("tables", table_id)["rows"]
         return {key: row for key, row in rows.items() if selection == "all" or row["headline"]}
 
+    def selected(self, selection: str, study: str = "") -> list[str]:
+        """Tables (of one study) of which a selection runs at least one row."""
+        ids = [key for key, table in self.tables.items() if study in ("", table["study"])]
+        return [key for key in ids if self.rows(key, selection)]
+
     def files(self, table_id: str, selection: str) -> list[str]:
         """The metrics files behind a table, below the results of the scale."""
         columns = [column for column in self.tables[table_id]["columns"].values() if column["eval"]]

@@ -125,11 +125,22 @@ def _add_eval(draft: Draft, column: Plain, rows: dict[str, Plain], where: str) -
         raise ConfigError(f"{Layers(*layers).origin(('name',))}: name: {error}") from None
     if "partner" in evaluation.Config.model_fields and not column["partner"]:
         raise ConfigError(f"{where}.partner: not given, and {name} is of two runs; name the role of the second")
-    for row in rows.values():
+    for row_id, row in rows.items():
         if found := source(row, column):
             run, key = found
+            _check_method(evaluation, graph.runs[run]["config"]["method"]["name"], f"{where}.eval: row {row_id}")
             partner = {"partner": row["runs"][column["partner"]]} if column["partner"] else {}
             graph.evals[key] = parse(evaluation.Config, Layers(*layers, (where, partner))).model_dump(mode="json")
             groups, group = graph.runs[run]["groups"], graph.evals[key]["group"]
             groups[group] = sorted({*groups.get(group, []), key})
     return evaluation.metrics
+
+
+def _check_method(evaluation: type, name: str, where: str) -> None:
+    """A pretrained run classifies nothing; positions are predicted by the methods that learn to."""
+    from pipeline.methods.base import METHODS
+
+    task = METHODS.get(name).Config.task
+    if name not in evaluation.methods and (evaluation.methods or task != "classify"):
+        wanted = " or ".join(evaluation.methods) or "a method that classifies"
+        raise ConfigError(f"{where}: found a run of method {name}, expected {wanted}; give the column another role")

@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter, defaultdict
+from collections.abc import Container
 from pathlib import Path
 
 from pipeline.config import shown
@@ -12,18 +13,21 @@ from pipeline.study.graph import Graph
 
 def summarise(graph: Graph, selection: str) -> str:
     tables, claims, _ = collect(graph, selection)
-    parts = [_table(table) for table in tables]
+    chosen = [graph.rows(table["id"], selection) for table in tables]
+    parts = [_table(table, rows) for table, rows in zip(tables, chosen, strict=True)]
     parts += [_claims(study) for study in claims]
     parts += [_times(graph.results / "benchmarks")]
     report = graph.results / "report" / f"{selection}.html"
-    return "\n\n".join([*parts, f"report: {shown(report)}"])
+    left_out = len(graph.tables) - len(tables)
+    more = [f"{left_out} more tables and the other rows: snakemake all"] if left_out else []
+    return "\n\n".join([*parts, *more, f"report: {shown(report)}"])
 
 
-def _table(table: dict) -> str:
-    """Ours and, in brackets, the paper's."""
-    header = [table["label"], *[column["label"] for column in table["columns"]]]
+def _table(table: dict, chosen: Container[str]) -> str:
+    """The chosen rows: ours and, in brackets, the paper's."""
+    header = [f"{table['study']}, {table['label']}", *[column["label"] for column in table["columns"]]]
     lines = [header]
-    for row in table["rows"]:
+    for row in [row for row in table["rows"] if row["id"] in chosen]:
         lines.append([row["label"], *[_cell(row["cells"][c["id"]], c["decimals"]) for c in table["columns"]]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     drawn = [_aligned(line, widths) for line in lines]

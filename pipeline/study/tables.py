@@ -140,6 +140,6 @@ def claims_path(graph: Graph, study: str, selection: str) -> Path:
 
 def judge_study(graph: Graph, study: str, selection: str) -> dict[str, Any]:
     """The claims of a study, judged on the tables as they were drawn."""
-    ids = [key for key, table in graph.tables.items() if table["study"] == study]
+    ids = graph.selected(selection, study)
     values = cell_values([read_record(table_path(graph, key, selection)) for key in ids])
     return {"study": study, "scale": graph.scale, "claims": judge(graph.claims.get(study, {}), values)}

@@ -412,5 +412,5 @@ def test_memory__batch_twice_as_large__doubles_no_tensor_more_than_once():
 
 @pytest.mark.parametrize("positions", ["none", "relative"])
 def test_config__model_without_absolute_positions__is_refused(positions):
-    with pytest.raises(ValueError, match=f"drops absolute positions, found model.pos_embed: {positions}"):
+    with pytest.raises(ValueError, match=f"needs absolute positions, found model.pos_embed: {positions}"):
         DropPos.Config().check(tiny_model(pos_embed=positions), 28)

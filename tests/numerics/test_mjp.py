@@ -12,7 +12,6 @@ from tiny_vit import tiny_batch, tiny_encoder
 
 from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.engine.optim import OptimConfig, parameter_groups
-from pipeline.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.mjp import MJP, dal_weight
 from pipeline.methods.supervised import Supervised
@@ -409,8 +408,3 @@ def test_draw__same_seed__is_the_same_and_another_seed_is_not():
 def test_config__pca_with_one_mask_per_image__is_refused_with_what_to_do():
     with pytest.raises(ValidationError, match=r"pca projects one set of positions.* per_image: false"):
         MJP.Config(dal="pca", per_image=True)
-
-
-def test_init__model_without_positions__is_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match="pos_embed: none; set it to learn"):
-        mjp(model={"pos_embed": "none"})

@@ -387,10 +387,10 @@ def summary(measured) -> list[str]:
 def test_summary__table__has_our_numbers_with_the_papers_in_brackets(summary):
     assert summary[:5] == [
         "Toys (scale toy; the paper's numbers in brackets)",
-        "Table 1  Parameters (M)    Top-1 (%)   Against A    Diff. Norm.",
-        "Row A       22.1 (22.0)  79.8 (79.8)   0.0 (n/a)  17.46 (16.21)",
-        "Row B       22.2 (22.0)  80.2 (80.5)   0.3 (0.7)    8.00 (8.96)",
-        "Row C        n/a (22.0)   n/a (77.5)  n/a (-2.3)      n/a (n/a)",
+        "toy, Table 1  Parameters (M)    Top-1 (%)  Against A    Diff. Norm.",
+        "Row A            22.1 (22.0)  79.8 (79.8)  0.0 (n/a)  17.46 (16.21)",
+        "Row B            22.2 (22.0)  80.2 (80.5)  0.3 (0.7)    8.00 (8.96)",
+        "",
     ]
 
 

@@ -71,7 +71,8 @@ def table_inputs(wildcards):
 
 def tracking_inputs(wildcards):
     known = graph(wildcards.scale)
-    files = [known.files(table, wildcards.rows) for table in known.tables]
+    chosen = known.selected(wildcards.rows)
+    files = [known.files(table, wildcards.rows) for table in chosen]
     return sorted({f"results/{{scale}}/{file}" for file in sum(files, [])})
 
 
@@ -80,12 +81,8 @@ def table_params(wildcards):
 
 
 def claims_inputs(wildcards):
-    tables = graph(wildcards.scale).tables
-    return [
-        f"results/{{scale}}/tables/{{rows}}/{t}.json"
-        for t in tables
-        if tables[t]["study"] == wildcards.study
-    ]
+    tables = graph(wildcards.scale).selected(wildcards.rows, wildcards.study)
+    return [f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in tables]
 
 
 def claims_params(wildcards):
@@ -94,10 +91,9 @@ def claims_params(wildcards):
 
 def report_inputs(wildcards):
     known = graph(wildcards.scale)
-    tables = [
-        f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in known.tables
-    ]
-    return tables + [
+    tables = known.selected(wildcards.rows)
+    files = [f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in tables]
+    return files + [
         f"results/{{scale}}/tables/{{rows}}/{study}.claims.json"
         for study in known.studies()
     ]
