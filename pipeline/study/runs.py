@@ -26,7 +26,8 @@ def add_run(draft: Draft, key: str) -> None:
     for source, content in layers:
         if "init" in content:
             raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
-    layers += [*_budget(layers, spec.budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
+    budget = min(spec.budget, draft.scale.max_budget or spec.budget)
+    layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
     entry = draft.graph.runs.setdefault(

@@ -111,6 +111,7 @@ class Scale(Strict):
     pretrain: dict[str, Any] = Field(default_factory=dict, description="like run, for pretraining alone; wins over it")
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")
 
 
 class Expected(Strict):

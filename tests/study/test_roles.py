@@ -315,6 +315,10 @@ MISTAKES = {
         lambda t: (t["columns"]["top1"].update(partner="pretrained"), t["rows"].pop("scratch")),
         "columns.top1: partner: unknown key; ",
     ),
+    "positions of a run that predicts none": (
+        lambda t: t["columns"]["top1"].update(eval="mp3_positions", metric="at_0"),
+        "columns.top1.eval: row toy.t1.g0.75: found a run of method supervised, expected mp3; give the column",
+    ),
     "one run where two are needed": (
         lambda t: t["columns"]["top1"].update(eval="ensemble", partner="pretrained"),
         "rows.scratch: no run for top1; name one",
@@ -329,3 +333,13 @@ def test_check__mistake_in_roles__names_file_and_key(toy, spoil, line):
     problems = toy.resolve(resolved=False)
 
     assert problems[0].startswith(f"configs/{STUDY}: tables.t1.{line}")
+
+
+def test_check__class_accuracy_of_a_pretraining_run__is_refused(toy):
+    toy.study["runs"]["encoder1"].update(method="mp3", set={"model": {"pos_embed": "none"}})
+    toy.table["columns"]["positions"].update(eval="classify", metric="top1")
+
+    problems = toy.resolve(resolved=False)
+
+    line = "columns.positions.eval: row toy.t1.g0.75: found a run of method mp3, expected a method that classifies; "
+    assert problems == [f"configs/{STUDY}: tables.t1.{line}give the column another role"]

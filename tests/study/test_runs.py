@@ -155,3 +155,11 @@ def test_check__mistake_in_a_run__is_one_line_that_names_file_and_key(toy, run, 
     (found,) = toy({"a": run}, {"pretrain": {"optim": {"wamup": 3}}}, scale=scale, resolved=False)
 
     assert found.startswith(line)
+
+
+def test_scale__max_budget__cuts_longer_runs_and_leaves_shorter_ones(toy):
+    runs = {"long": {"budget": 8.0}, "short": {"budget": 0.5}, "plain": {}}
+
+    found = toy(runs, scale={"max_budget": 2.0})
+
+    assert [optim_of(found[key], "epochs") for key in runs] == [[40], [10], [20]]
