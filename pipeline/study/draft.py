@@ -33,9 +33,13 @@ class Draft:
         return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
 
 
+def fragment_names(kind: str) -> list[str]:
+    return names(CONFIGS / kind)
+
+
 def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     """A file of configs/<kind> and its content; `where` is the key that names it."""
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
-        raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, names(path.parent))}")
+        raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
     return shown(path), read_yaml(path)

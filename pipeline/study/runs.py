@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Layers, nearest
 from pipeline.errors import ConfigError
-from pipeline.study.draft import Draft, fragment
+from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.spec import FILE, RunSpec
 
 if TYPE_CHECKING:
@@ -71,11 +71,14 @@ def _fragments(draft: Draft, key: str) -> list[Layer]:
 
 
 def _recipes(draft: Draft, key: str) -> list[Layer]:
-    recipes = draft.study.recipes
+    """Those of the study, and files of configs/recipe, which several studies share."""
+    own, shared, layers = draft.study.recipes, fragment_names("recipe"), []
     for name in draft.study.runs[key].recipe:
-        if name not in recipes:
-            raise ConfigError(f"{draft.file}: runs.{key}.recipe: no recipe {name!r}; {nearest(name, recipes)}")
-    return [(f"{draft.file}: recipes.{name}", recipes[name]) for name in draft.study.runs[key].recipe]
+        where = f"{draft.file}: runs.{key}.recipe"
+        if name not in (*own, *shared):
+            raise ConfigError(f"{where}: no recipe {name!r}; {nearest(name, (*own, *shared))}")
+        layers.append((f"{draft.file}: recipes.{name}", own[name]) if name in own else fragment("recipe", name, where))
+    return layers
 
 
 def _is_pretraining(method_fragment: dict[str, Any]) -> bool:

@@ -49,6 +49,15 @@ def test_recipes__named_by_a_run__win_over_common_and_over_earlier_ones(toy):
     assert optim_of(found["swapped"], "clip_norm", "epochs") == [2.0, 20]  # the scale wins over recipes
 
 
+def test_recipes__of_a_file__are_shared_by_studies_and_lose_to_a_studys_own_of_that_name(toy, project):
+    project.write("recipe/shared.yaml", {"optim": {"eps": 1e-2}})
+    project.write("recipe/both.yaml", {"optim": {"eps": 1e-3}})
+
+    found = toy({"a": {"recipe": ["shared"]}, "b": {"recipe": ["both"]}}, {"both": {"optim": {"eps": 1e-4}}})
+
+    assert [optim_of(found[key], "eps") for key in "ab"] == [[1e-2], [1e-4]]
+
+
 def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     runs = {"pretrained": {}, "supervised": {"method": "supervised"}}
     scale = {"pretrain": {"optim": {"epochs": 9}}, "method": {"mp3": {"mask_ratio": 0.5}}}
@@ -121,7 +130,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
         (
             {"recipe": ["pretrian"]},
             {},
-            f"configs/{STUDY}: runs.a.recipe: no recipe 'pretrian'; did you mean 'pretrain'? valid: pretrain",
+            f"configs/{STUDY}: runs.a.recipe: no recipe 'pretrian'; did you mean 'pretrain'? valid: ",
         ),
         (
             {"recipe": ["pretrain"]},
