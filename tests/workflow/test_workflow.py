@@ -1,5 +1,6 @@
 """The graph as a user meets it: real Snakemake, real training, real reruns."""
 
+import hashlib
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import time
 import pytest
 
 LOCAL = ("--profile", "workflow/profiles/local")
+# What any new number of one study leads to.
+ONE_STUDY = {"judge_claims": 1, "track_results": 1, "write_report": 1, "demo": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +48,23 @@ def interrupt_training(project):
     }
 
 
+def row_of(project, row_id):
+    """A row of a table that the demo has drawn."""
+    study, table_name, _ = row_id.split(".", 2)
+    table = project.read(f"results/demo/tables/headline/{study}.{table_name}.json")
+    return next(row for row in table["rows"] if row["id"] == row_id)
+
+
 @pytest.mark.slow
 def test_interrupted_demo__started_again__continues_from_its_checkpoints(done):
     assert done.interrupted, "no run was cut short"
     for run in done.interrupted:
-        record = json.loads((done.root / f"results/demo/runs/{run}/train.json").read_text())
-        assert record["provenance"]["resumed_at_step"] > 0
+        provenance = done.read(f"results/demo/runs/{run}/train.json")["provenance"]
+        assert provenance["resumed_at_step"] > 0
         lines = map(json.loads, (done.root / f"results/demo/runs/{run}/metrics.jsonl").open())
-        assert [line["step"] for line in lines if "loss" in line] == [10, 20, 30, 36]
+        steps = provenance["steps"]
+        assert steps in (24, 36)  # of 12 steps an epoch: pretraining, training
+        assert [line["step"] for line in lines if "loss" in line] == [*range(10, steps, 10), steps]
 
 
 @pytest.mark.slow
@@ -63,11 +75,15 @@ def test_demo__second_time__does_nothing(done):
 @pytest.mark.slow
 def test_demo__summary__shows_table_claims_time_and_report(done):
     text = done.run("python", "-m", "pipeline", "summary", "--scale", "demo").stdout
-    ours = json.loads((done.root / "results/demo/tables/headline/mjp.t1.json").read_text())
-    top1 = ours["rows"][0]["cells"]["top1"]["ours"]
+    top1 = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"]
     assert f"{top1:.1f} (79.8)" in text
-    assert re.search(r"claims of mjp at scale demo: \d+ true, \d+ false, \d+ undecided", text)
-    assert re.search(r"train_run \d+ s in 3 jobs", text)
+    for study in ("mjp", "mp3"):
+        assert re.search(rf"claims of {study} at scale demo: \d+ true, \d+ false, \d+ undecided", text)
+    assert re.search(r"train_run \d+ s in 5 jobs", text)
+    graph = done.graph("demo")
+    assert (
+        f"{len(graph.tables) - len(graph.selected('headline'))} more tables and the other rows: snakemake all" in text
+    )
     assert text.rstrip().endswith("report: results/demo/report/headline.html")
 
 
@@ -86,58 +102,92 @@ def test_change__comment_in_config_and_code__reruns_nothing(done):
 
 @pytest.mark.slow
 def test_change__tolerance__redraws_that_table_only(done):
-    study = done.root / "configs/study/mjp.yaml"
-    before = study.read_text()
-    try:
-        study.write_text(before.replace("tolerance: 0.4", "tolerance: 0.6"))  # stands in Table 4 alone
+    with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):  # stands in Table 4 alone
         assert done.jobs("demo", *LOCAL) == {"draw_table": 1, "judge_claims": 1, "write_report": 1, "demo": 1}
-    finally:
-        study.write_text(before)
     assert done.jobs("demo", *LOCAL) == {}
 
 
 @pytest.mark.slow
 def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_that_show_it(done):
-    study = done.root / "configs/study/mjp.yaml"
-    before = study.read_text()
-    try:
-        # Run d is in Tables 3 and 4, not in Table 1.
-        study.write_text(before.replace("shuffle: none", "dal_weight: 0.02\n        shuffle: none"))
+    # Run d is in Tables 3 and 4, not in Table 1.
+    with done.changed("configs/study/mjp.yaml", "shuffle: none", "dal_weight: 0.02\n        shuffle: none"):
         jobs = done.jobs("demo", *LOCAL)
-    finally:
-        study.write_text(before)
-    assert jobs == {
-        "train_run": 1,
-        "evaluate_run": 1,
-        "draw_table": 2,
-        "judge_claims": 1,
-        "track_results": 1,
-        "write_report": 1,
-        "demo": 1,
-    }
+    assert jobs == {"train_run": 1, "evaluate_run": 1, "draw_table": 2, **ONE_STUDY}
+
+
+@pytest.mark.slow
+def test_change__one_field_of_pretraining__reruns_it_and_what_starts_from_it_and_no_other_study(done):
+    with done.changed("configs/scale/demo.yaml", "mp3: {mask_ratio: 0.5}", "mp3: {mask_ratio: 0.6}"):
+        jobs = done.jobs("demo", *LOCAL)
+        of_mjp = done.jobs("results/demo/tables/headline/mjp.claims.json", *LOCAL)
+    assert jobs == {"train_run": 2, "evaluate_run": 2, "draw_table": 2, **ONE_STUDY}
+    assert of_mjp == {}
 
 
 @pytest.mark.slow
 def test_change__evaluation_config__reruns_evaluations_without_training(done):
-    scale = done.root / "configs/scale/demo.yaml"
-    before = scale.read_text()
-    try:
-        scale.write_text(before.replace("consistency: {shuffle_ratio: 0.5}", "consistency: {shuffle_ratio: 0.4}"))
+    ratio = "consistency: {{shuffle_ratio: {}}}"
+    with done.changed("configs/scale/demo.yaml", ratio.format(0.5), ratio.format(0.4)):
         jobs = done.jobs("demo", *LOCAL)
-    finally:
-        scale.write_text(before)
     assert jobs["evaluate_run"] == 3 and "train_run" not in jobs
+
+
+@pytest.mark.slow
+def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done):
+    graph = done.graph("demo")
+    (name,) = [name for name, run in graph.runs.items() if run["init"]]
+    start, end = done.root / "results/demo/runs" / graph.runs[name]["init"], done.root / "results/demo/runs" / name
+    assert start.name.startswith("mp3-")
+    assert (start / "train.json").stat().st_mtime < (end / "config.resolved.yaml").stat().st_mtime
+    init = json.loads((end / "train.json").read_text())["provenance"]["init"]
+    assert init["num_matched"] > 0 and init["source"] == str(start / "encoder.safetensors")
+    assert init["sha256"] == hashlib.sha256((start / "encoder.safetensors").read_bytes()).hexdigest()
+    assert set(init["fresh"]) == {"pos_embed", "head.weight", "head.bias"}
+
+
+@pytest.mark.slow
+def test_shared_baseline__of_two_studies__is_trained_once(done):
+    graph = done.graph("demo")
+    (shared,) = [name for name, run in graph.runs.items() if run["studies"] == ["mjp", "mp3"]]
+    ours, theirs = row_of(done, "mjp.t1.deit-s"), row_of(done, "mp3.t3.vit-abs")
+    assert ours["runs"] == {"": shared} and theirs["runs"] == {"cifar100": shared}
+    assert ours["cells"]["top1"]["ours"] == theirs["cells"]["cifar100_top1"]["ours"]
+    assert sorted(path.parent.name for path in done.root.glob("results/demo/runs/*/train.json")) == sorted(graph.runs)
+
+
+@pytest.mark.slow
+def test_position_accuracy__of_the_pretraining_run__is_in_its_table(done):
+    row = row_of(done, "mp3.tf3.train-cifar100")
+    path = f"results/demo/runs/{row['runs']['']}/{done.graph('demo').metrics_file('mp3_positions')}"
+    measured = done.read(path)["mp3_positions"]["metrics"]
+    assert {key: cell["ours"] for key, cell in row["cells"].items()} == measured
+    assert {cell["provenance"]["file"] for cell in row["cells"].values()} == {path}
+    assert all(0 < value < 100 for value in measured.values())
+
+
+@pytest.mark.slow
+def test_cell__without_a_run_for_its_role__says_why(done):
+    cell = row_of(done, "mp3.t3.mp3-abs")["cells"]["tiny_top1"]
+    assert cell["ours"] is None and cell["verdict"] == "not run"
+    assert cell["reason"] == "left out of the small project"
 
 
 @pytest.mark.slow
 def test_targets__paper_and_table__are_known(done):
     assert done.jobs("mjp_table1", *LOCAL) == {"draw_table": 1, "mjp_table1": 1}
     assert done.jobs("mjp", *LOCAL) == {"draw_table": 3, "judge_claims": 1, "mjp": 1}
+    # Tables without a headline row too; their runs are those of the demo.
+    graph = done.graph("demo")
+    assert graph.selected("headline", "mp3") == ["mp3.t3", "mp3.tf3"]
+    num_tables = len(graph.selected("all", "mp3"))
+    assert num_tables > 2 and done.jobs("mp3", *LOCAL) == {"draw_table": num_tables, "judge_claims": 1, "mp3": 1}
 
 
 @pytest.mark.slow
 def test_resolved_config__alone__trains_the_same_run_again(done):
-    run = next((done.root / "results/demo/runs").glob("supervised-*"))
+    runs = done.graph("demo").runs
+    name = next(name for name, run in runs.items() if name.startswith("supervised-") and not run["init"])
+    run = done.root / "results/demo/runs" / name
     weights = (run / "encoder.safetensors").read_bytes()
     config = done.root / "again.yaml"
     config.write_text((run / "config.resolved.yaml").read_text())
@@ -156,8 +206,7 @@ def test_report__of_the_demo__opens_in_a_browser_with_provenance(done, browser):
     page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.goto((done.root / "results/demo/report/headline.html").as_uri())
-    table = json.loads((done.root / "results/demo/tables/headline/mjp.t1.json").read_text())
-    cell = table["rows"][0]["cells"]["top1"]
+    cell = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]
     button = page.get_by_role("button").filter(has_text=f"{cell['ours']:.1f}").first
     button.click()
     assert cell["provenance"]["config_fingerprint"] in page.locator(":popover-open").inner_text()
@@ -174,10 +223,14 @@ def test_tracking__after_the_demo__has_runs_evaluations_curves_and_tags(done):
     experiment = client.get_experiment_by_name("patchwork-demo").experiment_id
     runs = client.search_runs([experiment], max_results=100)
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    assert len(parents) == 3 and len(runs) == 3 + 6
+    known = done.graph("demo").runs
+    assert {run.info.run_name for run in parents} == known.keys() and len(parents) == 5
+    assert len(runs) - len(parents) == 3 * 2 + 1 + 1  # classify and consistency; MP3's positions; classify alone
     for run in parents:
-        assert run.data.tags["study"] == "mjp" and run.data.tags["scale"] == "demo" and run.data.tags["commit"]
-        assert "mjp.t" in run.data.tags["table"] and run.data.params["optim.epochs"] == "3"
+        entry = known[run.info.run_name]
+        assert run.data.tags["study"] == ",".join(entry["studies"]) and run.data.tags["scale"] == "demo"
+        assert run.data.tags["commit"] and re.match(r"(mjp|mp3)\.t", run.data.tags["table"])
+        assert run.data.params["optim.epochs"] == str(entry["config"]["optim"]["epochs"])
         lines = (done.root / "results/demo/runs" / run.info.run_name / "metrics.jsonl").read_text().splitlines()
         logged = [(p["step"], p["loss"]) for p in map(json.loads, lines) if "loss" in p]
         assert [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, "loss")] == logged
@@ -213,8 +266,18 @@ def test_dvc__repro_after_snakemake__records_without_rerunning(done):
 @pytest.mark.slow
 def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clean_project):
     jobs = clean_project.jobs("--profile", "slurm", "all")
-    assert jobs["train_run"] == 14 and jobs["evaluate_run"] == 14
-    assert jobs["prepare_data"] == 1 and jobs["draw_table"] == 3
+    graph = clean_project.graph("paper")
+    assert graph.studies() == sorted(path.stem for path in clean_project.root.glob("configs/study/*.yaml"))
+    assert jobs == {
+        "prepare_data": len(graph.data_sets()),
+        "train_run": len(graph.runs),
+        "evaluate_run": sum(len(run["groups"]) for run in graph.runs.values()),
+        "draw_table": len(graph.tables),
+        "judge_claims": len(graph.studies()),
+        "track_results": 1,
+        "write_report": 1,
+        "all": 1,
+    }
 
 
 @pytest.mark.slow
