@@ -5,7 +5,7 @@
 #   results/{scale}/report/{rows}.html               the report
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.27")
 
 
 include: "workflow/rules/common.smk"

@@ -51,6 +51,12 @@ def train_inputs(wildcards):
     return [f"results/{{scale}}/data/{run['data']}/manifest.json", *init]
 
 
+def train_priority(wildcards):
+    """What others start from goes first: a chain that begins last would run alone."""
+    known = graph(wildcards.scale).runs.values()
+    return 20 if wildcards.run in {run["init"] for run in known} else 10
+
+
 def eval_configs(wildcards):
     keys = run_of(wildcards)["groups"].get(wildcards.group, [])
     return {key: graph(wildcards.scale).evals[key] for key in keys}

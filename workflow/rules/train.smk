@@ -8,7 +8,7 @@ rule train_run:
         "results/{scale}/logs/train_run/{run}.log",
     benchmark:
         "results/{scale}/benchmarks/train_run/{run}.tsv"
-    priority: 10
+    priority: train_priority
     conda:
         "../envs/patchwork.yaml"
     threads: SITE.threads * SITE.processes
