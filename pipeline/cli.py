@@ -189,10 +189,10 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
 
     graph = load_graph(options.scale)
     path = graph.results / "report" / f"{options.rows}.html"
-    chosen, title = graph.selected(options.rows), f"Patchwork, scale {graph.scale}"
+    chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
-        title += f" ({len(chosen)} of {len(graph.tables)} tables; `snakemake all` has the others)"
-    print(write_report(*collect(graph, options.rows), path, title, graph.scale))
+        subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `snakemake all` draws the others and every row."
+    print(write_report(*collect(graph, options.rows), path, title, graph.scale, subtitle))
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

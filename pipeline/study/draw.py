@@ -59,7 +59,8 @@ def to_markdown(table: dict) -> str:
         _markdown(scale_line(table)),
     ]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
-    remark = [_markdown(table["note"]), ""] if table["note"] else []
+    notes_of = [_markdown(text) for text in (table["scale_note"], table["note"]) if text]
+    remark = [" ".join(notes_of), ""] if notes_of else []
     return "\n".join([*heading, "", *lines, "", *remark, *notes]).rstrip() + "\n"
 
 
@@ -80,7 +81,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"number": number, "signed": signed, "plain": plain, "duration": duration}
-    env.globals |= {"facts": facts, "hint": hint, "scale_line": scale_line}
+    env.globals |= {"facts": facts, "hint": hint, "scale_line": scale_line, "only_reason": only_reason}
     return env
 
 
@@ -150,6 +151,12 @@ def hint(provenance: dict) -> str:
         f"{name} {plain(provenance[name])}" for name in ("metric", "commit", "seed", "device") if name in provenance
     ]
     return "; ".join([plain(provenance["file"]), *known] if "file" in provenance else known)
+
+
+def only_reason(row: dict) -> str:
+    """Why a row has no number at all, where all its cells say the same; else nothing."""
+    reasons = {cell["reason"] if cell["ours"] is None else "" for cell in row["cells"].values()}
+    return reasons.pop() if len(reasons) == 1 else ""
 
 
 def scale_line(table: dict) -> str:

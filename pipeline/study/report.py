@@ -15,7 +15,9 @@ CELL_VERDICTS = ["match", "differs", "not comparable", "no paper value", "not ru
 CLAIM_VERDICTS = ["true", "false", "undecided"]
 
 
-def write_report(tables: list[dict], claims: list[dict], runs: list[dict], out: Path, title: str, scale: str) -> Path:
+def write_report(
+    tables: list[dict], claims: list[dict], runs: list[dict], out: Path, title: str, scale: str, subtitle: str = ""
+) -> Path:
     """Writes the page to the file `out` and returns it."""
     check_scale([*tables, *claims], scale)
     page = (
@@ -23,7 +25,9 @@ def write_report(tables: list[dict], claims: list[dict], runs: list[dict], out: 
         .get_template("report.html.j2")
         .render(
             title=title,
+            subtitle=subtitle,
             scale=scale,
+            scale_note=tables[0]["scale_note"] if tables else "",
             summary=summarise(tables, claims, runs),
             studies=by_study(tables, claims, runs),
             runs=runs,

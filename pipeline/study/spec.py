@@ -26,7 +26,9 @@ class RunSpec(Strict):
     method: str
     model: str
     data: str
-    recipe: list[str] = Field(default_factory=list, description="recipes of this study or of configs/recipe, in this order")
+    recipe: list[str] = Field(
+        default_factory=list, description="recipes of this study or of configs/recipe, in this order"
+    )
     budget: float = Field(1.0, gt=0, description="share of the recipe's epochs, whatever they are at a scale")
     init: str | None = Field(
         None, description="key of the run of this study whose encoder it starts from, or file:<path>"

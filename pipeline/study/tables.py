@@ -34,7 +34,8 @@ def fill_table(graph: Graph, table_id: str, selection: str) -> dict[str, Any]:
         "title": spec["title"],
         "scale": graph.scale,
         "comparable": graph.comparable,
-        "note": " ".join(text for text in (graph.note, spec["note"]) if text),
+        "scale_note": graph.note,
+        "note": spec["note"],
         "columns": [{"id": key, **column} for key, column in spec["columns"].items()],
         "rows": rows,
     }

@@ -105,7 +105,13 @@ def make_table(name: str, title: str, columns: list, rows: list, note: str) -> d
         "title": title,
         "scale": "demo",
     }
-    return about | {"comparable": False, "note": note, "columns": columns, "rows": rows}
+    return about | {
+        "comparable": False,
+        "scale_note": "What the scale is.",
+        "note": note,
+        "columns": columns,
+        "rows": rows,
+    }
 
 
 def accuracy_rows() -> list[dict]:

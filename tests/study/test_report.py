@@ -88,6 +88,24 @@ def test_report__cell_not_run__says_why(render):
     assert any("n/a" in text and "not run" in text and "the cluster was asleep" in text for text in cells)
 
 
+def test_report__row_without_any_number__says_its_reason_once_beside_its_name(render):
+    tables = make_tables()
+    row = tables[0]["rows"][0]
+    for place in row["cells"].values():
+        place.update(ours=None, difference=None, provenance=None, verdict="not run", reason="left out on purpose")
+
+    page = render(tables)
+
+    assert page.count("left out on purpose") == 1
+    papers = [place["paper"] for place in row["cells"].values() if place["paper"] is not None]
+    assert papers and all(f"<small>paper {paper:g}" in page or f"<small>paper {paper}" in page for paper in papers)
+
+
+def test_report__note_of_the_scale__stands_once_whatever_the_number_of_tables(render):
+    assert len(make_tables()) > 1
+    assert render().count("What the scale is.") == 1
+
+
 def test_report__summary__counts_what_was_given(render):
     text = re.search(r'<section class="summary".*?</section>', render(), flags=re.DOTALL)[0]
     words = " ".join(re.sub(r"<[^>]+>", " ", text).split())

@@ -143,7 +143,8 @@ def test_fill__header__carries_titles_notes_scale_and_columns(measured):
     filled = fill_table(measured, "toy.t1", "all")
 
     assert (filled["id"], filled["study"], filled["label"], filled["title"]) == ("toy.t1", "toy", "Table 1", "Toys")
-    assert (filled["scale"], filled["comparable"], filled["note"]) == ("toy", True, "The scale's note. Its note.")
+    assert (filled["scale"], filled["comparable"]) == ("toy", True)
+    assert (filled["scale_note"], filled["note"]) == ("The scale's note.", "Its note.")
     assert [entry["id"] for entry in filled["columns"]] == list(COLUMNS)
     assert {row["fidelity"] for row in filled["rows"]} == {"paper"}
 
