@@ -56,7 +56,9 @@ class RunConfig(Strict):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.model_dump(mode="json", exclude_defaults=True, exclude={"optim": NOT_SCIENCE}))
+        content = self.model_dump(mode="json", exclude_defaults=True, exclude={"optim": NOT_SCIENCE})
+        # Its own default in every method's class, and yet what tells two methods apart.
+        return fingerprint({**content, "method": {**content.get("method", {}), "name": self.method.name}})
 
     @property
     def name(self) -> str:

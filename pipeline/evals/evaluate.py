@@ -35,7 +35,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
             "metrics": metrics,
             "provenance": provenance(
                 config_fingerprint=run.fingerprint,
-                eval_fingerprint=fingerprint(cfg.model_dump(mode="json", exclude_defaults=True)),
+                eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
                 data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,

@@ -359,6 +359,13 @@ def test_run_fingerprint__any_science_field_changed__is_another(path):
         assert changed(run, path).fingerprint != run.fingerprint
 
 
+def test_run_fingerprint__two_methods_with_their_defaults__differ():
+    content = merge(run_content(), {"model": {"pos_embed": "sincos"}})
+    runs = [run_of({**content, "method": {"name": name}}) for name in ("mae", "droppos", "supervised")]
+
+    assert len({run.fingerprint for run in runs}) == 3
+
+
 def test_run_name__for_people__says_method_model_data_epochs_and_seed():
     run = run_of(merge(run_content(), {"seed": 3}))
 
