@@ -1,0 +1,66 @@
+"""Every run that the studies name at scale demo, on two random images: it can be built, started from and trained."""
+
+import pytest
+import torch
+
+from pipeline.config import Layers
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.loop import build_method
+from pipeline.engine.optim import build_optimizer
+from pipeline.engine.run import parse_run
+from pipeline.engine.train import export
+from pipeline.methods.base import Batch
+from pipeline.models.weights import load_encoder
+from pipeline.study.graph import build_graph
+
+GRAPH = build_graph("demo")
+
+
+def run_of(name):
+    return parse_run(Layers((name, GRAPH.runs[name]["config"])))
+
+
+def essence(name):
+    """What building and loading depend on; runs that differ in their epochs alone are one here."""
+    run = run_of(name)
+    return repr((run.method, run.model, run.data.image_size, run.data.num_classes, run.optim.layer_decay))
+
+
+def distinct():
+    found = {(essence(name), run["init"] and essence(run["init"])): name for name, run in GRAPH.runs.items()}
+    return sorted(found.values())
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The encoder file of an untrained run, written once."""
+    folder, files = tmp_path_factory.mktemp("runs"), {}
+
+    def of(name):
+        if name not in files:
+            paths = RunFolder(folder, name)
+            paths.folder.mkdir(parents=True)
+            export(build_method(run_of(name)), paths)
+            files[name] = paths.encoder
+        return files[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", distinct())
+def test_run__of_any_study__is_built_started_and_stepped(name, exported):
+    run, init = run_of(name), GRAPH.runs[name]["init"]
+    method = build_method(run)
+    if init:
+        assert load_encoder(method.encoder, exported(init)).matched
+    build_optimizer(method, run.optim)
+    images = torch.randn(2, run.data.channels, run.data.image_size, run.data.image_size)
+    batch = Batch(images, torch.eye(run.data.num_classes)[:2], torch.Generator().manual_seed(0))
+
+    out = method.train()(batch.images, batch.targets, method.draw(batch, 0.5))
+    out.loss.backward()
+    with torch.no_grad():
+        measured = method.eval().measure(Batch(images, torch.tensor([0, 1]), torch.Generator().manual_seed(0)))
+
+    assert torch.isfinite(out.loss)
+    assert all(torch.isfinite(value) for value in measured.values())
