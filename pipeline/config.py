@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+FILE = "file:"  # begins an `init` that names weights from elsewhere
 _ABSENT = object()
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import CONFIGS, Strict, parse_file
+from pipeline.config import CONFIGS, FILE, Strict, parse_file
 from pipeline.data.sources import DataConfig, default_folder
 from pipeline.errors import ConfigError, DataError
 
@@ -66,8 +66,8 @@ def data_folder(site: Site, data: DataConfig) -> Path:
 
 def weights_path(site: Site, init: str) -> Path:
     """The file that `file:name` or `file:/path/name` means on this site."""
-    scheme, _, name = init.partition(":")
-    if scheme != "file" or not name:
+    name = init.removeprefix(FILE)
+    if name in ("", init):
         raise ConfigError(f"init {init!r} names no file; expected file:name.pth or file:/path/name.pth")
     folder = Path(os.path.expandvars(site.weights or "weights")).expanduser()
     return CONFIGS.parent / folder / Path(name).expanduser()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pipeline.config import FILE
 from pipeline.data.loader import eval_loader, train_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view, seed_everything, train_view
@@ -122,8 +123,7 @@ class Trainer:
             return self.model(images, targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
-        is_file = init.startswith("file:")
-        path = weights_path(self.site, init) if is_file else RunFolder(self.paths.results, init).encoder
+        path = weights_path(self.site, init) if init.startswith(FILE) else RunFolder(self.paths.results, init).encoder
         report = load_encoder(self.method.encoder, path)
         log.info("%s", report.summary())
         return report

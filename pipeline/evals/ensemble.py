@@ -46,8 +46,7 @@ class Ensemble(Evaluation):
         if not paths.done.exists():
             raise CheckpointError(f"run {self.cfg.partner} is not finished ({paths.done} is not there); train it first")
         run = parse_run(Layers((str(paths.config), read_yaml(paths.config))))
-        if run.data != self.run.data:
-            differing = [key for key, value in run.data if value != getattr(self.run.data, key)]
-            if set(differing) - {"augment"}:
-                raise ConfigError(f"{run.name} and {self.run.name} see other images: {', '.join(differing)} differ")
+        differing = [key for key, value in run.data if key != "augment" and value != getattr(self.run.data, key)]
+        if differing:
+            raise ConfigError(f"{run.name} and {self.run.name} see other images: {', '.join(differing)} differ")
         return load_method(run, paths, self.world)

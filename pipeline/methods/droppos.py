@@ -67,8 +67,11 @@ class DropPos(Method):
         start_as_mae(encoder)
         start_as_mae(self.decoder)
 
+    def _count_visible(self) -> int:
+        return int(self.grid.size * (1 - self.cfg.mask_ratio))
+
     def _count_patches(self) -> None:
-        self.num_visible = int(self.grid.size * (1 - self.cfg.mask_ratio))
+        self.num_visible = self._count_visible()
         self.num_anchors = int(self.num_visible * (1 - self.cfg.position_ratio))
         if self.num_anchors == self.num_visible:
             raise ConfigError(

@@ -41,6 +41,8 @@ class DropPosSwin(DropPos):
                 )
             if image_size % self.cells:
                 raise ValueError(f"method.cells {self.cells} does not divide data.image_size {image_size}")
+            if self.side == 0:
+                raise ValueError(f"method.mask_ratio {self.mask_ratio} leaves none of {self.cells**2} cells; lower it")
             self.check_decoder()
 
         @property
@@ -56,8 +58,7 @@ class DropPosSwin(DropPos):
     def __init__(self, cfg: Config, encoder: nn.Module) -> None:
         Method.__init__(self, cfg, encoder)
         self.grid = Grid(cfg.cells, cfg.cells)
-        self.num_visible = cfg.side**2
-        self.num_anchors = int(self.num_visible * (1 - cfg.position_ratio))
+        self._count_patches()
         self.cell_pixels = encoder.patch_embed.img_size[0] // cfg.side
         self.cell_patches, self.spread = self._proportions()
         self.mask_token = nn.Parameter(torch.empty(1, 1, 1, encoder.embed_dim).normal_(std=0.02))
@@ -75,6 +76,9 @@ class DropPosSwin(DropPos):
         self.register_buffer("layout", layout, persistent=False)
         start_as_mae(encoder)
         start_as_mae(self.decoder)
+
+    def _count_visible(self) -> int:
+        return self.cfg.side**2
 
     def _proportions(self) -> tuple[int, int]:
         """Patches a side of a cell, and cells a side of one token of the last stage."""

@@ -60,18 +60,15 @@ class LoadReport:
         }
 
 
-def load_encoder(encoder: nn.Module, path: Path, *, allow_fresh_positions: bool = True) -> LoadReport:
-    """Fill a timm encoder from a file; its positions and classifier may differ, nothing else.
-
-    `allow_fresh_positions=False` also refuses a file that has no positions for a model that learns them.
-    """
+def load_encoder(encoder: nn.Module, path: Path) -> LoadReport:
+    """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
     _refuse_other_design(own, weights, path)
     unused = _unused(encoder, own, weights)
     used = {name: value for name, value in weights.items() if name not in unused}
     resized = _resize_positions(encoder, own, used)
-    optional = _optional(encoder, own, allow_fresh_positions)
+    optional = _optional(encoder, own)
     fresh = [name for name in own if name not in used and name in optional]
     fill_weights(encoder, used, path, keep=fresh)
     return LoadReport(
@@ -180,12 +177,9 @@ def _same_shape(name: str, own: dict[str, Tensor], weights: dict[str, Tensor]) -
     return name in own and name in weights and own[name].shape == weights[name].shape
 
 
-def _optional(encoder: nn.Module, own: dict[str, Tensor], allow_fresh_positions: bool) -> set[str]:
+def _optional(encoder: nn.Module, own: dict[str, Tensor]) -> set[str]:
     """Names in the model that the file need not have."""
-    optional = {name for name in own if _is_classifier(encoder, name) or name.startswith("fc_norm.")}
-    if allow_fresh_positions:
-        optional |= {name for name in own if _is_position(name)}
-    return optional | ({"pos_embed"} if _has_fixed_positions(encoder, own) else set())
+    return {name for name in own if _is_classifier(encoder, name) or _is_position(name) or name.startswith("fc_norm.")}
 
 
 def _is_position(name: str) -> bool:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Layers, nearest
+from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
 from pipeline.study.draft import Draft, fragment, fragment_names
-from pipeline.study.spec import FILE, RunSpec
+from pipeline.study.spec import RunSpec
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig

@@ -7,7 +7,6 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.config import Strict
 
 Direction = Literal["up", "down", "none"]
-FILE = "file:"  # begins an `init` that names weights from elsewhere
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
 TRAIN_METRICS = (
     "params_m",

@@ -302,6 +302,10 @@ IMPOSSIBLE = {
     "droppos without positions": (Case("droppos", {}, NO_POSITIONS), "needs absolute positions, found model.pos_embed"),
     "droppos on a Swin": (Case("droppos", {}, SWIN), "method droppos works on a ViT, found model.arch swin_tiny"),
     "droppos_swin on a ViT": (Case("droppos_swin", {}, SINCOS), "works on a Swin and adds its own positions, found"),
+    "droppos_swin that sees nothing": (
+        Case("droppos_swin", {"cells": 7, "mask_ratio": 0.99}, tiny_swin(pos_embed="none")),
+        "method.mask_ratio 0.99 leaves none of 49 cells",
+    ),
     "droppos_swin with positions": (Case("droppos_swin", {}, SWIN), "adds its own positions, found"),
     "droppos_swin, odd cells": (
         Case("droppos_swin", {"cells": 5}, PYRAMID),

@@ -171,10 +171,9 @@ def test_load_encoder__swin_with_absolute_positions__resizes_without_a_prefix_ro
     torch.testing.assert_close(encoder.pos_embed.data, resampled(given.pos_embed.data, 14))
 
 
-def test_load_encoder__file_without_positions__keeps_the_models_own_unless_forbidden(tmp_path):
+def test_load_encoder__file_without_positions__keeps_the_models_own(tmp_path):
     given, encoder = vit(seed=1, pos_embed="none").state_dict(), vit(seed=2)
     before = encoder.pos_embed.clone()
-    assert "pos_embed: missing" in refusal(given, encoder, tmp_path, allow_fresh_positions=False)
     assert load(given, encoder, tmp_path).fresh == ["pos_embed"]
     assert torch.equal(encoder.pos_embed, before)
 
@@ -183,17 +182,14 @@ def test_load_encoder__model_without_positions__drops_them(tmp_path):
     assert load(vit(1).state_dict(), vit(2, pos_embed="none"), tmp_path).dropped == ["pos_embed"]
 
 
-@pytest.mark.parametrize("allow_fresh_positions", [True, False])
-def test_load_encoder__fixed_table__takes_the_same_grid_and_keeps_its_formula_on_another(
-    allow_fresh_positions, tmp_path
-):
+def test_load_encoder__fixed_table__takes_the_same_grid_and_keeps_its_formula_on_another(tmp_path):
     given, same, other = vit(seed=1).state_dict(), vit(seed=2), vit(seed=3, img_size=16)
     same.pos_embed.requires_grad_(False)
     other.pos_embed.requires_grad_(False)
     formula = other.pos_embed.clone()
 
-    assert load(given, same, tmp_path, allow_fresh_positions=allow_fresh_positions).fresh == []
-    report = load(given, other, tmp_path, allow_fresh_positions=allow_fresh_positions)
+    assert load(given, same, tmp_path).fresh == []
+    report = load(given, other, tmp_path)
 
     assert torch.equal(same.pos_embed, given["pos_embed"])
     assert torch.equal(other.pos_embed, formula)
