@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     level = logging.INFO if is_main_process() else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    if options.site:
+        os.environ["PATCHWORK_SITE"] = options.site
     try:
         return options.verb(options, arguments) or 0
     except PatchworkError as error:
@@ -60,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=help, description=help)
         sub.set_defaults(verb=verb)
         sub.add_argument("--scale", default=SCALE, help="a file of configs/scale (default: %(default)s)")
+        sub.add_argument("--site", help="a file of configs/site, or a path (default: PATCHWORK_SITE, else local)")
         for option in names:
             sub.add_argument(f"--{option}", required=True)
         return sub
@@ -79,7 +82,11 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, verb, text, *{"table": ["table"], "claims": ["study"]}.get(name, []))
         sub.add_argument("--rows", choices=["headline", "all"], default="all" if name != "summary" else "headline")
-    add("track", track, "mirror every finished run and evaluation into MLflow")
+    track_parser = add("track", track, "mirror runs, evaluations and tables into MLflow")
+    track_parser.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
+    plan_parser = add("plan", plan, "say what would run and what it would cost: jobs, GPU hours, storage")
+    plan_parser.add_argument("targets", nargs="*", help="studies, tables (mjp_table4) or runs; none: everything")
+    add("doctor", doctor, "check that this site can run a scale: commands, queue, GPUs, data, space, tracking")
     return parser
 
 
@@ -201,6 +208,24 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.track import mirror
 
     print(json.dumps(mirror(load_graph(options.scale), load_site())))
+
+
+def plan(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.plan import plan as make_plan
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+
+    print(make_plan(load_graph(options.scale), load_site(), options.targets))
+
+
+def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.doctor import examine
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+
+    text, is_well = examine(load_graph(options.scale), load_site())
+    print(text)
+    return 0 if is_well else 1
 
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:

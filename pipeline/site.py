@@ -11,6 +11,27 @@ from pipeline.data.sources import DataConfig, default_folder
 from pipeline.errors import ConfigError, DataError
 
 
+class Slurm(Strict):
+    """How this cluster is asked for machines; amounts are those of one training process."""
+
+    partition: str | None = Field(None, description="null: the cluster's default")
+    cpu_partition: str | None = Field(None, description="of jobs that need no GPU, such as preparing data")
+    account: str | None = None
+    nodes: int = Field(1, ge=1, description="the most nodes that one run may take")
+    gres: str | None = Field(
+        "gpu", pattern=r"^[\w-]+(:[\w.-]+)?$", description="what a process needs one of: gpu, gpu:a100"
+    )
+    cpus: int = Field(8, ge=1, description="CPU cores; at least threads + workers")
+    memory_gb: int = Field(32, ge=1)
+    hours: float = Field(24, gt=0, description="time limit of a job; a longer run continues in the next one")
+    warning_s: int = Field(
+        120, ge=1, description="how long before the time limit a job is told to write its checkpoint"
+    )
+    poll_s: float = Field(30, gt=0, description="seconds between two looks at the queue, for all jobs together")
+    setup: list[str] = Field(default_factory=list, description="shell lines before each job, such as module load cuda")
+    options: dict[str, str] = Field(default_factory=dict, description="more options of sbatch, such as qos: long")
+
+
 class Site(Strict):
     """Where data lies and what the hardware is."""
 
@@ -20,7 +41,7 @@ class Site(Strict):
         description="folder of the weight files that an `init` of `file:name` names; else `weights` in the project",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    processes: int = Field(1, ge=1, description="training processes per run, one per GPU")
+    processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
     workers: int = Field(0, ge=0, description="loader workers per process")
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -29,10 +50,7 @@ class Site(Strict):
     tracking_uri: str | None = Field(
         None, description="MLflow server; MLFLOW_TRACKING_URI wins; else SQLite in results"
     )
-    partition: str | None = None
-    account: str | None = None
-    memory_gb: int = Field(32, ge=1, description="memory of a job")
-    hours: int = Field(24, ge=1, description="time limit of a job")
+    slurm: Slurm | None = Field(None, description="null: jobs run on this machine")
 
 
 def choose_site(name: str | None) -> Site:

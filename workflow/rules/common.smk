@@ -4,7 +4,7 @@ import functools
 from snakemake.exceptions import WorkflowError
 
 from pipeline.errors import PatchworkError
-from pipeline.site import choose_site
+from pipeline.site import Slurm, choose_site
 from pipeline.study.graph import load_graph, table_fingerprint
 
 SCALE = config.get("scale", "demo")
@@ -38,11 +38,13 @@ def run_of(wildcards):
 # Every config is read and checked here, before the graph of jobs is built.
 graph(SCALE)
 SITE = or_message(choose_site, config.get("site"))
-QUEUE = {"slurm_partition": SITE.partition or "", "slurm_account": SITE.account or ""}
-
-
-def gpus(count):
-    return "" if SITE.device == "cpu" else f"gpu:{count}"
+SLURM = SITE.slurm or Slurm()
+QUEUE = {
+    "slurm_partition": SLURM.partition or "",
+    "slurm_account": SLURM.account or "",
+    "slurm_extra": " ".join(f"--{key}={value}" for key, value in SLURM.options.items()),
+    "mem_mb": SLURM.memory_gb * 1000,
+}
 
 
 def train_inputs(wildcards):

@@ -9,9 +9,8 @@ rule prepare_data:
         "../envs/patchwork.yaml"
     threads: max(1, SITE.workers)
     resources:
-        **QUEUE,
-        mem_mb=SITE.memory_gb * 1000,
-        runtime=SITE.hours * 60,
+        **QUEUE | {"slurm_partition": SLURM.cpu_partition or QUEUE["slurm_partition"]},
+        runtime=int(SLURM.hours * 60),
     message:
         "prepare {wildcards.data}"
     shell:

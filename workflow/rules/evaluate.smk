@@ -10,11 +10,10 @@ rule evaluate_run:
         "results/{scale}/benchmarks/evaluate_run/{run}-{group}.tsv"
     conda:
         "../envs/patchwork.yaml"
-    threads: SITE.threads
+    threads: SLURM.cpus if SITE.slurm else SITE.threads
     resources:
         **QUEUE,
-        gres=gpus(1),
-        mem_mb=SITE.memory_gb * 1000,
+        gres=f"{SLURM.gres}:1" if SLURM.gres else "",
         runtime=120,
     params:
         configs=eval_configs,

@@ -1,3 +1,4 @@
+# Local also on a cluster, where the command submits the job, watches it and comes back with it.
 # Checkpoints live in results/{scale}/state and are no output: Snakemake deletes outputs, and a killed run must continue.
 rule train_run:
     input:
@@ -8,15 +9,11 @@ rule train_run:
         "results/{scale}/logs/train_run/{run}.log",
     benchmark:
         "results/{scale}/benchmarks/train_run/{run}.tsv"
+    localrule: True
     priority: train_priority
     conda:
         "../envs/patchwork.yaml"
-    threads: SITE.threads * SITE.processes
-    resources:
-        **QUEUE,
-        gres=gpus(SITE.processes),
-        mem_mb=SITE.memory_gb * 1000,
-        runtime=SITE.hours * 60,
+    threads: 1 if SITE.slurm else SITE.threads * SITE.processes
     message:
         "train {wildcards.run}"
     shell:
