@@ -42,6 +42,18 @@ def held(path: Path, what: str) -> Iterator[None]:
         yield
 
 
+def is_held(path: Path) -> bool:
+    """Whether some process holds this lock file now."""
+    if not path.exists():
+        return False
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """A full disk or a missing permission, while writing this file, as an error that says what to do."""

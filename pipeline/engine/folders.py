@@ -40,6 +40,11 @@ class RunFolder:
         return self.folder / "config.resolved.yaml"
 
     @property
+    def started(self) -> Path:
+        """Written when training begins: who this run is, whatever interrupts it."""
+        return self.folder / "started.json"
+
+    @property
     def done(self) -> Path:
         return self.folder / "train.json"
 
