@@ -20,7 +20,8 @@ help:
 	@echo
 	@echo "  make demo     run everything end to end, small, on this machine, and sum up what came out"
 	@echo "                (stopped half-way? run it again: it goes on where it was)"
-	@echo "  make test     lint, then all tests; a Chromium is installed for the browser tests if you are root"
+	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
+	@echo "                is told which tests skip"
 	@echo "  make lint     ruff and snakefmt, changing nothing"
 	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
 	@echo "                make lock UPGRADE=1 takes the newest ones"
@@ -48,6 +49,7 @@ demo: .venv/.installed
 
 test: .venv/.installed lint
 	@sh workflow/setup/chromium.sh
+	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
 	@echo "test: running pytest"
 	@$(IN_VENV) python -m pytest
 

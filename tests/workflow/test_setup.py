@@ -20,6 +20,10 @@ INDEX_ADDRESSES = (
     "--index" + "-url",
     "--find" + "-links",
 )
+SLURM_PROGRAMS = (
+    *("munged", "munge", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"),
+    *("mariadb-install-db", "slurmdbd", "mariadbd"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +165,19 @@ def test_chromium__for_an_ordinary_user__says_that_tests_skip_and_why(checkout, 
     assert result.returncode == 0
     assert result.stdout.startswith("chromium: not found: chromium")
     assert result.stdout.endswith("; the browser tests will skip\n")
+
+
+def test_slurm__already_there__is_silent(checkout, tmp_path):
+    result = run_setup(checkout, "slurm.sh", fake_path(tmp_path, dict.fromkeys(SLURM_PROGRAMS, "exit 0")))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_slurm__partly_there_for_an_ordinary_user__names_the_packages_and_says_that_tests_skip(checkout, tmp_path):
+    some = dict.fromkeys(SLURM_PROGRAMS[:-2], "exit 0")
+    result = run_setup(checkout, "slurm.sh", fake_path(tmp_path, {**some, "id": "echo 1000"}))
+    assert result.returncode == 0
+    assert result.stdout.startswith("slurm: not found: slurmdbd mariadb-server; ")
+    assert result.stdout.endswith("; the cluster tests will skip\n")
 
 
 def normal(name: str) -> str:
