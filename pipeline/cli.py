@@ -10,8 +10,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PatchworkError
+
+if TYPE_CHECKING:
+    from pipeline.engine.folders import RunFolder
+    from pipeline.engine.signals import StopRequest
+    from pipeline.site import Site
 
 SCALE = "demo"
 
@@ -119,31 +125,66 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
-    from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
-    from pipeline.launch import is_launcher, run_processes
-    from pipeline.site import load_site
-
-    stop = StopRequest().listen()  # before torch is imported, which takes seconds
-    site = load_site()
-    if is_launcher(site.processes):
-        return run_processes(site.processes, arguments)
-
-    from pipeline.config import Layers, read_yaml
     from pipeline.engine.folders import RunFolder
-    from pipeline.engine.run import parse_run
-    from pipeline.engine.train import train_run
-    from pipeline.study.graph import RESULTS, load_graph
+    from pipeline.engine.signals import STOP
+    from pipeline.launch.local import is_placed, run_processes
+    from pipeline.launch.resources import shape_of
+    from pipeline.launch.slurm import train_on_cluster
+    from pipeline.site import load_site
+    from pipeline.study.graph import RESULTS
 
-    if options.config:
-        source, content = str(options.config), read_yaml(options.config)
+    stop = STOP.listen()  # before torch is imported, which takes seconds
+    site, (name, config) = load_site(), _chosen_run(options)
+    paths, optim = RunFolder(RESULTS / options.scale, name), config["optim"]
+    if is_placed():
+        return _train_here(config, paths, site, stop)
+    shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
+    if site.slurm:
+        code = train_on_cluster(paths, site, shape, _train_arguments(options), stop)
+    elif shape.processes > 1:
+        code = run_processes(shape.processes, arguments)
     else:
-        source, content = options.run, load_graph(options.scale).find("runs", options.run)["config"]
-    run = parse_run(Layers((source, content)))
+        code = _train_here(config, paths, site, stop)
+    if code == 0:
+        paths.publish()
+    return code
+
+
+def _chosen_run(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Name and config. A run of the graph needs no torch: hundreds of launchers may wait on one machine."""
+    if options.run:
+        from pipeline.study.graph import load_graph
+
+        return options.run, load_graph(options.scale).find("runs", options.run)["config"]
+    from pipeline.config import Layers, read_yaml
+    from pipeline.engine.run import parse_run
+
+    run = parse_run(Layers((str(options.config), read_yaml(options.config))))
+    return run.name, run.model_dump(mode="json")
+
+
+def _train_arguments(options: argparse.Namespace) -> list[str]:
+    """The same command for a process elsewhere, which may have another environment and folder."""
+    site = os.environ.get("PATCHWORK_SITE", "local")
+    site = str(Path(site).absolute()) if site.endswith(".yaml") else site
+    which = ["--run", options.run] if options.run else ["--config", str(options.config.absolute())]
+    return ["train", "--scale", options.scale, "--site", site, *which]
+
+
+def _train_here(config: dict[str, Any], paths: "RunFolder", site: "Site", stop: "StopRequest") -> int:
+    from pipeline.config import Layers
+    from pipeline.engine.run import parse_run
+    from pipeline.engine.signals import CONTINUE_ME, Requeue
+    from pipeline.engine.train import train_run
+
+    run = parse_run(Layers((paths.name, config)))
+    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up.
+    patience_s = 600 if "SUBMITIT_EXECUTOR" in os.environ else 0
     try:
-        train_run(run, RunFolder(RESULTS / options.scale, run.name), site, stop)
+        train_run(run, paths, site, stop, patience_s)
     except Requeue as request:
         if is_main_process():
-            print(f"{request}; the same command continues", file=sys.stderr)
+            print(f"{request}: {stop.why}; the same command continues", file=sys.stderr)
         return CONTINUE_ME
     return 0
 

@@ -3,10 +3,11 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
@@ -29,17 +30,26 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends."""
+def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
+    """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends.
+
+    One who is patient lets the holder know (`is_wanted`), and waits for it to finish.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LaunchError(
-                f"another process is working on {what} ({path} is held); wait for it or stop it"
-            ) from None
+    with path.open("a") as file, _wanted(path).open("a") as wish:
+        deadline = time.monotonic() + patience_s
+        while not _locked(file):
+            if time.monotonic() >= deadline:
+                raise LaunchError(f"another process is working on {what} ({path} is held); wait for it or stop it")
+            _locked(wish)
+            time.sleep(0.2)
+        fcntl.flock(wish, fcntl.LOCK_UN)
         yield
+
+
+def is_wanted(path: Path) -> bool:
+    """Whether a patient process waits for this lock."""
+    return is_held(_wanted(path))
 
 
 def is_held(path: Path) -> bool:
@@ -47,11 +57,19 @@ def is_held(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not _locked(file, fcntl.LOCK_SH)
+
+
+def _locked(file: IO, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wanted(path: Path) -> Path:
+    return path.with_name(f"{path.name}.wanted")
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def join_world(device: str = "auto") -> World:
     """Join the peers that RANK, WORLD_SIZE and MASTER_ADDR (torchrun's variables) describe; alone without them."""
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
-    chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if has_gpu else torch.device("cpu")
+    # A cluster may show each process its own GPU alone.
+    index = int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count())
+    chosen = torch.device("cuda", index) if has_gpu else torch.device("cpu")
     if has_gpu:
         torch.cuda.set_device(chosen)
     if size > 1:

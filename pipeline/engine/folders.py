@@ -1,7 +1,12 @@
-"""Where the files of a run live."""
+"""Where the files of a run live, and whether it is finished."""
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from pipeline.files import write_text
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,60 @@ class RunFolder:
     def done(self) -> Path:
         return self.folder / "train.json"
 
+    @property
+    def finished(self) -> Path:
+        """What `done` is copied from: Snakemake deletes its outputs, but a finished run stays finished."""
+        return self.state / "train.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.state / "lock"
+
+    @property
+    def identity(self) -> Path:
+        return self.state / "identity"
+
+    @property
+    def job(self) -> Path:
+        """Which SLURM job works on this run."""
+        return self.state / "job.json"
+
+    @property
+    def jobs(self) -> Path:
+        """What SLURM and submitit write: scripts and logs."""
+        return self.state / "jobs"
+
+    @property
+    def outcome(self) -> Path:
+        """What a job said when it ended."""
+        return self.state / "outcome.json"
+
     def evaluation(self, group: str) -> Path:
         return self.folder / "evals" / f"{group}.json"
 
     def manifest(self, data: str) -> Path:
         return self.results / "data" / data / "manifest.json"
+
+    def last_step(self) -> int:
+        """The step of the newest checkpoint; 0 without one."""
+        steps = [re.match(r"step-(\d+)-", path.name) for path in self.state.glob("step-*.pt")]
+        return max((int(match[1]) for match in steps if match), default=0)
+
+    def is_finished(self) -> bool:
+        """Whether training has come to its end, and what it made is still there as it was."""
+        if not self.finished.exists():
+            return False
+        files = json.loads(self.finished.read_text())["files"]
+        return all(digest(self.folder / name) == known for name, known in files.items())
+
+    def publish(self) -> None:
+        """Let the graph see that the run is finished."""
+        write_text(self.done, self.finished.read_text())
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file, or None without one."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

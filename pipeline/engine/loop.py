@@ -94,6 +94,7 @@ class Trainer:
                 self._save()
                 saved_at = time.monotonic()
             if must_stop:
+                self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
                 raise Requeue(f"stopped on request after step {self.step} of {run.total_steps}")
         self._save()
         return self.last_validation

@@ -1,9 +1,18 @@
-"""SIGTERM and SIGINT become a request: the loop finishes its step, writes a checkpoint and leaves with CONTINUE_ME."""
+"""Signals become a request: the loop finishes its step, writes a checkpoint and leaves with CONTINUE_ME."""
 
 import signal
+import time
+from collections.abc import Callable
 from types import FrameType
 
 CONTINUE_ME = 75  # EX_TEMPFAIL: not failed, not finished; run the same command again to continue
+# SIGUSR2 is what SLURM sends before a time limit, as submitit asks it to.
+REASONS = {
+    signal.SIGTERM: "asked to stop",
+    signal.SIGINT: "interrupted",
+    signal.SIGUSR2: "the time limit is near",
+}
+LOOK_S = 2.0
 
 
 class Requeue(Exception):
@@ -11,15 +20,35 @@ class Requeue(Exception):
 
 
 class StopRequest:
-    """Whether somebody asked this process to stop."""
+    """Whether somebody asked this process to stop, and why."""
 
     def __init__(self) -> None:
-        self.is_raised = False
+        self.signal: int | None = None
+        self.why = ""
+        self._reason: tuple[str, Callable[[], bool]] | None = None
+        self._looked_at = 0.0
 
     def listen(self) -> "StopRequest":
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in REASONS:
             signal.signal(number, self._raise)
         return self
 
+    def also_when(self, reason: str, holds: Callable[[], bool]) -> None:
+        """Stop also when this is found true; it is looked at every few seconds."""
+        self._reason = reason, holds
+
+    @property
+    def is_raised(self) -> bool:
+        if not self.why and self._reason and time.monotonic() - self._looked_at > LOOK_S:
+            self._looked_at = time.monotonic()
+            reason, holds = self._reason
+            self.why = reason if holds() else ""
+        return bool(self.why)
+
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        self.is_raised = True
+        # A time limit is followed by SIGTERM, and a requeue by the job itself too: the first one is the reason.
+        self.signal = self.signal or number
+        self.why = self.why or REASONS[number]
+
+
+STOP = StopRequest()  # signals reach the process, so there is one

@@ -1,8 +1,11 @@
 """From a resolved run to its files: train, export the weights, write `train.json` last."""
 
 import json
+import logging
+import secrets
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +14,62 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pipeline.engine.distributed import World, join_world, leave_world
-from pipeline.engine.folders import RunFolder
+from pipeline.engine.folders import RunFolder, digest
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError
-from pipeline.files import held, write_atomic, write_json, write_text
+from pipeline.files import held, is_wanted, write_atomic, write_json, write_text
 from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, read_weights
-from pipeline.provenance import provenance
+from pipeline.provenance import commit, provenance
 from pipeline.site import Site, data_folder
 
+log = logging.getLogger(__name__)
 
-def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest) -> None:
-    """Train, or continue, one run on this process (and its peers, if it has any)."""
+
+def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, patience_s: float = 0) -> None:
+    """Train, or continue, one run on this process (and its peers, if it has any).
+
+    On a cluster a job may be started again elsewhere while a node that was given up still works on it: the new one
+    is patient, and the old one writes its checkpoint and gives way.
+    """
     started = time.monotonic()
     torch.set_num_threads(site.threads)
     manifest = read_manifest(paths, run.data.name)
     world = join_world(site.device)
     try:
-        with held(paths.state / "lock", run.name) if world.is_main else nullcontext():
+        with _sole_trainer(paths, stop, patience_s) if world.is_main else nullcontext():
+            world.barrier()
+            if world.any(world.is_main and paths.is_finished()):
+                log.info("%s is finished already", run.name)
+                return
             trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop)
             if world.is_main:
                 write_text(paths.config, resolved_yaml(run))
+                write_json(paths.started, _identity(run, paths))
             first_step = trainer.step
             found = trainer.fit()
             if world.is_main:
                 export(trainer.ema.module if trainer.ema else trainer.method, paths)
-                write_json(paths.done, _summary(trainer, found, manifest, started, first_step))
+                write_json(paths.finished, _summary(trainer, found, manifest, started, first_step))
             world.barrier()
     finally:
         leave_world(world)
+
+
+@contextmanager
+def _sole_trainer(paths: RunFolder, stop: StopRequest, patience_s: float) -> Iterator[None]:
+    with held(paths.lock, paths.name, patience_s):
+        stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
+        yield
+
+
+def _identity(run: RunConfig, paths: RunFolder) -> dict[str, Any]:
+    """The same through every interruption; another one if the run is trained again from the beginning."""
+    if not paths.identity.exists():
+        write_text(paths.identity, secrets.token_hex(8))
+    return {"identity": paths.identity.read_text(), "commit": commit(), "steps": run.total_steps}
 
 
 def export(method: Method, paths: RunFolder) -> None:
@@ -76,9 +104,11 @@ def _summary(
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
+    made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
     return {
         "run": run.name,
         "metrics": metrics,
+        "files": {path.name: digest(path) for path in made},
         "provenance": provenance(
             config_fingerprint=run.fingerprint,
             data_fingerprint=manifest["fingerprint"],

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pipeline.launch import run_processes
+from pipeline.launch.local import run_processes
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pipeline.engine.signals import CONTINUE_ME
 from pipeline.errors import LaunchError
 
 
-def is_launcher(processes: int) -> bool:
-    """Whether this process is to start others, rather than being one of them."""
-    return processes > 1 and "RANK" not in os.environ
+def is_placed() -> bool:
+    """Whether this process has its place among others already, rather than being the one that starts them."""
+    return "RANK" in os.environ
 
 
 def run_processes(count: int, arguments: list[str]) -> int:

@@ -1,0 +1,120 @@
+"""Inside a SLURM job: each task is one process of the run.
+
+Told to stop, the run writes its checkpoint. Before a time limit the job then puts itself back into the queue; after
+SIGTERM, SLURM does that itself (requeue, preemption), or nobody does (scancel), or the launcher does: it reads the
+outcome that is left here.
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.signals import CONTINUE_ME, STOP
+from pipeline.errors import LaunchError
+from pipeline.files import write_json
+
+log = logging.getLogger(__name__)
+
+
+class TrainJob:
+    """What submitit runs in every task of the job."""
+
+    def __init__(self, arguments: list[str], paths: RunFolder) -> None:
+        self.arguments, self.paths = arguments, paths
+
+    def __call__(self) -> None:
+        # In place of submitit's own handlers, which requeue from within the signal, without a checkpoint.
+        STOP.listen()
+        from pipeline.cli import main
+
+        take_place()
+        sys.argv = ["pipeline", *self.arguments]
+        code = main(self.arguments)
+        is_main = os.environ["RANK"] == "0"
+        if is_main or code not in (0, CONTINUE_ME):
+            self._leave_outcome(code)
+        if is_main and code == CONTINUE_ME and STOP.signal == signal.SIGUSR2:
+            requeue(os.environ["SLURM_JOB_ID"])
+        # Not 75 from the others: srun would end the main process for it.
+        sys.exit(code if is_main or code != CONTINUE_ME else 0)
+
+    def _leave_outcome(self, code: int) -> None:
+        outcome = {
+            "job": os.environ["SLURM_JOB_ID"],
+            "start": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
+            "rank": int(os.environ["RANK"]),
+            "code": code,
+            "why": STOP.why,
+            "step": self.paths.last_step(),
+        }
+        write_json(self.paths.outcome, outcome)
+
+
+def read_outcome(paths: RunFolder, job: str) -> dict[str, Any] | None:
+    """What this job's processes said when they ended, if they could."""
+    if not paths.outcome.exists():
+        return None
+    outcome = json.loads(paths.outcome.read_text())
+    return outcome if outcome["job"] == job else None
+
+
+def take_place() -> None:
+    """Give this task its place among its peers, in the variables that torch knows."""
+    from submitit import JobEnvironment
+
+    place = JobEnvironment()
+    variables = {"RANK": place.global_rank, "LOCAL_RANK": place.local_rank, "WORLD_SIZE": place.num_tasks}
+    if place.num_tasks > 1:
+        starts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        variables["MASTER_ADDR"] = "127.0.0.1" if place.num_nodes == 1 else address_of(place.hostnames[0])
+        # Below the ports that systems hand out; another one at each start, in case this one is taken.
+        variables["MASTER_PORT"] = 20000 + (int(place.raw_job_id) * 7 + starts * 101) % 10000
+    os.environ.update({name: str(value) for name, value in variables.items()})
+
+
+def address_of(node: str) -> str:
+    """A node's name, or, where that does not resolve, the address by which SLURM knows it."""
+    if resolves(node):
+        return node
+    command = ["scontrol", "show", "node", node]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"NodeAddr=(\S+)", result.stdout)
+    if found is None or not resolves(found[1]):
+        raise LaunchError(
+            f"node {node} does not resolve, and SLURM's address of it is {found[1] if found else 'unknown'}; expected "
+            "one that the other nodes of a run can reach: add it to DNS or /etc/hosts, or set slurm.nodes to 1"
+        )
+    log.info("node %s does not resolve; using %s, its address in SLURM", node, found[1])
+    return found[1]
+
+
+def resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
+
+
+def requeue(job: str) -> None:
+    """Back into the queue; where the cluster refuses, the launcher submits the run again."""
+    result = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60, check=False)
+    if result.returncode:
+        log.warning("scontrol requeue %s: %s", job, result.stderr.strip())
+
+
+def log_tail(folder: Path, job: str, num_lines: int = 20) -> str:
+    """The end of what the job's processes wrote, the main one's first; those that wrote nothing are left out."""
+    parts = []
+    for path in sorted(folder.glob(f"{job}_*_log.out"), key=lambda path: int(path.name.split("_")[1])):
+        lines = path.read_text(errors="replace").rstrip().splitlines()[-num_lines:]
+        if lines:
+            parts.append("\n".join([f"--- {path}", *lines]))
+    return "\n".join(parts[:3]) or f"(nothing in {folder})"

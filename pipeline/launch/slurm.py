@@ -1,0 +1,234 @@
+"""A training run on a SLURM cluster: submitted through submitit, watched, submitted again while there is a reason to.
+
+The command that starts it may be killed and started again at any time: which job works on a run is kept beside its
+checkpoints, and a job that was submitted without a trace there is found by its name. Two launchers of one run watch the
+same job.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.config import CONFIGS, shown
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.signals import CONTINUE_ME, StopRequest
+from pipeline.errors import LaunchError
+from pipeline.files import held, write_json
+from pipeline.launch.job import TrainJob, log_tail, read_outcome
+from pipeline.launch.queue import Job, Queue
+from pipeline.launch.resources import Shape, sbatch_options
+from pipeline.site import Site
+
+log = logging.getLogger(__name__)
+
+MOST_IN_VAIN = 3  # jobs in a row that end without a new checkpoint
+SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
+LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
+# What sbatch says when trying again later is all there is to do.
+PASSING = ("contact slurm controller", "timed out", "refused", "temporarily", "maxsubmitjob", "transport endpoint")
+DULL = {"None", "Priority", "Resources", "BeginTime"}
+
+
+class Interrupted(Exception):
+    """Somebody asked the launcher to stop."""
+
+
+@dataclass
+class Launcher:
+    """One run's way through the queue."""
+
+    name: str  # of the job
+    paths: RunFolder
+    site: Site
+    shape: Shape
+    arguments: list[str]
+    stop: StopRequest
+    queue: Queue
+    told: str = field(default="", init=False)
+
+    def run(self) -> None:
+        """Return when the run is finished; raise LaunchError when it cannot be, Interrupted on request."""
+        in_vain, step = 0, self.paths.last_step()
+        while not self.paths.is_finished():
+            job = self._attach_or_submit()
+            state = self._watch(job)
+            if state is None:
+                break
+            self._judge(job, state)
+            in_vain = in_vain + 1 if self.paths.last_step() == step else 0
+            step = self.paths.last_step()
+            if in_vain == MOST_IN_VAIN:
+                raise LaunchError(
+                    f"{in_vain} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); expected "
+                    f"at least one within slurm.hours {self.site.slurm.hours}: mend what ends them, then start again\n"
+                    + log_tail(self.paths.jobs, job)
+                )
+
+    def _attach_or_submit(self) -> str:
+        """The job that works on this run, or a new one; never a second one."""
+        with self._exclusive():
+            record = self._record()
+            if record:
+                known = self._find(record)
+                if known:
+                    log.info("watching job %s, submitted earlier (%s)", known.id, known.state.lower())
+                    self._remember(known.id, record["time"])
+                    return known.id
+            return self._submit()
+
+    def _find(self, record: dict[str, Any]) -> Job | None:
+        """The queued or running job of this run. A record without a job is of a launcher killed while submitting."""
+        since = record["time"]
+        if record["job"] is None:
+            time.sleep(max(0.0, since + SBATCH_S - time.time()))
+            since = time.time()
+        answer = self.queue.look(newer_than=since)
+        while answer.problem:
+            self._tell(f"the queue cannot be read ({answer.problem}); waiting for it")
+            self._pause(self.site.slurm.poll_s)
+            answer = self.queue.look(newer_than=since)
+        return answer.active(self.name, CONFIGS.parent)
+
+    def _submit(self) -> str:
+        from submitit import SlurmExecutor
+        from submitit.core.utils import FailedJobError
+
+        executor = SlurmExecutor(self.paths.jobs, python=None)
+        executor.update_parameters(job_name=self.name, **sbatch_options(self.site, *self.shape))
+        while True:
+            self._remember(None, time.time())
+            try:
+                job = executor.submit(TrainJob(self.arguments, self.paths)).job_id
+            except FailedJobError as error:
+                self._refused(str(error))
+                found = self._find(self._record())  # it may have arrived all the same
+                if found is None:
+                    continue
+                job = found.id
+            self._remember(job, time.time())
+            nodes, processes = self.shape
+            words = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
+            log.info("submitted job %s: %s; its log: %s/%s_0_log.out", job, words, shown(self.paths.jobs), job)
+            return job
+
+    def _refused(self, message: str) -> None:
+        """Wait, if that can help."""
+        last = (message.strip().splitlines() or ["no message"])[-1]
+        if not any(word in message.lower() for word in PASSING):
+            self.paths.job.unlink()
+            raise LaunchError(
+                f"sbatch refused the job: {last}; `python -m pipeline doctor` compares what the site file asks for "
+                "with what the cluster offers"
+            )
+        self._tell(f"sbatch: {last}; trying again")
+        self._pause(self.site.slurm.poll_s)
+
+    def _watch(self, job: str) -> str | None:
+        """Wait for the end of a job; returns its last state, or None when the run is finished."""
+        asked_since, ends_seen, entry = self._record()["time"], 0, None
+        while ends_seen < 2:  # once could be a moment between two states, as in a requeue
+            if self._finished_within(self.site.slurm.poll_s if asked_since == 0 else LOOK_S, job):
+                if entry is not None and entry.state == "PENDING":
+                    scancel(job)  # a node that SLURM took for lost has finished the run
+                return None
+            answer = self.queue.look(newer_than=asked_since)
+            asked_since = 0.0
+            if answer.problem:
+                self._tell(f"the queue cannot be read ({answer.problem}); job {job} goes on, waiting")
+                continue
+            entry = answer.jobs.get(job)
+            ends_seen = ends_seen + 1 if entry is None or entry.has_ended else 0
+            if not ends_seen:
+                self._tell_state(entry)
+        return entry.state if entry else "no longer in the queue"
+
+    def _finished_within(self, seconds: float, job: str) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self.paths.is_finished():
+            if self.stop.is_raised:
+                scancel(job)
+                raise Interrupted(f"{self.stop.why}; cancelled job {job}")
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    def _judge(self, job: str, state: str) -> None:
+        """Raise if the end of the job is the end of the matter."""
+        outcome = read_outcome(self.paths, job)
+        code = outcome["code"] if outcome else None
+        where = f"nothing is lost: the same command continues after step {self.paths.last_step()}"
+        if state == "CANCELLED":
+            raise LaunchError(f"job {job} was cancelled (scancel); {where}")
+        if state == "OUT_OF_MEMORY":
+            asked = self.site.slurm.memory_gb
+            raise LaunchError(
+                f"job {job} ran out of memory with slurm.memory_gb {asked} per process; raise it. {where}"
+            )
+        if code not in (None, 0, CONTINUE_ME):
+            tail = log_tail(self.paths.jobs, job)
+            raise LaunchError(f"job {job} failed with exit code {code} (process {outcome['rank']}):\n{tail}")
+        why = outcome["why"] if outcome else "killed, without a word"
+        log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
+
+    def _tell_state(self, job: Job) -> None:
+        outcome = read_outcome(self.paths, job.id)
+        if job.state == "RUNNING":
+            self._tell(f"job {job.id} runs on {job.nodes}")
+        elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
+            why = outcome["why"] if outcome else "requeued"
+            self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
+        elif job.reason not in DULL:
+            self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")
+
+    def _tell(self, text: str) -> None:
+        """One line per event, however often it is seen."""
+        if text != self.told:
+            log.info("%s", text)
+            self.told = text
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.stop.is_raised:
+                raise Interrupted(self.stop.why)
+            time.sleep(LOOK_S)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """One launcher at a time submits; the next one finds the job."""
+        with held(self.paths.state / "submit.lock", f"the submission of {self.paths.name}", patience_s=600):
+            yield
+
+    def _record(self) -> dict[str, Any] | None:
+        return json.loads(self.paths.job.read_text()) if self.paths.job.exists() else None
+
+    def _remember(self, job: str | None, at: float) -> None:
+        write_json(self.paths.job, {"job": job, "time": at})
+
+
+def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list[str], stop: StopRequest) -> int:
+    """Bring one run to its end through SLURM."""
+    # Of a job that this launcher itself may run in: sbatch would take them for wishes.
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
+        del os.environ[name]
+    name = f"{paths.results.name}-{paths.name}"
+    queue = Queue(paths.results.parent, site.slurm.poll_s)
+    try:
+        Launcher(name, paths, site, shape, arguments, stop, queue).run()
+    except Interrupted as request:
+        log.info("%s; the same command continues", request)
+        return CONTINUE_ME
+    return 0
+
+
+def scancel(job: str) -> None:
+    result = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
+    if result.returncode:
+        log.warning("scancel %s: %s", job, result.stderr.strip())
