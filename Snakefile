@@ -3,7 +3,10 @@
 #   results/{scale}/runs/{run}/train.json            a trained run; evals/{group}.json its evaluations
 #   results/{scale}/tables/{rows}/{table}.json       a filled table; {rows} is headline (the demo) or all
 #   results/{scale}/report/{rows}.html               the report
+from snakemake.logging import logger
 from snakemake.utils import min_version
+
+from pipeline.track.background import Follower
 
 min_version("9.27")
 
@@ -24,13 +27,27 @@ rule all:
     default_target: True
     input:
         f"results/{SCALE}/report/all.html",
-        f"results/{SCALE}/tracking/all.json",
 
 
 rule demo:
     input:
         "results/demo/report/headline.html",
-        "results/demo/tracking/headline.json",
 
 
 include: "workflow/rules/targets.smk"
+
+
+# MLflow follows the results in the background. Dry runs and the processes of jobs call no hooks.
+FOLLOWER = Follower(SCALE)
+
+
+onstart:
+    FOLLOWER.start()
+
+
+onsuccess:
+    logger.info(FOLLOWER.stop())
+
+
+onerror:
+    logger.info(FOLLOWER.stop())

@@ -244,11 +244,16 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.engine.signals import StopRequest
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
-    from pipeline.track import mirror
+    from pipeline.track.follow import follow, mirror_once
 
-    print(json.dumps(mirror(load_graph(options.scale), load_site())))
+    if options.follow:
+        stop = StopRequest().listen()  # before MLflow is imported, which takes seconds
+        follow(load_graph(options.scale), load_site(), stop)
+    else:
+        print(json.dumps(mirror_once(load_graph(options.scale), load_site())))
 
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -94,14 +94,19 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a JSONL file; what follows its last newline is still being written and left out."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return parse_lines(path.read_bytes(), path)
+
+
+def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, Any]]:
+    """The records of a part of a JSONL file, of which `first` is the number of the first line."""
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=first):
         try:
             records.append(json.loads(line))
-        except json.JSONDecodeError:
+        except ValueError:
             raise DataError(
-                f"{path}, line {number}: found {line[:80]!r}, expected one JSON object; restore the file"
+                f"{path}, line {number}: found {line[:80].decode(errors='replace')!r}, expected one JSON object; "
+                "restore the file"
             ) from None
     return records
 

@@ -77,13 +77,6 @@ def table_inputs(wildcards):
     return [f"results/{{scale}}/{file}" for file in files]
 
 
-def tracking_inputs(wildcards):
-    known = graph(wildcards.scale)
-    chosen = known.selected(wildcards.rows)
-    files = [known.files(table, wildcards.rows) for table in chosen]
-    return sorted({f"results/{{scale}}/{file}" for file in sum(files, [])})
-
-
 def table_params(wildcards):
     return table_fingerprint(graph(wildcards.scale), wildcards.table)
 

@@ -55,21 +55,3 @@ rule write_report:
         "write the report"
     shell:
         "python -m pipeline report --scale {wildcards.scale} --rows {wildcards.rows} > {log} 2>&1"
-
-
-rule track_results:
-    input:
-        tracking_inputs,
-    output:
-        "results/{scale}/tracking/{rows}.json",
-    log:
-        "results/{scale}/logs/track_results/{rows}.log",
-    benchmark:
-        "results/{scale}/benchmarks/track_results/{rows}.tsv"
-    localrule: True
-    conda:
-        "../envs/patchwork.yaml"
-    message:
-        "mirror the results into MLflow"
-    shell:
-        "python -m pipeline track --scale {wildcards.scale} > {output} 2> {log}"

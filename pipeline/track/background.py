@@ -1,0 +1,45 @@
+"""Snakemake's hooks: the process that follows the results into MLflow starts and ends with the workflow."""
+
+import signal
+import subprocess
+import sys
+
+from pipeline.study.graph import RESULTS
+
+LAST_PASS_S = 60  # a workflow ends no later than this after its last job, whatever MLflow does
+
+
+class Follower:
+    """`python -m pipeline track --follow` in the background; its words are in logs/track.log."""
+
+    def __init__(self, scale: str) -> None:
+        self.scale = scale
+        self.log = RESULTS / scale / "logs/track.log"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self._launch("--follow")
+
+    def stop(self) -> str:
+        """Let it finish, within bounds; returns its last words."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        else:  # another one was there, or it was killed: what came later is missing
+            self._launch()
+        try:
+            self.process.wait(LAST_PASS_S)
+        except subprocess.TimeoutExpired:
+            return f"MLflow is still being brought up to date in the background: {self.log}"
+        return next(reversed(self.log.read_text().splitlines()), "")
+
+    def _launch(self, *options: str) -> None:
+        """In a session of its own: Ctrl-C is for the jobs, and their last lines shall still be mirrored."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline", "track", "--scale", self.scale, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )

@@ -1,0 +1,184 @@
+"""One MLflow experiment: what it already has, asked once, and what is added to it, each thing once.
+
+A call that fails may have done its work or not. Whoever meets a failure makes another `Experiment`, which asks again.
+MLflow is imported here alone, and late: it takes seconds.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import LaunchError
+from pipeline.site import Site
+
+log = logging.getLogger(__name__)
+
+KEY = "patchwork.name"  # the tag by which a run is found again
+FILES = "patchwork.files"  # the digest of the artifacts that a run has
+MAX_METRICS, MAX_PARAMS = 1000, 100  # MLflow's limits of one request
+Point = tuple[str, float, int]  # metric, value, step
+
+
+@dataclass
+class Tracked:
+    """A run as MLflow has it."""
+
+    id: str
+    status: str = "RUNNING"
+    tags: dict[str, str] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict)
+    steps: dict[str, set[int]] | None = None  # of each metric, once they were asked for
+
+
+class Experiment:
+    """The runs of one scale in MLflow."""
+
+    def __init__(self, uri: str, name: str, artifacts: Path) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        # A server that does not answer shall cost seconds, not minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(uri)
+        found = self.client.get_experiment_by_name(name)
+        # A server keeps artifacts where it was told to; its clients may not even see our disk.
+        place = None if uri.startswith("http") else artifacts.as_uri()
+        self.id = found.experiment_id if found else self.client.create_experiment(name, place)
+        self.runs = {run.tags[KEY]: run for run in self._ask_runs() if KEY in run.tags}
+
+    def open(
+        self, key: str, name: str, tags: dict[str, str], params: dict[str, Any] | None = None, start: Path | None = None
+    ) -> Tracked:
+        """The run of this key with these tags and parameters; made if there is none."""
+        from mlflow.entities import Param, RunTag
+
+        tags, params = {KEY: key, **tags}, _flat(params or {})
+        if key not in self.runs:
+            began = _milliseconds(start) if start else None
+            made = self.client.create_run(self.id, start_time=began, tags=tags, run_name=name)
+            self.runs[key] = Tracked(made.info.run_id, tags=dict(tags))
+        run = self.runs[key]
+        new_tags = [RunTag(name, value) for name, value in tags.items() if run.tags.get(name) != value]
+        new_params = [Param(name, value) for name, value in params.items() if name not in run.params]
+        for start_at in range(0, max(len(new_tags), len(new_params)), MAX_PARAMS):
+            part = slice(start_at, start_at + MAX_PARAMS)
+            self.client.log_batch(run.id, tags=new_tags[part], params=new_params[part])
+        run.tags |= tags
+        run.params |= params
+        return run
+
+    def add_points(self, run: Tracked, points: list[Point]) -> None:
+        """Log those points of curves whose step the metric does not have yet."""
+        if run.steps is None:
+            history = self.client.get_metric_history
+            run.steps = {name: {metric.step for metric in history(run.id, name)} for name in run.latest}
+        missing = {
+            (name, step): value for name, value, step in points if step not in run.steps.setdefault(_name(name), set())
+        }
+        self._log(run, [(_name(name), value, step) for (name, step), value in missing.items()])
+        for name, step in missing:
+            run.steps[_name(name)].add(step)
+
+    def set_values(self, run: Tracked, values: dict[str, float]) -> None:
+        """Show these values and no others: a change is the next step of every metric, of those that left it as NaN."""
+        wanted = dict.fromkeys(run.latest, math.nan) | {_name(name): value for name, value in values.items()}
+        if all(_same(run.latest.get(name), value) for name, value in wanted.items()):
+            return
+        histories = [self.client.get_metric_history(run.id, name) for name in run.latest]
+        step = max((metric.step for history in histories for metric in history), default=-1) + 1
+        self._log(run, [(name, value, step) for name, value in wanted.items()])
+        run.latest = wanted
+
+    def attach(self, run: Tracked, files: dict[str, str]) -> None:
+        """Artifacts by name; one that is there already is replaced."""
+        digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+        if files and run.tags.get(FILES) != digest:
+            for name, text in files.items():
+                self.client.log_text(run.id, text, name)
+            self.tag(run, FILES, digest)
+
+    def tag(self, run: Tracked, name: str, value: str) -> None:
+        self.client.set_tag(run.id, name, value)
+        run.tags[name] = value
+
+    def end(self, run: Tracked, status: str, file: Path | None = None) -> None:
+        """Give the run its last status, at the time when this file was written."""
+        if run.status != status:
+            self.client.set_terminated(run.id, status, _milliseconds(file) if file else None)
+            run.status = status
+
+    def _log(self, run: Tracked, points: list[Point]) -> None:
+        from mlflow.entities import Metric
+
+        # Always at time 0: a request that was given up but did arrive is then the same point to MLflow, not a second.
+        metrics = [Metric(name, value, 0, step) for name, value, step in points]
+        for start in range(0, len(metrics), MAX_METRICS):
+            self.client.log_batch(run.id, metrics=metrics[start : start + MAX_METRICS])
+
+    def _ask_runs(self) -> Iterator[Tracked]:
+        page = None
+        while page is None or page.token:
+            page = self.client.search_runs([self.id], max_results=1000, page_token=page.token if page else None)
+            for run in page:
+                data = run.data
+                yield Tracked(run.info.run_id, run.info.status, data.tags, data.params, dict(data.metrics))
+
+
+def tracking_uri(site: Site, results: Path) -> str:
+    """The server that the environment or the site names, else a file beside the results."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or site.tracking_uri or f"sqlite:///{results / 'mlflow.db'}"
+
+
+@contextmanager
+def answering(uri: str) -> Iterator[None]:
+    """Whatever goes wrong between here and MLflow, as one error that says what to do."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        message = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise LaunchError(
+            f"MLflow at {without_password(uri)} did not take the results ({without_password(message)}); nothing is "
+            "lost: start the server or mend MLFLOW_TRACKING_URI, then run `python -m pipeline track` again"
+        ) from None
+
+
+def without_password(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """{"optim": {"epochs": 5}} -> {"optim.epochs": "5"}; MLflow takes 6,000 characters a value."""
+    flat: dict[str, str] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = str(value)[:6000]
+    return flat
+
+
+def _name(metric: str) -> str:
+    """MLflow allows letters, digits and a few signs."""
+    return re.sub(r"[^\w.:/ -]", "_", metric)
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one == other or (one is not None and math.isnan(one) and math.isnan(other))
+
+
+def _milliseconds(file: Path) -> int:
+    return file.stat().st_mtime_ns // 1_000_000
