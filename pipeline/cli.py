@@ -88,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, verb, text, *{"table": ["table"], "claims": ["study"]}.get(name, []))
         sub.add_argument("--rows", choices=["headline", "all"], default="all" if name != "summary" else "headline")
+    add("keep", keep, "write down how each result was made, for `dvc pull` elsewhere")
     track_parser = add("track", track, "mirror runs, evaluations and tables into MLflow")
     track_parser.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
     plan_parser = add("plan", plan, "say what would run and what it would cost: jobs, GPU hours, storage")
@@ -233,6 +234,7 @@ def claims(options: argparse.Namespace, arguments: list[str]) -> None:
 def report(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.study.collect import collect
     from pipeline.study.graph import load_graph
+    from pipeline.study.numbers import write_numbers
     from pipeline.study.report import write_report
 
     graph = load_graph(options.scale)
@@ -240,7 +242,15 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
     chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
         subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `snakemake all` draws the others and every row."
-    print(write_report(*collect(graph, options.rows), path, title, graph.scale, subtitle))
+    content = collect(graph, options.rows)
+    write_numbers(content[0], path)
+    print(write_report(*content, path, title, graph.scale, subtitle))
+
+
+def keep(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.restore import keep_origins
+
+    print(f"{keep_origins(options.scale)} files can be restored elsewhere with what Snakemake knows of them")
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from pipeline.errors import DataError
+from pipeline.files import write_text
 from pipeline.study import curves
 from pipeline.study.draw import cells_of, environment
 
@@ -34,8 +35,7 @@ def write_report(
             run_names={run["name"] for run in runs},
         )
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8", newline="\n")
+    write_text(out, page)
     return out
 
 

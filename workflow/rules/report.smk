@@ -44,6 +44,8 @@ rule write_report:
         report_inputs,
     output:
         "results/{scale}/report/{rows}.html",
+        "results/{scale}/report/{rows}.json",
+        "results/{scale}/report/{rows}.csv",
     log:
         "results/{scale}/logs/write_report/{rows}.log",
     benchmark:

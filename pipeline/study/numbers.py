@@ -1,0 +1,46 @@
+"""The numbers of all tables without anything around them, for tools that compare two versions of them."""
+
+import csv
+import io
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import write_json, write_text
+from pipeline.study.draw import cells_of
+
+Numbers = dict[str, dict[str, dict[str, float]]]
+
+
+def write_numbers(tables: list[dict[str, Any]], page: Path) -> None:
+    """As JSON and as CSV, beside the page that shows them."""
+    write_json(page.with_suffix(".json"), numbers(tables))
+    write_text(page.with_suffix(".csv"), numbers_csv(tables))
+
+
+def numbers(tables: list[dict[str, Any]]) -> Numbers:
+    """Table -> row -> column -> our number; cells without one are left out."""
+    found: Numbers = defaultdict(lambda: defaultdict(dict))
+    for table, row, column, cell in _obtained(tables):
+        found[table][row][column] = cell["ours"]
+    return found
+
+
+def numbers_csv(tables: list[dict[str, Any]]) -> str:
+    """One line a cell: its name, our number and the paper's, which may be empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["cell", "ours", "paper"])
+    for table, row, column, cell in _obtained(tables):
+        writer.writerow([f"{table}.{row}.{column}", cell["ours"], cell["paper"]])
+    return text.getvalue()
+
+
+def _obtained(tables: list[dict[str, Any]]) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """(table, row within it, column, cell) of every cell that has our number."""
+    return [
+        (table["id"], row["id"].removeprefix(f"{table['id']}."), column["id"], cell)
+        for table in tables
+        for row, column, cell in cells_of(table)
+        if cell["ours"] is not None
+    ]
