@@ -37,14 +37,9 @@ help:
 	@$(UV) pip install -q --python $(PYTHON) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# flock stands in for Snakemake's own lock, which outlives a killed run and would refuse the next one.
 demo: .venv/.installed
 	@echo "demo: running the workflow"
-	@mkdir -p results
-	@$(IN_VENV) flock --nonblock --close --conflict-exit-code 75 results/.demo.lock \
-		snakemake demo --profile workflow/profiles/local --rerun-incomplete --nolock || { status=$$?; \
-		[ $$status -ne 75 ] || echo "demo: another one is running in this folder; wait for it or stop it"; \
-		exit $$status; }
+	@$(IN_VENV) snakemake demo --profile workflow/profiles/local
 	@$(IN_VENV) python -m pipeline summary --scale demo
 
 test: .venv/.installed lint

@@ -25,9 +25,7 @@ SCALE = "demo"
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = build_parser().parse_args(arguments)
-    level = logging.INFO if is_main_process() else logging.ERROR
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    start_logging()
     if options.site:
         os.environ["PATCHWORK_SITE"] = options.site
     try:
@@ -50,6 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 75
+
+
+def start_logging() -> None:
+    level = logging.INFO if is_main_process() else logging.ERROR
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def is_main_process() -> bool:

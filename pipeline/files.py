@@ -5,11 +5,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
+
+_HELD = ExitStack()
 
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -45,6 +47,11 @@ def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
             time.sleep(0.2)
         fcntl.flock(wish, fcntl.LOCK_UN)
         yield
+
+
+def hold_for_life(path: Path, what: str) -> None:
+    """Hold a lock file until this process ends."""
+    _HELD.enter_context(held(path, what))
 
 
 def is_wanted(path: Path) -> bool:

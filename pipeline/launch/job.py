@@ -70,14 +70,17 @@ def take_place() -> None:
     """Give this task its place among its peers, in the variables that torch knows."""
     from submitit import JobEnvironment
 
+    from pipeline.cli import start_logging
+
     place = JobEnvironment()
     variables = {"RANK": place.global_rank, "LOCAL_RANK": place.local_rank, "WORLD_SIZE": place.num_tasks}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    start_logging()
     if place.num_tasks > 1:
         starts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        variables["MASTER_ADDR"] = "127.0.0.1" if place.num_nodes == 1 else address_of(place.hostnames[0])
+        os.environ["MASTER_ADDR"] = "127.0.0.1" if place.num_nodes == 1 else address_of(place.hostnames[0])
         # Below the ports that systems hand out; another one at each start, in case this one is taken.
-        variables["MASTER_PORT"] = 20000 + (int(place.raw_job_id) * 7 + starts * 101) % 10000
-    os.environ.update({name: str(value) for name, value in variables.items()})
+        os.environ["MASTER_PORT"] = str(20000 + (int(place.raw_job_id) * 7 + starts * 101) % 10000)
 
 
 def address_of(node: str) -> str:

@@ -4,6 +4,8 @@ import functools
 from snakemake.exceptions import WorkflowError
 
 from pipeline.errors import PatchworkError
+from pipeline.files import hold_for_life
+from pipeline.restore import adopt_restored
 from pipeline.site import Slurm, choose_site
 from pipeline.study.graph import load_graph, table_fingerprint
 
@@ -37,6 +39,7 @@ def run_of(wildcards):
 
 # Every config is read and checked here, before the graph of jobs is built.
 graph(SCALE)
+or_message(adopt_restored, SCALE)
 SITE = or_message(choose_site, config.get("site"))
 SLURM = SITE.slurm or Slurm()
 QUEUE = {
