@@ -1,19 +1,16 @@
 """Results that DVC brought from elsewhere become Snakemake's own.
 
 Snakemake trusts a file by what it noted about it in `.snakemake`: parameters, inputs, their checksums, when it was
-written. DVC does not carry that, so a pulled result would be made again. `keep_origins` writes the notes, with the hash
-of each file, to `results/<scale>/origins.json`, which is versioned with the results; `adopt_restored` gives them back.
-Only a file that is bit for bit the one described, below an output that is as dvc.lock says, is adopted, and with the
-parameters it was made with, not those of today: whatever was edited since, before or after the pull, is noticed.
+written. DVC does not carry that, so a pulled result would be made again. `keep_origins` writes the notes and hashes to
+`results/<scale>/origins.json`, which is versioned with the results; `adopt_restored` gives them back. Only a file that
+is bit for bit the one described is adopted, and with the parameters it was made with, not those of today: whatever
+was edited since, before or after the pull, is noticed.
 """
 
 import json
 import logging
 import os
-import subprocess
-import sys
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +52,15 @@ def keep_origins(scale: str) -> int:
     for path in paths:
         file = str(path.relative_to(ROOT))
         if note := notes.read(file):
-            origins[file] = {"sha256": digest(path), "note": note}
+            origins[file] = {"sha256": {file: digest(path), **_made_with(path)}, "note": note}
     write_json(RESULTS / scale / ORIGINS, origins)
     return len(origins)
+
+
+def _made_with(path: Path) -> dict[str, str]:
+    """The weights and curves of a run, which are no outputs of a rule, by the hashes in its train.json."""
+    made = json.loads(path.read_text()).get("files", {}) if path.name == "train.json" else {}
+    return {str(path.with_name(name).relative_to(ROOT)): known for name, known in made.items()}
 
 
 def adopt_restored(scale: str) -> None:
@@ -66,21 +69,20 @@ def adopt_restored(scale: str) -> None:
         return  # files that another Snakemake has just written have no note yet, and are no strangers
     notes = Notes()
     unknown = {file: origin for file, origin in _origins(scale).items() if not notes.read(file)}
-    same = {file: origin["note"] for file, origin in unknown.items() if digest(ROOT / file) == origin["sha256"]}
-    outs = _outs_as_locked() if same else []
-    adopted = {file: note for file, note in same.items() if any(Path(file).is_relative_to(out) for out in outs)}
+    adopted = {file: origin["note"] for file, origin in unknown.items() if _is_intact(origin["sha256"])}
     for file, note in adopted.items():
         # Inputs older than outputs, as they were; not allowed in a cache of somebody else, where checksums must do.
         with suppress(PermissionError):
             os.utime(ROOT / file, (note["endtime"], note["endtime"]))
+    # Links to one file in the cache share its time, so this comes after all of them.
     for file, note in adopted.items():
         notes.write(file, note)
-    if same:
-        logger.info("%d of %d restored files are as DVC keeps them and taken over", len(adopted), len(same))
+    for file in unknown.keys() - adopted.keys():
+        logger.warning("%s or what belongs to it is not as recorded; `dvc checkout` restores it", file)
 
 
 def _origins(scale: str) -> dict[str, dict[str, Any]]:
-    """What is known of the files that are there."""
+    """What is recorded of the files that are there."""
     path = RESULTS / scale / ORIGINS
     try:
         origins = json.loads(path.read_text()) if path.exists() else {}
@@ -90,15 +92,5 @@ def _origins(scale: str) -> dict[str, dict[str, Any]]:
     return {file: origin for file, origin in origins.items() if (ROOT / file).is_file()}
 
 
-def _outs_as_locked() -> list[str]:
-    """The outputs that are in the workspace as dvc.lock has them; none if DVC cannot tell."""
-    command = [sys.executable, "-m", "dvc", "data", "status", "--json", "--unchanged"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if result.returncode:
-        logger.warning("restored results are not taken over: dvc said %s", result.stderr.strip())
-        return []
-    status = json.loads(result.stdout)
-    # Unchanged since the last commit, or recorded since; either way dvc.lock has them.
-    known = chain(status.get("unchanged", []), *status.get("committed", {}).values())
-    changed = list(chain(*status.get("uncommitted", {}).values()))
-    return [out for out in known if out not in changed]
+def _is_intact(hashes: dict[str, str]) -> bool:
+    return all(digest(ROOT / file) == known for file, known in hashes.items())

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.engine.distributed import World
 from pipeline.errors import CheckpointError
-from pipeline.files import explained
+from pipeline.files import explained, write_atomic
 
 
 class Meters:
@@ -54,7 +54,6 @@ class MetricsFile:
     def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
         """Keep the first bytes of the file, or all of it."""
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         size = path.stat().st_size if path.exists() else 0
         keep_bytes = size if keep_bytes is None else keep_bytes
         if size < keep_bytes:
@@ -62,9 +61,11 @@ class MetricsFile:
                 f"{path} has {size} bytes, the checkpoint was written when it had {keep_bytes}; "
                 "it was cut or replaced: restore it, or delete the run's state folder to start the run again"
             )
+        kept = path.read_bytes()[:keep_bytes] if size else b""
+        # A file of its own: DVC may have linked the old one to its cache, which appending would change.
+        write_atomic(path, lambda file: file.write(kept))
         with explained(path):
             self.file = path.open("ab")
-            self.file.truncate(keep_bytes)
 
     def append(self, **values: Any) -> None:
         values = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}

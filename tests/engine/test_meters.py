@@ -69,6 +69,16 @@ def test_metrics_file__resumed__is_cut_back_to_the_checkpoint(tmp_path):
     assert lines(path) == [{"step": 1}, {"step": 2}]
 
 
+def test_metrics_file__linked_to_a_read_only_cache__leaves_the_cache_alone(tmp_path):
+    path, cached = tmp_path / "metrics.jsonl", tmp_path / "cached"
+    cached.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    cached.chmod(0o444)
+    path.hardlink_to(cached)
+    MetricsFile(path, 12).append(step=3)
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 3}\n'
+    assert cached.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
 def test_metrics_file__half_a_line_at_its_end__is_cut_away(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)

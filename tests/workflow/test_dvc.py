@@ -1,0 +1,140 @@
+"""DVC around Snakemake, as a user meets it: one project, read-only hard links to the cache, a remote and a clone."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from project import Project
+from snakemake.persistence.file import FilePersistence
+
+STUDY = "configs/study/mjp.yaml"
+LOCAL = ("results/demo/report/headline.html", "--profile", "workflow/profiles/local")
+# Run d is in Tables 3 and 4, not in Table 1.
+EDIT_OF_D = (STUDY, "shuffle: none", "dal_weight: 0.02\n        shuffle: none")
+JOBS_OF_D = {"train_run": 1, "evaluate_run": 1, "draw_table": 2, "judge_claims": 1, "write_report": 1}
+
+
+def succeed(project: Project, *command: str) -> str:
+    result = project.run(*command)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def commit(project: Project, message: str) -> None:
+    succeed(project, "git", "add", "-A")
+    succeed(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "-m", message)
+
+
+def jobs_in(output: str) -> dict[str, int]:
+    """Rule -> number of jobs, as Snakemake listed them before it started."""
+    stats = re.search(r"^job +count\n[- ]+\n(.*?)^total", output, re.M | re.S)
+    return {} if stats is None else {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)", stats[1], re.M)}
+
+
+@pytest.fixture(scope="module")
+def recorded(small_project):
+    """Three runs of one study, made by Snakemake, recorded by `dvc repro`, committed and pushed."""
+    project = small_project
+    (project.root / "configs/study/mp3.yaml").unlink()
+    succeed(project, "git", "init", "-q")
+    succeed(project, "dvc", "config", "cache.type", "hardlink")
+    succeed(project, "dvc", "remote", "add", "-d", "box", str(project.root.parent / "remote"))
+    commit(project, "as edited")
+    succeed(project, "snakemake", *LOCAL)
+    folder = next((project.root / "results/demo/runs").iterdir())
+    for name in ("patches.key", "state/step-1.pt", "step-2.pt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("never versioned")
+    project.first_repro = succeed(project, "dvc", "repro")
+    commit(project, "as reproduced")
+    succeed(project, "dvc", "push")
+    return project
+
+
+@pytest.fixture(scope="module")
+def pulled(recorded):
+    """A clone elsewhere, after `dvc pull`; Snakemake has not been started in it."""
+    root = recorded.root.parent / "elsewhere"
+    succeed(recorded, "git", "clone", "-q", str(recorded.root), str(root))
+    clone = Project(root)
+    succeed(clone, "dvc", "pull")
+    return clone
+
+
+@pytest.mark.slow
+def test_repro__after_snakemake__reruns_nothing_and_status_is_clean(recorded):
+    assert recorded.first_repro.count("Nothing to be done") == 1 and jobs_in(recorded.first_repro) == {}
+    assert "up to date" in succeed(recorded, "dvc", "status")
+
+
+@pytest.mark.slow
+def test_versioned_files__state_and_keys_below_runs__are_not_among_them(recorded):
+    outs = yaml.safe_load((recorded.root / "dvc.lock").read_text())["stages"]["reproduce"]["outs"]
+    assert len(outs) == 5  # four folders and a file, however many results there are
+    files = succeed(recorded, "dvc", "ls", "-R", "--dvc-only", ".", "results/demo").splitlines()
+    names = {Path(file).name for file in files}
+    assert {"manifest.json", "encoder.safetensors", "metrics.jsonl", "train.json", "headline.html"} <= names
+    assert [file for file in files if re.search(r"\.key|\.pt|state|\.lock|logs/|benchmarks/", file)] == []
+
+
+@pytest.mark.slow
+def test_pull_elsewhere__then_an_edit__reruns_exactly_what_it_affects(pulled):
+    with pulled.changed(*EDIT_OF_D):
+        assert pulled.jobs(*LOCAL) == JOBS_OF_D
+    assert pulled.jobs(*LOCAL) == {}
+    assert "up to date" in succeed(pulled, "dvc", "status")
+
+
+@pytest.mark.slow
+def test_pull_elsewhere__weights_and_table_changed__are_not_taken_over(pulled):
+    shutil.rmtree(pulled.root / ".snakemake")
+    table = pulled.root / "results/demo/tables/headline/mjp.t1.json"
+    weights = next(pulled.root.glob("results/demo/runs/*/encoder.safetensors"))
+    for path in (table, weights):
+        content = path.read_bytes()
+        path.unlink()  # the link, not the cache behind it
+        path.write_bytes(content + b" ")
+    output = succeed(pulled, "snakemake", "-n", *LOCAL)
+    notes = FilePersistence(path=pulled.root / ".snakemake")
+    strange = [file for file in pulled.read("results/demo/origins.json") if notes._read_record(file) is None]
+    damaged = [str(path.relative_to(pulled.root)) for path in (weights.with_name("train.json"), table)]
+    assert sorted(strange) == sorted(damaged)
+    assert all(f"{file} or what belongs to it is not as recorded" in output for file in damaged)
+
+
+@pytest.mark.slow
+def test_repro__job_fails_half_way__says_why_and_keeps_what_was_made(recorded):
+    lock = (recorded.root / "dvc.lock").read_text()
+    table = "results/demo/tables/headline/mjp.t1.json"
+    with (
+        recorded.changed(STUDY, "label: DeiT-S + DAL\n", "label: DeiT-S + DAL\n    init: file:absent.pth\n"),
+        recorded.changed(STUDY, "tolerance: 0.5", "tolerance: 0.7"),  # stands in Table 1 alone
+    ):
+        result = recorded.run("dvc", "repro")
+    output = result.stdout + result.stderr
+    assert result.returncode != 0 and "failed to reproduce 'reproduce'" in output and "absent.pth" in output
+    assert 0.7 in [column["tolerance"] for column in recorded.read(table)["columns"]]
+    assert len(list(recorded.root.glob("results/demo/runs/*/encoder.safetensors"))) == 3
+    assert (recorded.root / "dvc.lock").read_text() == lock
+
+
+@pytest.mark.slow
+def test_repro__one_field_of_one_run__reruns_it_and_the_diffs_name_the_moved_cells(recorded):
+    succeed(recorded, "dvc", "checkout", "--force")  # whatever a failed attempt has left
+    recorded.edit(*EDIT_OF_D)
+    output = succeed(recorded, "dvc", "repro")
+    assert jobs_in(output) == JOBS_OF_D
+    assert "up to date" in succeed(recorded, "dvc", "status")
+    assert recorded.jobs(*LOCAL) == {}
+    (moved,) = json.loads(succeed(recorded, "dvc", "metrics", "diff", "--json")).values()
+    assert "mjp.t3.g000.diff_norm" in moved and {cell.rsplit(".", 1)[0] for cell in moved} <= {
+        "mjp.t3.g000",
+        "mjp.t4.d-dal-nln",
+    }
+    (plot,) = json.loads(succeed(recorded, "dvc", "plots", "diff", "--json"))["data"].values()
+    points = plot[0]["content"]["data"]["values"]
+    by_rev = {point["rev"]: point["ours"] for point in points if point["cell"] == "mjp.t3.g000.diff_norm"}
+    assert by_rev.keys() == {"HEAD", "workspace"} and by_rev["HEAD"] != by_rev["workspace"]
