@@ -189,7 +189,7 @@ def _train_here(config: dict[str, Any], paths: "RunFolder", site: "Site", stop: 
         train_run(run, paths, site, stop, patience_s)
     except Requeue as request:
         if is_main_process():
-            print(f"{request}: {stop.why}; the same command continues", file=sys.stderr)
+            print(f"{request}; the same command continues", file=sys.stderr)
         return CONTINUE_ME
     return 0
 

@@ -95,7 +95,8 @@ class Trainer:
                 saved_at = time.monotonic()
             if must_stop:
                 self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
-                raise Requeue(f"stopped on request after step {self.step} of {run.total_steps}")
+                why = self.stop.why or "a peer was asked to stop"
+                raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
         self._save()
         return self.last_validation
 

@@ -152,7 +152,7 @@ def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images
     assert "head.weight" in differing(exported, trainer.method.encoder.state_dict())
     loaded = load_method(run, paths, ALONE)
     assert differing(loaded.state_dict(), trainer.ema.module.state_dict()) == []
-    assert json.loads(paths.done.read_text())["metrics"]["val_top1"] == trainer.last_validation["top1"]
+    assert json.loads(paths.finished.read_text())["metrics"]["val_top1"] == trainer.last_validation["top1"]
 
 
 def test_ema__every_step__is_the_average_by_hand(images, tmp_path):

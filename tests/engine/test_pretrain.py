@@ -32,7 +32,7 @@ def train(run, results, images):
     """What `train.json` says in the end."""
     paths = RunFolder(results, run.name)
     train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
-    return json.loads(paths.done.read_text())
+    return json.loads(paths.finished.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_finetune__model_that_does_not_fit__is_one_error_before_the_first_step(p
         train(run, results, images)
     assert "encoder.safetensors does not fit the model" in str(caught.value)
     paths = RunFolder(results, run.name)
-    assert not paths.metrics.exists() and not paths.done.exists()
+    assert not paths.metrics.exists() and not paths.finished.exists()
 
 
 def test_two_processes__pretraining__have_the_losses_of_one(images, tmp_path):

@@ -107,6 +107,7 @@ class StopAfter(StopRequest):
     """Asks to stop after the given number of looks: the loop of a single process looks once per step."""
 
     def __init__(self, looks: int) -> None:
+        super().__init__()
         self.looks = looks
 
     @property
