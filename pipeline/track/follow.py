@@ -86,7 +86,9 @@ class _Follower:
 
     def _say_farewell(self) -> None:
         if self.mirror:
-            log.info("MLflow at %s has all %d runs that began", without_password(self.uri), len(_begun(self.graph)))
+            log.info(
+                "MLflow at %s has everything; runs so far: %d", without_password(self.uri), len(_begun(self.graph))
+            )
             return
         behind = [name for name in _begun(self.graph) if _changed_at(self.graph, name) >= self.caught_up_at]
         log.warning(

@@ -24,8 +24,9 @@ COMPLETE = "patchwork.complete"  # the digest of the files of a finished run, al
 SELECTIONS = ("headline", "all")
 VERDICTS = ("true", "false", "undecided")
 PARENT = "mlflow.parentRunId"
-# Drawn for a page that has colours of its own; alone, the picture brings them along.
+# A curve is drawn for a page that has colours and a width of its own; alone, the picture brings them along.
 COLOURS = "--muted:#57606a;--line:#d0d7de;--band:#eaeef2;--accent:#0969da;background:#fff"
+ALONE = f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="310" style="{COLOURS}" '
 
 
 class Mirror:
@@ -151,16 +152,15 @@ class Mirror:
 
     def _mirror_study(self, study: str) -> None:
         """How many claims hold, the claims, and the report page."""
-        claims, reports = self._pages(study)[:2], self._pages(study)[2:]
-        judged, report = _newest(claims), _newest(reports)
+        claims, report = _newest(self._pages(study)[:2]), _newest(self._pages(study)[2:])
+        if claims is None:
+            return
+        verdicts = [claim["verdict"] for claim in read_record(claims)["claims"]]
         run = self._study_run(study)
-        if judged:
-            verdicts = [claim["verdict"] for claim in read_record(judged)["claims"]]
-            self.experiment.set_values(run, {f"claims.{verdict}": verdicts.count(verdict) for verdict in VERDICTS})
-        files = {"claims.json": judged, "report.html": report}
+        self.experiment.set_values(run, {f"claims.{verdict}": verdicts.count(verdict) for verdict in VERDICTS})
+        files = {"claims.json": claims, "report.html": report}
         self.experiment.attach(run, {name: path.read_text() for name, path in files.items() if path})
-        if judged:
-            self.experiment.end(run, "FINISHED", judged)
+        self.experiment.end(run, "FINISHED", claims)
 
 
 def _tables_of(graph: Graph, name: str) -> list[str]:
@@ -189,8 +189,7 @@ def _curve(name: str, label: str, metrics: Path) -> dict[str, str]:
     from pipeline.study import curves
 
     svg = curves.draw([{"name": name, "label": label, "metrics_file": str(metrics)}], "run")[0]["svg"]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" style="{COLOURS}" '
-    return {"curve.svg": svg.replace("<svg ", head, 1)} if svg else {}
+    return {"curve.svg": svg.replace("<svg ", ALONE, 1)} if svg else {}
 
 
 def _newest(paths: list[Path]) -> Path | None:

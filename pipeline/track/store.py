@@ -19,8 +19,6 @@ from typing import Any
 from pipeline.errors import LaunchError
 from pipeline.site import Site
 
-log = logging.getLogger(__name__)
-
 KEY = "patchwork.name"  # the tag by which a run is found again
 FILES = "patchwork.files"  # the digest of the artifacts that a run has
 MAX_METRICS, MAX_PARAMS = 1000, 100  # MLflow's limits of one request
@@ -47,7 +45,8 @@ class Experiment:
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         # A server that does not answer shall cost seconds, not minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it would speak of every retry
         from mlflow import MlflowClient
 
         self.client = MlflowClient(uri)

@@ -1,0 +1,111 @@
+"""A copy of the project whose results a test writes itself, an MLflow database, and an MLflow server."""
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from project import Project, copy_project
+
+from pipeline.files import write_json
+from pipeline.study import graph as graph_module
+from pipeline.study.graph import Graph, build_graph
+from pipeline.track.store import Experiment
+
+
+@pytest.fixture(scope="session")
+def copy(tmp_path_factory) -> Project:
+    return copy_project(tmp_path_factory.mktemp("track") / "clone")
+
+
+@pytest.fixture(scope="session")
+def demo(copy) -> Graph:
+    """What the copy's configs say, kept where its commands look for it."""
+    graph = build_graph("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "ROOT", copy.root)
+        patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
+        kept = {"key": graph_module._source_key(), **dataclasses.asdict(graph)}
+    write_json(copy.root / "results/demo/graph.json", kept)
+    return graph
+
+
+@pytest.fixture(scope="module")
+def new_scale(copy, demo) -> Iterator[Callable[[str], Graph]]:
+    """The runs and tables of the demo as another scale, without results: every test has its own experiment."""
+    kept = copy.read("results/demo/graph.json")
+
+    def make(name: str) -> Graph:
+        graph = dataclasses.replace(demo, scale=name)
+        write_json(graph.results / "graph.json", {**kept, "scale": name})
+        return graph
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "RESULTS", copy.root / "results")
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield make
+
+
+@pytest.fixture(scope="session")
+def database(copy) -> Path:
+    """The database that is used where no server is named; making one takes seconds, so there is one."""
+    path = copy.root / "results/mlflow.db"
+    path.parent.mkdir(exist_ok=True)
+    Experiment(f"sqlite:///{path}", "empty", copy.root)
+    return path
+
+
+class Server:
+    """A real MLflow server on this machine, that can be down."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri, self.folder = f"http://127.0.0.1:{self.port}", folder
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--port", str(self.port), "--workers", "1"]
+        places = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--artifacts-destination", self.folder]
+        with (self.folder / "server.log").open("ab") as log:
+            # One group, so that the workers end with it.
+            self.process = subprocess.Popen(
+                [*command, *places],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 240
+        while not self._answers():
+            assert self.process.poll() is None and time.monotonic() < deadline, (self.folder / "server.log").read_text()
+            time.sleep(0.3)
+
+    def stop(self) -> None:
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait(timeout=60)
+
+    def _answers(self) -> bool:
+        try:
+            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, database) -> Iterator[Server]:
+    """Down until it is started; its database is ready, for making one takes as long as the whole test."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "mlflow.db").write_bytes(database.read_bytes())
+    server = Server(folder)
+    yield server
+    server.stop()

@@ -1,0 +1,29 @@
+"""The process that follows the results, as a test starts it."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+from project import Project
+
+from pipeline.study.graph import Graph
+
+
+class FollowerProcess(subprocess.Popen):
+    """The command that Snakemake starts, and what it has said so far."""
+
+    def __init__(self, copy: Project, graph: Graph, **env: str) -> None:
+        self.log = os.memfd_create("log", os.MFD_CLOEXEC)
+        command = ["python", "-m", "pipeline", "track", "--scale", graph.scale, "--follow"]
+        super().__init__(command, cwd=copy.root, env={**copy.env, **env}, stdout=self.log, stderr=self.log)
+
+    def words(self) -> str:
+        return os.pread(self.log, 100_000, 0).decode()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)

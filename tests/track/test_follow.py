@@ -1,0 +1,115 @@
+"""The process that follows the results, as Snakemake starts it: killed, doubled, without a server, and to its end."""
+
+import collections
+import multiprocessing
+import time
+
+import pytest
+from following import FollowerProcess, wait_until
+from written import begin, finish, log_steps, points
+
+from pipeline.engine.meters import MetricsFile
+from pipeline.files import held
+
+NUM_JOBS, NUM_STEPS = 16, 250
+NOBODY = "http://127.0.0.1:9"
+
+
+def write_slowly(path):
+    """What a job does at 20 lines a second."""
+    file = MetricsFile(path)
+    for step in range(1, NUM_STEPS + 1):
+        file.append(step=step, loss=1 / step, lr=0.1)
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def scene(copy, new_scale, database):
+    """16 jobs log at once; the follower is killed among its first points, and then there are two at a time."""
+    graph = new_scale("scene")
+    folders = [begin(graph, name) for name in list(graph.runs)[:NUM_JOBS]]
+    fork = multiprocessing.get_context("fork")
+    jobs = [fork.Process(target=write_slowly, args=(folder.metrics,)) for folder in folders]
+    with held(graph.results / "workflow.lock", "a test"):
+        killed = FollowerProcess(copy, graph)
+        for job in jobs:
+            job.start()
+        wait_until(lambda: points(database, graph))
+        killed.kill()
+        killed.wait()
+        num_at_kill = len(points(database, graph))
+        follower = FollowerProcess(copy, graph)
+        wait_until(lambda: len(points(database, graph)) > num_at_kill)
+        second = FollowerProcess(copy, graph)
+        second.wait(timeout=120)
+        for job in jobs:
+            job.join()
+    follower.wait(timeout=120)
+    return {
+        "points": points(database, graph),
+        "num_at_kill": num_at_kill,
+        "names": [folder.name for folder in folders],
+        "follower": (follower.returncode, follower.words()),
+        "second": (second.returncode, second.words()),
+    }
+
+
+@pytest.mark.slow
+def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
+    wanted = {
+        (name, key, step) for name in scene["names"] for key in ("loss", "lr") for step in range(1, NUM_STEPS + 1)
+    }
+    assert 0 < scene["num_at_kill"] < len(wanted)
+    found = collections.Counter(scene["points"])
+    assert found.keys() == wanted
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.slow
+def test_follow__snakemake_is_gone__ends_after_a_last_pass(scene):
+    code, words = scene["follower"]
+    assert code == 0 and f"has everything; runs so far: {NUM_JOBS}" in words.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_follow__second_follower__says_so_in_one_line_and_ends_well(scene):
+    code, words = scene["second"]
+    assert code == 0 and len(words.splitlines()) == 1
+    assert "another process mirrors scale scene into MLflow already" in words
+
+
+@pytest.mark.slow
+def test_track__server_is_down__one_message_and_nothing_lost(copy, new_scale):
+    graph = new_scale("alone")
+    log_steps(begin(graph, next(iter(graph.runs))), range(1, 11))
+    result = copy.run("python", "-m", "pipeline", "track", "--scale", graph.scale, MLFLOW_TRACKING_URI=NOBODY)
+    assert result.returncode == 1
+    assert "did not take the results" in result.stderr and "nothing is lost" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_follower_remains(copy, demo, new_scale):
+    folder = begin(demo, next(iter(demo.runs)))
+    log_steps(folder, range(1, 11))
+    finish(folder)
+    target = "results/demo/data/fashion_mnist/manifest.json"
+    log = copy.root / "results/demo/logs/track.log"
+    assert copy.snakemake("-n", target).returncode == 0 and not log.exists()
+    result = copy.snakemake(target, "-c1")
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    assert "has everything; runs so far: 1" in output and "has everything" in log.read_text()
+    with held(demo.results / "track.lock", "a test"):
+        pass
+
+
+@pytest.mark.slow
+def test_hooks__job_fails_and_server_is_down__the_workflow_says_both_and_what_to_do(copy, demo, new_scale):
+    with copy.changed("configs/data/fashion_mnist.yaml", "num_train: 5000", "num_train: 5001"):
+        env = {"MLFLOW_TRACKING_URI": NOBODY}
+        result = copy.run("snakemake", "-c1", "results/demo/data/fashion_mnist/manifest.json", "-F", **env)
+    output = result.stdout + result.stderr
+    assert result.returncode == 1
+    assert "Error in rule prepare_data" in output and "Traceback" not in output
+    assert "does not have yet" in output and "`python -m pipeline track --scale demo` catches up" in output

@@ -1,0 +1,188 @@
+"""What MLflow shows of the results, read back through MLflow's own client."""
+
+import json
+import math
+
+import pytest
+from written import COMMIT, begin, draw_table, evaluate, finish, log_steps
+
+from pipeline.engine.meters import MetricsFile
+from pipeline.errors import DataError
+from pipeline.site import Site
+from pipeline.track.follow import mirror_once
+from pipeline.track.mirror import Mirror
+from pipeline.track.store import Experiment
+from pipeline.track.tail import Tail
+
+
+@pytest.fixture
+def scale(new_scale, database, request):
+    """An empty scale of its own."""
+    return new_scale(request.function.__name__.lower()[:60])
+
+
+@pytest.fixture
+def mirror(scale, database):
+    results = scale.results.parent
+    return Mirror(scale, Experiment(f"sqlite:///{database}", f"patchwork-{scale.scale}", results / "mlflow-artifacts"))
+
+
+def baseline(graph):
+    """The run that Table 4 of MJP shows first."""
+    return next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+
+
+def runs_of(mirror):
+    """MLflow's runs by name; a name that is there twice fails."""
+    found = mirror.experiment.client.search_runs([mirror.experiment.id], max_results=1000)
+    runs = {run.info.run_name: run for run in found}
+    assert len(runs) == len(found), sorted(run.info.run_name for run in found)
+    return runs
+
+
+def curve(mirror, name, metric="loss"):
+    history = mirror.experiment.client.get_metric_history(runs_of(mirror)[name].info.run_id, metric)
+    return [(point.step, point.value) for point in sorted(history, key=lambda point: point.step)]
+
+
+def artifacts(mirror, name):
+    return {file.path for file in mirror.experiment.client.list_artifacts(runs_of(mirror)[name].info.run_id)}
+
+
+@pytest.mark.slow
+def test_mirror__running_run__has_its_curve_config_tags_and_place_in_the_tree(scale, mirror):
+    name = baseline(scale)
+    log_steps(begin(scale, name), range(1, 31))
+    mirror.update()
+    run, runs = runs_of(mirror)[name], runs_of(mirror)
+    assert curve(mirror, name) == [(step, 1 / step) for step in range(1, 31)]
+    assert run.info.status == "RUNNING" and artifacts(mirror, name) == {"config.resolved.yaml"}
+    assert run.data.params["optim.epochs"] == str(scale.runs[name]["config"]["optim"]["epochs"])
+    tags, tables = run.data.tags, run.data.tags["table"].split(",")
+    assert tags["study"] == ",".join(scale.runs[name]["studies"]) and tags["label"] == scale.runs[name]["label"]
+    assert tags["commit"] == COMMIT and tags["scale"] == scale.scale and "mjp.t4" in tables
+    table = runs[tables[0]]
+    assert tags["mlflow.parentRunId"] == table.info.run_id
+    assert table.data.tags["mlflow.parentRunId"] == runs[tables[0].split(".")[0]].info.run_id
+
+
+@pytest.mark.slow
+def test_mirror__run_finishes_and_is_evaluated__is_finished_with_picture_and_child(scale, mirror):
+    name = baseline(scale)
+    folder = begin(scale, name)
+    log_steps(folder, range(1, 31))
+    mirror.update()
+    log_steps(folder, range(31, 101))
+    MetricsFile(folder.timing).append(step=100, images_per_s=4000.5)
+    finish(folder, val_top1=71.5)
+    evaluate(folder, top1=70.5, unknown=None)
+    mirror.update()
+    run, child = runs_of(mirror)[name], runs_of(mirror)[f"{name}/classify"]
+    assert [step for step, _ in curve(mirror, name)] == list(range(1, 101))
+    assert curve(mirror, name, "images_per_s") == [(100, 4000.5)] and curve(mirror, name, "val_top1") == [(100, 71.5)]
+    assert run.info.status == "FINISHED" and run.data.tags["device"] == "cpu"
+    assert run.info.end_time == folder.done.stat().st_mtime_ns // 1_000_000
+    assert artifacts(mirror, name) == {"config.resolved.yaml", "curve.svg"}
+    assert child.data.metrics == {"top1": 70.5} and child.data.tags["mlflow.parentRunId"] == run.info.run_id
+
+
+@pytest.mark.slow
+def test_mirror__resumed_run__continues_its_mlflow_run_with_each_step_once(scale, mirror):
+    name = baseline(scale)
+    folder = begin(scale, name)
+    size = log_steps(folder, range(1, 31))
+    log_steps(folder, range(31, 51))
+    mirror.update()
+    # Between two looks the file is cut back and grows beyond what it was, with other numbers.
+    log_steps(folder, range(31, 71), keep_bytes=size, lift=1e-3)
+    mirror.update()
+    before = [(step, 1 / step) for step in range(1, 51)]
+    assert curve(mirror, name) == [*before, *((step, 1 / step + 1e-3) for step in range(51, 71))]
+
+
+@pytest.mark.slow
+def test_mirror__run_trained_anew__is_another_mlflow_run_and_the_first_is_over(scale, mirror):
+    name = baseline(scale)
+    log_steps(begin(scale, name, identity="first"), range(1, 11))
+    mirror.update()
+    folder = begin(scale, name, identity="second")
+    log_steps(folder, range(1, 6), keep_bytes=0, lift=1.0)
+    mirror.update()
+    found = mirror.experiment.client.search_runs([mirror.experiment.id], f"run_name = '{name}'", order_by=["status"])
+    by_status = {run.info.status: run.data.metrics["loss"] for run in found}
+    assert by_status == {"KILLED": 0.1, "RUNNING": 1.2}
+
+
+@pytest.mark.slow
+def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_steps(scale, mirror):
+    name = baseline(scale)
+    row = next(key for key, row in scale.tables["mjp.t4"]["rows"].items() if name in row["runs"].values())
+    cell = f"{row.removeprefix('mjp.t4.')}.top1"
+    folder = begin(scale, name)
+    finish(folder)
+    for top1 in (70.5, 71.5):
+        evaluate(folder, top1=top1)
+        draw_table(scale, "mjp.t4")
+        mirror.update()
+        assert runs_of(mirror)["mjp.t4"].data.metrics[cell] == top1
+    assert curve(mirror, "mjp.t4", cell) == [(0, 70.5), (1, 71.5)]
+    assert curve(mirror, f"{name}/classify", "top1") == [(0, 70.5), (1, 71.5)]
+    # A cell that has no number any more does not show its last one.
+    evaluate(folder, consistency=50.0)
+    draw_table(scale, "mjp.t4")
+    mirror.update()
+    assert math.isnan(runs_of(mirror)["mjp.t4"].data.metrics[cell])
+    assert artifacts(mirror, "mjp.t4") == {"mjp.t4.html", "mjp.t4.csv", "mjp.t4.md"}
+    assert artifacts(mirror, "mjp") == {"claims.json", "report.html"}
+    verdicts = json.loads((scale.results / "tables/all/mjp.claims.json").read_text())["claims"]
+    counted = {key: value for key, value in runs_of(mirror)["mjp"].data.metrics.items() if key.startswith("claims.")}
+    assert sum(counted.values()) == len(verdicts) > 0
+
+
+@pytest.mark.slow
+def test_mirror__finished_scale_seen_by_a_new_process__asks_for_no_curve_and_writes_nothing(scale, mirror, monkeypatch):
+    name = baseline(scale)
+    folder = begin(scale, name)
+    log_steps(folder, range(1, 31))
+    finish(folder)
+    evaluate(folder, top1=70.5)
+    draw_table(scale, "mjp.t4")
+    mirror.update()
+    calls = []
+    client = type(mirror.experiment.client)
+    for call in ("log_batch", "get_metric_history", "log_text", "set_tag", "create_run", "set_terminated"):
+        monkeypatch.setattr(client, call, lambda *_, call=call, **__: calls.append(call))
+    assert mirror_once(scale, Site())["runs"] == 1
+    assert calls == []
+
+
+@pytest.mark.slow
+def test_mirror__damaged_metrics_file__other_runs_are_mirrored_and_the_error_names_the_line(scale, mirror):
+    name, other = baseline(scale), next(reversed(scale.runs))
+    folder = begin(scale, name)
+    log_steps(folder, range(1, 4))
+    with folder.metrics.open("ab") as file:
+        file.write(b"{broken\n")
+    log_steps(begin(scale, other), range(1, 4))
+    with pytest.raises(DataError, match=r"metrics.jsonl, line 4: found '\{broken'"):
+        mirror_once(scale, Site())
+    assert len(curve(mirror, other)) == 3
+
+
+def test_tail__line_still_being_written__is_read_when_it_is_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    tail = Tail(path)
+    assert tail.read() == []
+    path.write_bytes(b'{"step": 1}\n{"st')
+    assert tail.read() == [{"step": 1}] and tail.read() == []
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    assert tail.read() == [{"step": 2}]
+
+
+def test_tail__file_cut_back__is_read_from_the_beginning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    tail = Tail(path)
+    tail.read()
+    path.write_bytes(b'{"step": 1}\n')
+    assert tail.read() == [{"step": 1}]

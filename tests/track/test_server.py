@@ -1,0 +1,89 @@
+"""A real MLflow server that is down for a whole run and then comes back, and its page in a real browser."""
+
+import hashlib
+
+import pytest
+from following import FollowerProcess, wait_until
+from written import begin, draw_table, evaluate, finish, log_steps, points
+
+from pipeline.files import held
+
+NUM_STEPS = 1200
+
+
+def digests(folder):
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def returned(copy, new_scale, server):
+    """A run trained, evaluated and drawn while a follower found no server; the server came back before the end."""
+    graph = new_scale("outage")
+    name = next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+    with held(graph.results / "workflow.lock", "a test"):
+        follower = FollowerProcess(copy, graph, MLFLOW_TRACKING_URI=server.uri)
+        folder = begin(graph, name)
+        log_steps(folder, range(1, NUM_STEPS + 1))
+        finish(folder, val_top1=71.5)
+        evaluate(folder, top1=70.5)
+        draw_table(graph, "mjp.t4")
+        before = digests(folder.folder)
+        wait_until(lambda: "did not take the results" in follower.words())
+        server.start()
+        follower.terminate()
+        follower.wait(timeout=240)
+    return {
+        "graph": graph,
+        "name": name,
+        "words": follower.words(),
+        "code": follower.returncode,
+        "untouched": digests(folder.folder) == before,
+        "points": points(server.folder / "mlflow.db", graph),
+    }
+
+
+@pytest.mark.slow
+def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_back(returned):
+    found = [point for point in returned["points"] if point[:2] == (returned["name"], "loss")]
+    assert sorted(step for _, _, step in found) == list(range(1, NUM_STEPS + 1))
+    assert len(set(returned["points"])) == len(returned["points"])
+    assert (f"{returned['name']}/classify", "top1", 0) in returned["points"]
+    assert returned["untouched"]
+
+
+@pytest.mark.slow
+def test_server__down_while_followed__one_line_says_so_and_the_follower_ends_well(returned):
+    assert returned["code"] == 0 and "Traceback" not in returned["words"]
+    assert returned["words"].count("did not take the results") == 1
+
+
+@pytest.mark.slow
+def test_server__artifacts__go_through_it(returned, server):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name("patchwork-outage")
+    assert experiment.artifact_location.startswith("mlflow-artifacts:")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    files = {file.path for file in client.list_artifacts(runs["mjp.t4"].info.run_id)}
+    assert files == {"mjp.t4.html", "mjp.t4.csv", "mjp.t4.md"}
+    assert list(server.folder.rglob("curve.svg"))
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_ui__page_of_the_run__shows_its_name_metrics_and_parent(returned, server, browser):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name("patchwork-outage").experiment_id
+    (run,) = client.search_runs([experiment], f"run_name = '{returned['name']}'")
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}")
+    for text in (returned["name"], "val_top1", "71.5", "optim.epochs", "mjp.t4"):
+        page.get_by_text(text).first.wait_for(timeout=60_000)
+    page.get_by_text("Model metrics").click()
+    page.locator("svg.main-svg").first.wait_for(timeout=60_000)
+    page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/curve.svg")
+    page.wait_for_function("[...document.images].some(image => image.height > 100 && image.width > 200)")
+    page.close()

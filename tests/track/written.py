@@ -1,0 +1,63 @@
+"""Results as training, evaluation and drawing write them, without the hours."""
+
+import sqlite3
+from pathlib import Path
+
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.meters import MetricsFile
+from pipeline.files import write_json, write_text
+from pipeline.study import draw
+from pipeline.study.graph import Graph
+from pipeline.study.tables import claims_path, fill_table, judge_study, table_path
+
+COMMIT = "c0ffee" * 6
+
+
+def begin(graph: Graph, name: str, identity: str = "0123456789abcdef") -> RunFolder:
+    """A run that has started, and logged nothing yet."""
+    folder = RunFolder(graph.results, name)
+    write_text(folder.config, f"seed: 0  # of {name}\n")
+    write_json(folder.started, {"identity": identity, "commit": COMMIT, "steps": 100})
+    return folder
+
+
+def log_steps(folder: RunFolder, steps: range, keep_bytes: int | None = None, lift: float = 0.0) -> int:
+    """Append a line per step, after cutting the file back; returns its size."""
+    file = MetricsFile(folder.metrics, keep_bytes)
+    for step in steps:
+        file.append(step=step, epoch=step / 10, loss=1 / step + lift, lr=0.1)
+    return file.sync()
+
+
+def finish(folder: RunFolder, **metrics: float) -> None:
+    origin = {"commit": COMMIT, "device": "cpu", "steps": 100, "wall_s": 1.0, "seed": 0}
+    write_json(folder.done, {"run": folder.name, "metrics": {"params_m": 1.5, **metrics}, "provenance": origin})
+
+
+def evaluate(folder: RunFolder, **metrics: float) -> None:
+    origin = {"commit": COMMIT, "device": "cpu", "eval_fingerprint": "e1", "wall_s": 1.0, "seed": 0}
+    write_json(folder.evaluation("quick"), {"classify": {"metrics": metrics, "provenance": origin}})
+
+
+def draw_table(graph: Graph, table: str) -> None:
+    """The table, its drawings, the claims of its study and a page."""
+    filled, path = fill_table(graph, table, "all"), table_path(graph, table, "all")
+    for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
+        write_text(path.with_name(table + suffix), drawing(filled))
+    write_json(path, filled)
+    study = filled["study"]
+    for other in graph.selected("all", study):
+        if not table_path(graph, other, "all").exists():
+            write_json(table_path(graph, other, "all"), fill_table(graph, other, "all"))
+    write_json(claims_path(graph, study, "all"), judge_study(graph, study, "all"))
+    write_text(graph.results / "report/all.html", "<p>the report</p>\n")
+
+
+def points(database: Path, graph: Graph) -> list[tuple[str, str, int]]:
+    """(run name, metric, step) of all points that MLflow has of a scale, read past MLflow."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60) as connection:
+        return connection.execute(
+            "select runs.name, key, step from metrics join runs using (run_uuid) join experiments using (experiment_id)"
+            " where experiments.name = ?",
+            [f"patchwork-{graph.scale}"],
+        ).fetchall()
