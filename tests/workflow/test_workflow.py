@@ -12,7 +12,7 @@ import pytest
 
 LOCAL = ("--profile", "workflow/profiles/local")
 # What any new number of one study leads to.
-ONE_STUDY = {"judge_claims": 1, "track_results": 1, "write_report": 1, "demo": 1}
+ONE_STUDY = {"judge_claims": 1, "write_report": 1, "demo": 1}
 
 
 @pytest.fixture(scope="module")
@@ -216,51 +216,25 @@ def test_report__of_the_demo__opens_in_a_browser_with_provenance(done, browser):
 
 
 @pytest.mark.slow
-def test_tracking__after_the_demo__has_runs_evaluations_curves_and_tags(done):
+def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_table_and_each_point_once(done):
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{done.root}/results/mlflow.db")
     experiment = client.get_experiment_by_name("patchwork-demo").experiment_id
-    runs = client.search_runs([experiment], max_results=100)
-    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    known = done.graph("demo").runs
-    assert {run.info.run_name for run in parents} == known.keys() and len(parents) == 5
-    assert len(runs) - len(parents) == 3 * 2 + 1 + 1  # classify and consistency; MP3's positions; classify alone
-    for run in parents:
-        entry = known[run.info.run_name]
-        assert run.data.tags["study"] == ",".join(entry["studies"]) and run.data.tags["scale"] == "demo"
-        assert run.data.tags["commit"] and re.match(r"(mjp|mp3)\.t", run.data.tags["table"])
-        assert run.data.params["optim.epochs"] == str(entry["config"]["optim"]["epochs"])
-        lines = (done.root / "results/demo/runs" / run.info.run_name / "metrics.jsonl").read_text().splitlines()
-        logged = [(p["step"], p["loss"]) for p in map(json.loads, lines) if "loss" in p]
-        assert [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, "loss")] == logged
-    # Mirroring again adds nothing.
-    assert done.run("python", "-m", "pipeline", "track", "--scale", "demo").returncode == 0
-    again = client.search_runs([experiment], max_results=100)
-    assert len(again) == len(runs)
-    assert len(client.get_metric_history(parents[0].info.run_id, "loss")) == len(
-        client.get_metric_history(parents[0].info.run_id, "lr")
-    )
-
-
-@pytest.mark.slow
-def test_tracking__server_is_down__one_message_and_nothing_lost(done):
-    result = done.run("python", "-m", "pipeline", "track", "--scale", "demo", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
-    assert result.returncode == 1
-    assert "did not take the results" in result.stderr and "nothing is lost" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.slow
-def test_dvc__repro_after_snakemake__records_without_rerunning(done):
-    for command in (["git", "init", "-q"], ["git", "add", "Snakefile"]):
-        assert done.run(*command).returncode == 0
-    result = done.run("dvc", "repro")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("Nothing to be done") + result.stderr.count("Nothing to be done") == 2
-    assert "up to date" in done.run("dvc", "status").stdout
-    assert list((done.root / "results/demo/runs").glob("*/train.json")), "DVC deleted its outputs"
-    assert "state" not in (done.root / "dvc.lock").read_text()
+    found = client.search_runs([experiment], max_results=100)
+    runs, graph = {run.info.run_name: run for run in found}, done.graph("demo")
+    tables = set(graph.selected("headline"))
+    evaluations = {name for name in runs if "/" in name}
+    assert runs.keys() == {*graph.runs, *tables, *graph.studies(), *evaluations} and len(runs) == len(found)
+    assert len(evaluations) == 3 * 2 + 1 + 1  # classify and consistency; MP3's positions; classify alone
+    assert {run.info.status for run in found} == {"FINISHED"}
+    for name in graph.runs:
+        lines = (done.root / "results/demo/runs" / name / "metrics.jsonl").read_text().splitlines()
+        logged = [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
+        history = client.get_metric_history(runs[name].info.run_id, "loss")
+        assert sorted((point.step, point.value) for point in history) == logged
+    top1 = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"]
+    assert runs["mjp.t1"].data.metrics["deit-s.top1"] == top1
 
 
 @pytest.mark.slow
@@ -274,7 +248,6 @@ def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clea
         "evaluate_run": sum(len(run["groups"]) for run in graph.runs.values()),
         "draw_table": len(graph.tables),
         "judge_claims": len(graph.studies()),
-        "track_results": 1,
         "write_report": 1,
         "all": 1,
     }

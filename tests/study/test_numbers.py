@@ -1,0 +1,14 @@
+"""The numbers that two versions of the results are compared by."""
+
+import json
+
+from pipeline.study.numbers import write_numbers
+
+
+def test_numbers__cell_without_ours__is_left_out_of_both_files(tmp_path):
+    cells = {"top1": {"ours": 71.25, "paper": None}, "params": {"ours": None, "paper": 22.0}}
+    row = {"id": "mjp.t1.deit-s", "cells": cells}
+    table = {"id": "mjp.t1", "rows": [row], "columns": [{"id": "top1"}, {"id": "params"}]}
+    write_numbers([table], tmp_path / "all.html")
+    assert json.loads((tmp_path / "all.json").read_text()) == {"mjp.t1": {"deit-s": {"top1": 71.25}}}
+    assert (tmp_path / "all.csv").read_text() == "cell,ours,paper\nmjp.t1.deit-s.top1,71.25,\n"
