@@ -1,14 +1,15 @@
 """How fast is a training step? Every method on its backbones, beside the plain supervised step, in one run.
 
     python benchmarks/step.py                    # all cases, on the GPU that is there
-    python benchmarks/step.py --only vit_b       # cases whose name contains this
+    python benchmarks/step.py --only vit_b       # cases whose name contains this; those measured before are kept
     python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
 
 Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
 runs in bf16 and is compiled as one graph; a graph break, a recompilation or a wait for the device is an error. Rates
 compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step come with
 them.
-Writes results/benchmarks/step.json and prints a table.
+Writes results/benchmarks/step.json and prints a table. `python -m pipeline plan` takes speeds from there, and else from
+configs/speed/h200.json, which is the same file of an H200.
 """
 
 import argparse
@@ -25,13 +26,12 @@ from typing import Any
 
 import timm
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.config import CONFIGS, Layers, parse, read_yaml
 from pipeline.engine.optim import OptimConfig, build_optimizer, clip_gradients, step_if_finite
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.models.encoder import ModelConfig, build_encoder
+from pipeline.plan.operations import count_operations
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "step.json"
 CLASSES, WARM_UP, ROUNDS, FLOP_BATCH = 1000, 4, 3, 8
@@ -68,6 +68,11 @@ CASES = [
     Case("swin_t", "mjp", model_keys=LEARNED),
     Case("swin_t_256", "supervised", image_size=256),
     Case("swin_t_256", "droppos_swin", image_size=256),
+    Case("vit_l", "supervised"),
+    Case("vit_l", "droppos", model_keys=SINCOS),
+    Case("vit_l", "mae", model_keys=SINCOS),
+    Case("vit_b_patch8", "supervised", image_size=64),
+    Case("deit_s_patch4", "supervised", image_size=32),
     Case("resnet50", "supervised"),
     Case("resnet50", "mjp", method_keys=SHUFFLE_ALONE),
 ]
@@ -91,8 +96,9 @@ def main() -> None:
         "batch": options.batch,
         "precision": "bf16" if device.type == "cuda" else "fp32",
         "matmul_tflops": peak,
-        "steps": with_ratios(results),
+        "steps": results,
     }
+    report["steps"] = with_ratios(earlier(options.out, report) + results)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(table(report))
@@ -171,13 +177,10 @@ def random_batch(case: Case, size: int, device: torch.device) -> Batch:
 
 def operations(method: Method, batch: Batch) -> float:
     """Floating-point operations of the matrix products of a forward and a backward pass."""
-    draw, device = method.draw(batch, 0.5), batch.images.device
-    # The counter does not know the fused attention of a CPU, and would take it for nothing.
-    attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
-    with FlopCounterMode(display=False) as counter, attention, precision(device):
-        method(batch.images, batch.targets, draw).loss.backward()
+    with precision(batch.images.device):
+        found = count_operations(method, batch.images, batch.targets, method.draw(batch, 0.5))
     method.zero_grad(set_to_none=True)
-    return float(counter.get_total_flops())
+    return found
 
 
 @contextmanager
@@ -225,6 +228,15 @@ def matmul_peak(device: torch.device) -> float:
         synchronise(device)
         times.append(time.perf_counter() - started)
     return 10 * 2 * size**3 / min(times) / 1e12
+
+
+def earlier(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an earlier run on such a device left in the file and this one did not measure again."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if any(kept.get(key) != report[key] for key in ("device", "versions", "batch", "precision")):
+        return []
+    again = {step["name"] for step in report["steps"]}
+    return [step for step in kept["steps"] if step["name"] not in again]
 
 
 def with_ratios(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

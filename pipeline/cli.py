@@ -271,7 +271,7 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.plan import plan as make_plan
+    from pipeline.plan.text import plan as make_plan
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
 

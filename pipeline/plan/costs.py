@@ -1,0 +1,64 @@
+"""What the step of each run costs, counted once: runs that differ in seed or recipe share it.
+
+Counting takes about a second for each distinct step, so the results stay in `costs.json`; they are counted anew when
+the code of methods or models changes.
+"""
+
+import importlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from multiprocessing import get_context
+from typing import Any
+
+from tqdm import tqdm
+
+from pipeline.config import CONFIGS, Layers, fingerprint
+from pipeline.files import write_json
+from pipeline.study.graph import Graph
+
+Cost = dict[str, float]
+CODE = ("methods/*.py", "models/*.py", "engine/checkpoint.py", "plan/operations.py")
+FEW = 4  # steps that are counted before other processes would have started
+
+
+def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
+    """Run -> operations per image and bytes on disk."""
+    keys, path = {name: _key(graph.runs[name]["config"]) for name in runs}, graph.results / "costs.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    known = kept["costs"] if kept.get("code") == _code() else {}
+    missing = {key: graph.runs[name]["config"] for name, key in keys.items() if key not in known}
+    if missing:
+        known |= _count(missing)
+        write_json(path, {"code": _code(), "costs": known})
+    return {name: known[key] for name, key in keys.items()}
+
+
+def _key(config: dict[str, Any]) -> str:
+    """Names what the cost depends on."""
+    data = {key: config["data"][key] for key in ("image_size", "channels", "num_classes")}
+    return fingerprint([config["method"], config["model"], data, bool(config["optim"]["ema_decay"])], 16)
+
+
+def _code() -> str:
+    """Changes with the code that a step consists of."""
+    files = [path for pattern in CODE for path in sorted((CONFIGS.parent / "pipeline").glob(pattern))]
+    return fingerprint([[path.read_text() for path in files], version("torch"), version("timm")], 16)
+
+
+def _count(configs: dict[str, dict[str, Any]]) -> dict[str, Cost]:
+    for module in ("timm", "pipeline.plan.operations"):  # the processes that are forked would each import them
+        importlib.import_module(module)
+    workers = min(8, os.cpu_count() or 1) if len(configs) > FEW else 1
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        bar = tqdm(pool.map(_count_one, configs.values()), "counting operations", len(configs), unit="step")
+        return dict(zip(configs, bar, strict=True))
+
+
+def _count_one(config: dict[str, Any]) -> Cost:
+    from pipeline.engine.run import parse_run
+    from pipeline.plan.operations import step_cost
+
+    return step_cost(parse_run(Layers(("the plan", config))))

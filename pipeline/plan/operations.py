@@ -1,0 +1,62 @@
+"""What a training step of a run takes: operations and bytes, counted without computing anything."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.engine.checkpoint import KEPT
+from pipeline.methods.base import Batch, Method
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
+
+BATCH = 2  # the fewest images that mixup can pair; operations are per image
+BYTES = 4  # weights and the two moments of AdamW are fp32
+
+
+def count_operations(method: Method, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> float:
+    """Floating-point operations of the matrix products of a forward and a backward pass."""
+    # The counter does not know the fused attention of a CPU, and would take it for nothing.
+    attention = sdpa_kernel(SDPBackend.MATH) if images.device.type == "cpu" else nullcontext()
+    with FlopCounterMode(display=False) as counter, attention:
+        method(images, targets, draw).loss.backward()
+    return float(counter.get_total_flops())
+
+
+def step_cost(run: "RunConfig") -> dict[str, Any]:
+    """Operations per image and the bytes that a run leaves on disk, by kind."""
+    from pipeline.engine.loop import build_method
+
+    with torch.device("meta"):
+        method = build_method(run).train()
+    weights = BYTES * sum(value.numel() for value in method.state_dict().values())
+    moments = 2 * BYTES * sum(p.numel() for p in method.parameters() if p.requires_grad)
+    return {
+        "gflop_per_image": _operations(run, method) / BATCH / 1e9,
+        "weights_bytes": weights,
+        "checkpoints_bytes": KEPT * (weights + moments + (weights if run.optim.ema_decay else 0)),
+    }
+
+
+def _operations(run: "RunConfig", method: Method) -> float:
+    """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add."""
+    data, encoder, blocks = run.data, method.encoder, getattr(method.encoder, "blocks", ())
+    images = torch.zeros(BATCH, data.channels, data.image_size, data.image_size)
+    targets = torch.zeros(BATCH, data.num_classes)
+    draw = method.draw(Batch(images, targets, torch.Generator()), 0.5)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        method.to_empty(device="cpu")
+        batch = fake.from_tensor(images), fake.from_tensor(targets), draw
+        if len(blocks) <= 2:
+            return count_operations(method, *batch)
+        encoder.blocks = blocks[:2]
+        two = count_operations(method, *batch)
+        encoder.blocks = blocks[:1]
+        one = count_operations(method, *batch)
+    return one + (len(blocks) - 1) * (two - one)

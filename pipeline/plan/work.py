@@ -1,0 +1,90 @@
+"""What targets ask for, and what of it is still to do: the same walk from tables to files as Snakemake's."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pipeline.config import nearest
+from pipeline.engine.folders import RunFolder
+from pipeline.errors import ConfigError
+from pipeline.study.graph import Graph
+from pipeline.study.tables import table_path
+
+Chosen = list[tuple[str, str]]  # table ids, and which of their rows
+
+
+@dataclass
+class Work:
+    """Jobs by name, each with the study that is the first to need it; and how many there were before."""
+
+    runs: dict[str, str] = field(default_factory=dict)
+    evaluations: dict[tuple[str, str], str] = field(default_factory=dict)  # (run, group)
+    tables: dict[tuple[str, str], str] = field(default_factory=dict)  # (id, rows)
+    finished: "Work | None" = None
+
+    @property
+    def studies(self) -> list[str]:
+        found = [*self.runs.values(), *self.evaluations.values(), *self.tables.values()]
+        return sorted(set(found))
+
+
+def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
+    """Everything that the targets need and that is not there yet."""
+    asked, left, done = needed_work(graph, targets), Work(), Work()
+    for name, study in asked.runs.items():
+        (done if RunFolder(graph.results, name).done.exists() else left).runs[name] = study
+    for (name, group), study in asked.evaluations.items():
+        is_done = name in done.runs and RunFolder(graph.results, name).evaluation(group).exists()
+        (done if is_done else left).evaluations[name, group] = study
+    for (table, rows), study in asked.tables.items():
+        is_there = table_path(graph, table, rows).exists()
+        is_done = is_there and all((graph.results / file).exists() for file in graph.files(table, rows))
+        (done if is_done else left).tables[table, rows] = study
+    left.finished = done
+    return left
+
+
+def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
+    """Everything that the targets need, finished or not."""
+    work, known = Work(), targets_of(graph)
+    for target in [*targets] or ["all"]:
+        if target in graph.runs:
+            _add_run(graph, work, target, graph.runs[target]["studies"][0])
+        elif target not in known:
+            raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, [*known, *graph.runs])}")
+        for table, rows in known.get(target, []):
+            _add_table(graph, work, table, rows)
+    return work
+
+
+def targets_of(graph: Graph) -> dict[str, Chosen]:
+    """Snakemake's own targets and the tables behind each."""
+    targets = {"all": [(table, "all") for table in graph.tables]}
+    targets |= {study: [(table, "all") for table in graph.selected("all", study)] for study in graph.studies()}
+    targets |= {table.replace(".t", "_table"): [(table, "all")] for table in graph.tables}
+    if graph.scale == "demo":
+        targets["demo"] = [(table, "headline") for table in graph.selected("headline")]
+    return targets
+
+
+def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
+    study = graph.tables[table]["study"]
+    work.tables.setdefault((table, rows), study)
+    for file in graph.files(table, rows):
+        name, group = re.fullmatch(r"runs/([^/]+)/(?:train|evals/(\w+))\.json", file).groups()
+        _add_run(graph, work, name, study)
+        if group:
+            work.evaluations.setdefault((name, group), study)
+            for partner in partners(graph, name, group):
+                _add_run(graph, work, partner, study)
+
+
+def partners(graph: Graph, name: str, group: str) -> list[str]:
+    """The runs that an evaluation of this one is done together with."""
+    configs = [graph.evals[key] for key in graph.runs[name]["groups"][group]]
+    return [config["partner"] for config in configs if config.get("partner")]
+
+
+def _add_run(graph: Graph, work: Work, name: str, study: str) -> None:
+    for each in graph.with_inits([name]):
+        work.runs.setdefault(each, study)
