@@ -1,8 +1,11 @@
-"""Real SLURM clusters, started when the first test asks for one."""
+"""Real SLURM clusters, started when the first test asks for one, and a project to try on them."""
 
 import os
+import shutil
 
 import pytest
+from bench import Trial, copy_for, tiny_project
+from project import Project
 
 from slurm import Cluster, why_not
 
@@ -29,3 +32,38 @@ def started(tmp_path_factory, has_accounting: bool):
         yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory) -> Project:
+    """The tiny project with its data prepared and its graph made; to be copied."""
+    project = tiny_project(tmp_path_factory.mktemp("tiny") / "template")
+    for command in (["prepare", "--data", "fashion_mnist"], ["check"]):
+        result = project.run("python", "-m", "pipeline", *command, "--scale", "demo")
+        assert result.returncode == 0, result.stderr
+    return project
+
+
+@pytest.fixture(scope="session")
+def undisturbed(template, tmp_path_factory) -> Project:
+    """A copy in which everything has run on this machine, as `make demo` does it."""
+    project = Project(shutil.copytree(template.root, tmp_path_factory.mktemp("local") / "clone", symlinks=True))
+    result = project.snakemake("demo", "--profile", "workflow/profiles/local")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return project
+
+
+@pytest.fixture(scope="session")
+def new_trial(template, cluster, tmp_path_factory):
+    """Makes a trial of the study's first run, each in a copy of its own."""
+
+    name = next(iter(template.read("results/demo/graph.json")["runs"]))
+    trials = []
+
+    def make(on: Cluster = cluster) -> Trial:
+        trials.append(Trial(copy_for(on, template, tmp_path_factory.mktemp("trial") / "clone"), on, name))
+        return trials[-1]
+
+    yield make
+    for trial in trials:
+        trial.end()

@@ -101,8 +101,8 @@ class Cluster:
         self.daemons[name].wait()
 
     def release(self, job: str) -> None:
-        """Let a requeued job start now: SLURM would make it wait for two minutes."""
-        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+        """Let a requeued job start now, where SLURM would make it wait for two minutes, unless it has started."""
+        self._succeeds("scontrol", "update", f"jobid={job}", "StartTime=now")
 
     def wait_for_nodes(self) -> None:
         """Until every node takes jobs."""

@@ -68,8 +68,8 @@ class Files:
         user, root = getpass.getuser(), self.root
         nodes = "\n".join(
             f"NodeName={name} NodeHostName=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} "
-            f"RealMemory={MEMORY_MB} Gres=gpu:{GPUS} State=UNKNOWN"
-            for name, port in zip(NODES, self.node_ports, strict=True)
+            f"RealMemory={MEMORY_MB} Gres=gpu:{GPUS} Weight={weight} State=UNKNOWN"
+            for weight, (name, port) in enumerate(zip(NODES, self.node_ports, strict=True))
         )
         return f"""ClusterName={CLUSTER}
 SlurmctldHost=localhost(127.0.0.1)
@@ -90,7 +90,7 @@ MpiDefault=none
 GresTypes=gpu
 ReturnToService=2
 SlurmdParameters=config_overrides
-SlurmdTimeout=10
+SlurmdTimeout=20
 KillWait=10
 MinJobAge=300
 JobRequeue=1

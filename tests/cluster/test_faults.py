@@ -1,0 +1,168 @@
+"""What goes wrong on a cluster, done to real jobs: whatever it is, a run ends with the bytes of an undisturbed one.
+
+Most of the time is waiting, so all faults are done at once, each to a run of its own; a test then waits for its own.
+One node is for the fault that takes a node away, the other one for all the rest.
+"""
+
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+
+import pytest
+from bench import Trial, files_of, wait_until
+
+pytestmark = pytest.mark.slow
+
+QUIET_NODE = {"options": {"nodelist": "n2"}}
+THE_GPUS = Lock()  # two who preempt each other's jobs would prove nothing
+URGENT = (
+    *("sbatch", "--parsable", "--partition=urgent", "--nodelist=n2", "--gres=gpu:2", "--output=/dev/null"),
+    *("--wrap", "sleep 600"),
+)
+
+
+@pytest.fixture(scope="module")
+def faults(new_trial):
+    """Fault -> the trial it was done to, or the error that came of it."""
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        yield {scenario.__name__: pool.submit(scenario, new_trial()) for scenario in SCENARIOS}
+        pool.shutdown(cancel_futures=True)
+
+
+def time_limit(trial: Trial) -> Trial:
+    launcher = trial.start(**QUIET_NODE, hours=1 / 60, warning_s=40)
+    trial.wait_for_words("is back in the queue")
+    trial.finish(launcher)
+    return trial
+
+
+def requeue(trial: Trial) -> Trial:
+    launcher = trial.start(**QUIET_NODE)
+    trial.wait_for_steps()
+    trial.cluster.run("scontrol", "requeue", trial.job)
+    trial.wait_for_words("is back in the queue")
+    trial.finish(launcher)
+    return trial
+
+
+def preemption(trial: Trial) -> Trial:
+    return preempted(trial, "main")
+
+
+def preemption_with_grace(trial: Trial) -> Trial:
+    return preempted(trial, "grace")
+
+
+def preempted(trial: Trial, partition: str) -> Trial:
+    """GPUs are what this job alone has here: whoever needs all of them takes its place."""
+    with THE_GPUS:
+        launcher = trial.start(**QUIET_NODE, partition=partition, gres="gpu")
+        trial.wait_for_steps()
+        urgent = trial.cluster.run(*URGENT)
+        trial.wait_for_words("after step")
+        trial.cluster.run("scancel", urgent)
+        trial.finish(launcher)
+    return trial
+
+
+def cancellation(trial: Trial) -> Trial:
+    launcher = trial.start(**QUIET_NODE)
+    trial.wait_for_steps()
+    trial.cluster.run("scancel", trial.job)
+    assert launcher.wait() == 1, trial.evidence()
+    trial.finish(trial.start(**QUIET_NODE))
+    return trial
+
+
+def lost_node(trial: Trial) -> Trial:
+    """The daemon dies and the job's processes go on, as behind a broken switch."""
+    trial.pace(2.0)
+    launcher = trial.start()
+    trial.wait_for_words("runs on n1")
+    trial.wait_for_steps()
+    trial.cluster.kill_daemon("slurmd-n1")
+    trial.release_when_queued()
+    wait_until(lambda: "another job has taken over" in trial.evidence(), trial.evidence, every_s=1)
+    trial.finish(launcher)
+    trial.cluster.start_daemon("slurmd-n1")
+    return trial
+
+
+def death_before_rename(trial: Trial) -> Trial:
+    launcher = trial.start(**QUIET_NODE)
+    trial.wait_for_steps()
+    (trial.project.root / "die_once").touch()
+    trial.finish(launcher)
+    return trial
+
+
+def full_disk(trial: Trial) -> Trial:
+    with small_disk(trial) as grow:
+        launcher = trial.start(**QUIET_NODE)
+        assert launcher.wait() == 1, trial.evidence()
+        grow()
+        trial.finish(trial.start(**QUIET_NODE))
+    return trial
+
+
+@contextmanager
+def small_disk(trial: Trial):
+    """The run's state on a file system of its own that holds one checkpoint; what is given makes it larger."""
+    folder = trial.paths.state
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def killed_launcher(trial: Trial) -> Trial:
+    launcher = trial.start(**QUIET_NODE)
+    trial.wait_for_steps()
+    assert trial.interrupt(launcher, signal.SIGKILL) == -signal.SIGKILL
+    trial.finish(trial.start(**QUIET_NODE))
+    return trial
+
+
+SCENARIOS = (
+    lost_node,
+    preemption_with_grace,
+    time_limit,
+    requeue,
+    cancellation,
+    death_before_rename,
+    full_disk,
+    killed_launcher,
+    preemption,
+)
+# Fault -> number of jobs, and what the launcher says of it.
+EXPECTED = {
+    "time_limit": (1, "is back in the queue (the time limit is near), after step"),
+    "requeue": (1, "is back in the queue"),
+    "preemption": (1, "is back in the queue"),
+    "preemption_with_grace": (2, "(FAILED: asked to stop) after step"),
+    "cancellation": (2, "was cancelled (scancel); nothing is lost: the same command continues after step"),
+    "lost_node": (1, "is back in the queue"),
+    "death_before_rename": (2, "killed, without a word"),
+    "full_disk": (2, "No space left on device; free space"),
+    "killed_launcher": (1, "submitted earlier"),
+}
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_run__after_fault__ends_with_the_bytes_of_an_undisturbed_one(faults, fault, undisturbed):
+    trial = faults[fault].result()
+    assert trial.files() == files_of(undisturbed, trial.paths.name), trial.evidence()
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_launcher__after_fault__has_lost_no_job_and_says_in_one_line_what_happened(faults, fault):
+    trial = faults[fault].result()
+    num_jobs, words = EXPECTED[fault]
+    jobs = trial.jobs()
+    assert len(jobs) == num_jobs, trial.evidence()
+    assert [line for line in trial.said().splitlines() if words in line], trial.evidence()
+    assert "Traceback" not in trial.said()
