@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from pipeline.errors import PatchworkError
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
         return _train_here(config, paths, site, stop)
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
     if site.slurm:
-        code = train_on_cluster(paths, site, shape, _train_arguments(options), stop)
+        code = train_on_cluster(paths, site, shape, _arguments_of_job(options, config, paths), stop)
     elif shape.processes > 1:
         code = run_processes(shape.processes, arguments)
     else:
@@ -168,12 +170,14 @@ def _chosen_run(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     return run.name, run.model_dump(mode="json")
 
 
-def _train_arguments(options: argparse.Namespace) -> list[str]:
-    """The same command for a process elsewhere, which may have another environment and folder."""
+def _arguments_of_job(options: argparse.Namespace, config: dict[str, Any], paths: "RunFolder") -> list[str]:
+    """The same command for a process elsewhere and later, with another environment, folder and configs."""
+    from pipeline.files import write_text
+
     site = os.environ.get("PATCHWORK_SITE", "local")
     site = str(Path(site).absolute()) if site.endswith(".yaml") else site
-    which = ["--run", options.run] if options.run else ["--config", str(options.config.absolute())]
-    return ["train", "--scale", options.scale, "--site", site, *which]
+    write_text(paths.submitted, yaml.safe_dump(config, sort_keys=False))
+    return ["train", "--scale", options.scale, "--site", site, "--config", str(paths.submitted)]
 
 
 def _train_here(config: dict[str, Any], paths: "RunFolder", site: "Site", stop: "StopRequest") -> int:

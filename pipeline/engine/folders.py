@@ -72,6 +72,11 @@ class RunFolder:
         return self.state / "job.json"
 
     @property
+    def submitted(self) -> Path:
+        """The config that was submitted: what waits in a queue must not change with an edit."""
+        return self.state / "submitted.yaml"
+
+    @property
     def jobs(self) -> Path:
         """What SLURM and submitit write: scripts and logs."""
         return self.state / "jobs"

@@ -8,6 +8,7 @@ same job.
 import json
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -88,12 +89,14 @@ class Launcher:
         if record["job"] is None:
             time.sleep(max(0.0, since + SBATCH_S - time.time()))
             since = time.time()
-        answer = self.queue.look(newer_than=since)
-        while answer.problem:
-            self._tell(f"the queue cannot be read ({answer.problem}); waiting for it")
-            self._pause(self.site.slurm.poll_s)
+        while True:
             answer = self.queue.look(newer_than=since)
-        return answer.active(self.name, CONFIGS.parent)
+            job = answer.active(self.name, CONFIGS.parent)
+            # One that is ending may have been cancelled, or be on its way back into the queue.
+            if not answer.problem and (job is None or job.state != "COMPLETING"):
+                return job
+            self._tell(f"waiting for job {job.id} to end" if job else f"waiting for the queue ({answer.problem})")
+            self._pause(self.site.slurm.poll_s)
 
     def _submit(self) -> str:
         from submitit import SlurmExecutor
@@ -152,8 +155,11 @@ class Launcher:
         deadline = time.monotonic() + seconds
         while not self.paths.is_finished():
             if self.stop.is_raised:
-                scancel(job)
-                raise Interrupted(f"{self.stop.why}; cancelled job {job}")
+                # Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running.
+                if self.stop.signal == signal.SIGINT:
+                    scancel(job)
+                    raise Interrupted(f"{self.stop.why}: cancelled job {job}")
+                raise Interrupted(f"{self.stop.why}: job {job} goes on")
             if time.monotonic() > deadline:
                 return False
             time.sleep(LOOK_S)

@@ -131,7 +131,9 @@ def test_sigterm__to_the_whole_job_with_loader_workers__checkpoints_and_continue
     code, message = process.wait(30), job.log.read_text()
     assert code == 75, message
     stopped_at = max(int(name.split("-")[1]) for name in job.checkpoints())
-    assert f"asked to stop: checkpoint after step {stopped_at} of {RUN.total_steps}; the same command continues" in message
+    assert (
+        f"asked to stop: checkpoint after step {stopped_at} of {RUN.total_steps}; the same command continues" in message
+    )
     assert "Traceback" not in message
     job.finish()
     assert f"resuming at step {stopped_at}" in job.log.read_text()

@@ -218,9 +218,25 @@ def test_train__finished__has_everything_needed_to_train_it_again(images, result
     again = parse_run(Layers(("again", read_yaml(paths.config))))
     assert again == run
     assert again.name == paths.name
-    assert {"encoder.safetensors", "heads.safetensors", "train.json", "metrics.jsonl"} <= {
+    assert {"encoder.safetensors", "heads.safetensors", "metrics.jsonl"} <= {
         path.name for path in paths.folder.iterdir()
     }
+    assert paths.is_finished() and not paths.done.exists()
+    paths.publish()
+    assert paths.done.read_text() == paths.finished.read_text()
+
+
+def test_train__finished_but_its_output_was_deleted__trains_nothing_again(images, results):
+    run = tiny_run()
+    paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images})
+    train_run(run, paths, site, StopRequest())
+    before = paths.encoder.stat().st_mtime_ns
+    train_run(run, paths, site, StopRequest())
+    assert paths.encoder.stat().st_mtime_ns == before
+    paths.encoder.write_bytes(b"damaged")
+    assert not paths.is_finished()
+    train_run(run, paths, site, StopRequest())
+    assert paths.is_finished()
 
 
 @pytest.fixture
