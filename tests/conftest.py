@@ -16,6 +16,20 @@ CHROMIUM_ARGS = [
 ]
 
 
+SLOWEST = ["cluster", "workflow", "track", "engine"]  # folders; the others after them
+
+
+def pytest_collection_modifyitems(items):
+    """For several processes (`pytest -n 2 --dist loadgroup`): the slowest first, each file in one process for the
+    sake of its fixtures, and everything on the cluster in one, so that there is one cluster."""
+    order = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(SLOWEST)))
+    for item in items:
+        folder = item.path.parent
+        group = folder if folder.name == "cluster" else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group)))
+
+
 @pytest.fixture(scope="session")
 def browser():
     """A real headless Chromium; without one, browser tests are skipped on a laptop and fail in CI."""
