@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old one or the new one, never half of it."""
 
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -116,6 +117,14 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
                 "restore the file"
             ) from None
     return records
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file, or None without one."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

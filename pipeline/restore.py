@@ -17,8 +17,7 @@ from typing import Any
 from snakemake.persistence import MetadataRecord
 from snakemake.persistence.file import FilePersistence
 
-from pipeline.engine.folders import digest
-from pipeline.files import is_held, write_json
+from pipeline.files import digest, is_held, write_json
 from pipeline.study.graph import RESULTS, ROOT
 
 ORIGINS = "origins.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.study.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "__pycache__", "*.egg-info", ".*_cache"]
+LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "__pycache__", "*.egg-info", ".*_cache", "cache", "tmp"]
 
 
 class Project:

@@ -1,12 +1,11 @@
 """Where the files of a run live, and whether it is finished."""
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.files import write_text
+from pipeline.files import digest, write_text
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,3 @@ class RunFolder:
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
         write_text(self.done, self.finished.read_text())
-
-
-def digest(path: Path) -> str | None:
-    """SHA-256 of a file, or None without one."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

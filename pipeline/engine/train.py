@@ -14,12 +14,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pipeline.engine.distributed import World, join_world, leave_world
-from pipeline.engine.folders import RunFolder, digest
+from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError
-from pipeline.files import held, is_wanted, write_atomic, write_json, write_text
+from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
 from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import commit, provenance

@@ -6,7 +6,6 @@ error, so that no layer silently stays at its random start. Patches of another s
 timm is imported where it is used, not at the top: it takes ten seconds.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import CheckpointError
+from pipeline.files import digest
 from pipeline.models.formats import BESIDE, normalised, read_pickle
 
 PATCHES = "patch_embed.proj.weight"
@@ -74,7 +74,7 @@ def load_encoder(encoder: nn.Module, path: Path) -> LoadReport:
     return LoadReport(
         source=str(path),
         format=layout,
-        sha256=_sha256(path),
+        sha256=digest(path),
         matched=[name for name in own if name in used and name not in resized],
         resized=[f"{name} {change}" for name, change in resized.items()],
         fresh=fresh,
@@ -248,8 +248,3 @@ def _abbreviated(names: list[str]) -> list[str]:
     large = {part for part, size in sizes.items() if size > 3}
     short = (f"{part}.* x{sizes[part]}" if (part := name.split(".")[0]) in large else name for name in names)
     return list(dict.fromkeys(short))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
