@@ -43,7 +43,9 @@ FOLLOWER = Follower(SCALE)
 
 onstart:
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(hold_for_life, graph(SCALE).results / "workflow.lock", f"scale {SCALE}")
+    or_message(
+        hold_for_life, graph(SCALE).results / "workflow.lock", f"scale {SCALE}"
+    )
     FOLLOWER.start()
 
 
