@@ -52,7 +52,8 @@ def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
 
 def hold_for_life(path: Path, what: str) -> None:
     """Hold a lock file until this process ends."""
-    _HELD.enter_context(held(path, what))
+    # A look at whether it is held takes it for a moment.
+    _HELD.enter_context(held(path, what, patience_s=2))
 
 
 def is_wanted(path: Path) -> bool:

@@ -76,9 +76,9 @@ class Mirror:
     def _mirror_run(self, name: str) -> None:
         folder, entry = RunFolder(self.graph.results, name), self.graph.runs[name]
         done = read_record(folder.done) if folder.done.exists() else None
-        start = _start_of(folder, done)
-        if start is None:
+        if not folder.started.exists():
             return
+        start = read_record(folder.started)
         facts = start if done is None else done["provenance"]
         tags = {key: facts[key] for key in ("commit", "device") if key in facts}
         run = self._open_run(name, start["identity"], tags | self._tags(name), folder)
@@ -167,13 +167,6 @@ def _tables_of(graph: Graph, name: str) -> list[str]:
     """The tables that show a run, in the studies' order."""
     rows = {table: graph.rows(table, "all").values() for table in graph.tables}
     return [table for table in rows if any(name in row["runs"].values() for row in rows[table])]
-
-
-def _start_of(folder: RunFolder, done: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Who this run is: what training wrote when it began; a run from before it did so is known by its commit."""
-    if folder.started.exists():
-        return read_record(folder.started)
-    return done and {"identity": done["provenance"]["commit"][:12]}
 
 
 def _points(line: dict[str, Any]) -> list[Point]:

@@ -9,8 +9,8 @@ rule train_run:
         "results/{scale}/logs/train_run/{run}.log",
     benchmark:
         "results/{scale}/benchmarks/train_run/{run}.tsv"
-    localrule: True
     priority: train_priority
+    localrule: True
     conda:
         "../envs/patchwork.yaml"
     threads: 1 if SITE.slurm else SITE.threads * SITE.processes
