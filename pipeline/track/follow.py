@@ -108,7 +108,7 @@ def _connect(graph: Graph, uri: str) -> Mirror:
 
 def _begun(graph: Graph) -> list[str]:
     folders = [RunFolder(graph.results, name) for name in graph.runs]
-    return [folder.name for folder in folders if folder.started.exists() or folder.done.exists()]
+    return [folder.name for folder in folders if folder.started.exists()]
 
 
 def _changed_at(graph: Graph, name: str) -> float:

@@ -75,10 +75,9 @@ class Mirror:
 
     def _mirror_run(self, name: str) -> None:
         folder, entry = RunFolder(self.graph.results, name), self.graph.runs[name]
-        done = read_record(folder.done) if folder.done.exists() else None
         if not folder.started.exists():
             return
-        start = read_record(folder.started)
+        start, done = read_record(folder.started), read_record(folder.done) if folder.done.exists() else None
         facts = start if done is None else done["provenance"]
         tags = {key: facts[key] for key in ("commit", "device") if key in facts}
         run = self._open_run(name, start["identity"], tags | self._tags(name), folder)
@@ -95,8 +94,7 @@ class Mirror:
             for other, run in self.experiment.runs.items():
                 if other.startswith(f"{name}@") and run.status == "RUNNING":
                     self.experiment.end(run, "KILLED")
-        began = folder.started if folder.started.exists() else None
-        return self.experiment.open(key, name, tags, self.graph.runs[name]["config"], began)
+        return self.experiment.open(key, name, tags, self.graph.runs[name]["config"], folder.started)
 
     def _tags(self, name: str) -> dict[str, str]:
         tables, entry = self.shown_in[name], self.graph.runs[name]
