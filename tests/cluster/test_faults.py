@@ -34,6 +34,7 @@ def faults(new_trial):
 def time_limit(trial: Trial) -> Trial:
     launcher = trial.start(**QUIET_NODE, hours=1 / 60, warning_s=40)
     trial.wait_for_words("is back in the queue")
+    trial.cluster.run("scontrol", "update", f"jobid={trial.job}", "TimeLimit=60")  # once is enough
     trial.finish(launcher)
     return trial
 

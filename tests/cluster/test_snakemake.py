@@ -1,0 +1,73 @@
+"""The whole workflow through `--profile slurm`: killed, started twice, started again, and equal to the local one."""
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from bench import Trial, copy_for, files_of, wait_until
+from project import Project
+
+from pipeline.study.draw import to_csv
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Story:
+    """What happened to the workflow, and to the two runs of its headline."""
+
+    project: Project
+    trials: list[Trial]
+    second: subprocess.CompletedProcess
+    third: subprocess.CompletedProcess
+
+
+@pytest.fixture(scope="module")
+def story(cluster, template, tmp_path_factory) -> Story:
+    """A first Snakemake dies while both runs train; a second one was refused before; a third one takes over."""
+    project = copy_for(cluster, template, tmp_path_factory.mktemp("workflow") / "clone")
+    runs = [name for name, run in project.read("results/demo/graph.json")["runs"].items() if run["label"] < "seed 2"]
+    trials = [Trial(project, cluster, run) for run in runs]
+    trials[0].pace(1.5)  # both: they share the folder
+    command = ["snakemake", "demo", "--profile", "slurm", "--config", "scale=demo", f"site={trials[0].write_site()}"]
+    command += ["--slurm-init-seconds-before-status-checks", "3"]
+    with subprocess.Popen(command, cwd=project.root, env=project.env, stderr=subprocess.DEVNULL) as first:
+        for trial in trials:
+            trial.wait_for_step(3)
+        second = project.run(*command)
+        first.kill()
+    with ThreadPoolExecutor() as pool:
+        third = pool.submit(project.run, *command)
+        wait_until(lambda: all("submitted earlier" in train_log(trial) for trial in trials) or third.done(), str)
+        trials[0].pace(0)
+    return Story(project, trials, second, third.result())
+
+
+def train_log(trial: Trial) -> str:
+    path = trial.paths.results / "logs/train_run" / f"{trial.paths.name}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_second_snakemake__in_the_same_folder__is_refused_in_one_line(story):
+    said = story.second.stdout + story.second.stderr
+    assert story.second.returncode == 1
+    assert [line for line in said.splitlines() if "another process is working on scale demo" in line], said
+    assert "Traceback" not in said
+
+
+def test_snakemake__killed_and_started_again__goes_on_with_the_jobs_that_run(story):
+    assert story.third.returncode == 0, story.third.stdout + story.third.stderr
+    assert [len(trial.jobs()) for trial in story.trials] == [1, 1]
+    assert [trial.paths.name for trial in story.trials if "submitted earlier" not in train_log(trial)] == []
+
+
+def test_tables__through_slurm__equal_the_local_ones(story, undisturbed):
+    ours, theirs = (to_csv(read_table(project)) for project in (story.project, undisturbed))
+    assert ours == theirs
+    for trial in story.trials:
+        assert trial.files() == files_of(undisturbed, trial.paths.name)
+
+
+def read_table(project: Project) -> dict:
+    return project.read("results/demo/tables/headline/tiny.t1.json")
