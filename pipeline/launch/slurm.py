@@ -11,8 +11,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +70,8 @@ class Launcher:
                 )
 
     def _attach_or_submit(self) -> str:
-        """The job that works on this run, or a new one; never a second one."""
-        with self._exclusive():
+        """The job that works on this run, or a new one; never a second one: launchers do this one after the other."""
+        with held(self.paths.state / "submit.lock", f"the submission of {self.paths.name}", patience_s=600):
             record = self._record()
             if record:
                 known = self._find(record)
@@ -84,7 +82,7 @@ class Launcher:
             return self._submit()
 
     def _find(self, record: dict[str, Any]) -> Job | None:
-        """The queued or running job of this run. A record without a job is of a launcher killed while submitting."""
+        """The queued or running job of this run. A record without a job is of a submission that did not come back."""
         since = record["time"]
         if record["job"] is None:
             time.sleep(max(0.0, since + SBATCH_S - time.time()))
@@ -124,7 +122,6 @@ class Launcher:
         """Wait, if that can help."""
         last = (message.strip().splitlines() or ["no message"])[-1]
         if not any(word in message.lower() for word in PASSING):
-            self.paths.job.unlink()
             raise LaunchError(
                 f"sbatch refused the job: {last}; `python -m pipeline doctor` compares what the site file asks for "
                 "with what the cluster offers"
@@ -205,12 +202,6 @@ class Launcher:
             if self.stop.is_raised:
                 raise Interrupted(self.stop.why)
             time.sleep(LOOK_S)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """One launcher at a time submits; the next one finds the job."""
-        with held(self.paths.state / "submit.lock", f"the submission of {self.paths.name}", patience_s=600):
-            yield
 
     def _record(self) -> dict[str, Any] | None:
         return json.loads(self.paths.job.read_text()) if self.paths.job.exists() else None
