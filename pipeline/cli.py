@@ -283,13 +283,16 @@ def plan(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
-    from pipeline.doctor import examine
+    from pipeline.doctor.examine import examine, summary
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
 
-    text, is_well = examine(load_graph(options.scale), load_site())
-    print(text)
-    return 0 if is_well else 1
+    findings = []
+    for finding in examine(load_graph(options.scale), load_site()):
+        print(finding, flush=True)
+        findings.append(finding)
+    print(summary(findings))
+    return int(any(finding.state == "failed" for finding in findings))
 
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:

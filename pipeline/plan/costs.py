@@ -4,7 +4,7 @@ Counting takes about a second for each distinct step, so the results stay in `co
 the code of methods or models changes.
 """
 
-import importlib
+import functools
 import json
 import os
 from collections.abc import Iterable
@@ -49,12 +49,14 @@ def _code() -> str:
 
 
 def _count(configs: dict[str, dict[str, Any]]) -> dict[str, Cost]:
-    for module in ("timm", "pipeline.plan.operations"):  # the processes that are forked would each import them
-        importlib.import_module(module)
-    workers = min(8, os.cpu_count() or 1) if len(configs) > FEW else 1
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        bar = tqdm(pool.map(_count_one, configs.values()), "counting operations", len(configs), unit="step")
-        return dict(zip(configs, bar, strict=True))
+    bar = functools.partial(tqdm, desc="counting operations", total=len(configs), unit="step")
+    if len(configs) <= FEW:
+        return dict(zip(configs, bar(map(_count_one, configs.values())), strict=True))
+    # From a server that has imported torch but never computed: a fork of this process could wait for its threads.
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["timm", "pipeline.plan.operations", "pipeline.engine.loop"])
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=context) as pool:
+        return dict(zip(configs, bar(pool.map(_count_one, configs.values())), strict=True))
 
 
 def _count_one(config: dict[str, Any]) -> Cost:

@@ -50,13 +50,13 @@ def _operations(run: "RunConfig", method: Method) -> float:
     images = torch.zeros(BATCH, data.channels, data.image_size, data.image_size)
     targets = torch.zeros(BATCH, data.num_classes)
     draw = method.draw(Batch(images, targets, torch.Generator()), 0.5)
+    if len(blocks) > 2:
+        encoder.blocks = blocks[:2]
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         method.to_empty(device="cpu")
         batch = fake.from_tensor(images), fake.from_tensor(targets), draw
+        counted = count_operations(method, *batch)
         if len(blocks) <= 2:
-            return count_operations(method, *batch)
-        encoder.blocks = blocks[:2]
-        two = count_operations(method, *batch)
+            return counted
         encoder.blocks = blocks[:1]
-        one = count_operations(method, *batch)
-    return one + (len(blocks) - 1) * (two - one)
+        return counted + (len(blocks) - 2) * (counted - count_operations(method, *batch))

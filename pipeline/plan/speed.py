@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -108,9 +109,14 @@ def nearest_case(cases: list[Case], method: str, arch: str, gflop: float) -> Cas
     """
 
     def distance(case: Case) -> float:
-        family = case.arch.split("_")[0] != arch.split("_")[0]
+        family = _letters(case.arch) != _letters(arch)
         return (
             abs(math.log2(case.gflop_per_image / gflop)) + (case.method != method) + (case.arch != arch) + 10 * family
         )
 
     return min((case for case in cases if case.method in (method, "supervised")), key=distance)
+
+
+def _letters(arch: str) -> str:
+    """resnet of resnet50, vit of vit_base_patch16_224."""
+    return re.match("[a-z]*", arch)[0]

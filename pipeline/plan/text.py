@@ -76,7 +76,7 @@ def _storage(graph: Graph, runs: list[RunEstimate]) -> str:
     checkpoints = sum(run.cost["checkpoints_bytes"] for run in runs)
     return _wrapped(
         f"Storage: {size(weights)} of weights, which stay, and up to {size(checkpoints)} of checkpoints in "
-        f"results/{graph.scale}/state, which may be deleted run by run when it is finished."
+        f"results/{graph.scale}/state, of which those of finished runs may be deleted."
     )
 
 

@@ -48,10 +48,10 @@ def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
     """Everything that the targets need, finished or not."""
     work, known = Work(), targets_of(graph)
     for target in [*targets] or ["all"]:
-        if target in graph.runs:
-            _add_run(graph, work, target, graph.runs[target]["studies"][0])
+        if "-" in target:  # a run's name has dashes, and no other target has
+            _add_run(graph, work, target, graph.find("runs", target)["studies"][0])
         elif target not in known:
-            raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, [*known, *graph.runs])}")
+            raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, known)}, or a run's name")
         for table, rows in known.get(target, []):
             _add_table(graph, work, table, rows)
     return work

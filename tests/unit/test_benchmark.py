@@ -98,6 +98,21 @@ def test_main__only_some_cases__writes_those_and_prints_their_table(monkeypatch,
     assert capsys.readouterr().out.rstrip().endswith(step.table(report))
 
 
+def test_main__other_cases_later__keeps_those_of_this_device_and_no_others(monkeypatch, tmp_path):
+    out = tmp_path / "step.json"
+    monkeypatch.setattr(step, "CASES", [SUPERVISED, MP3])
+    monkeypatch.setattr(step, "matmul_peak", lambda device: 0.1)
+    for batch, only, expected in (
+        ("4", "mp3", [MP3.name]),
+        ("4", "supervised", [MP3.name, SUPERVISED.name]),
+        ("2", "mp3", [MP3.name]),
+    ):
+        options = ["--only", only, "--batch", batch, "--steps", "1", "--device", "cpu", "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", ["step.py", *options])
+        step.main()
+        assert [found["name"] for found in json.loads(out.read_text())["steps"]] == expected
+
+
 def test_main__unknown_case__exits_with_the_list(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["step.py", "--only", "vit_x", "--device", "cpu"])
     with pytest.raises(SystemExit, match="no case contains 'vit_x'; there are: vit_b/supervised, vit_b/mjp"):

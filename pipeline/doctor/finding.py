@@ -1,0 +1,43 @@
+"""What one check found, and what to do about it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline.site import Site
+from pipeline.study.graph import Graph
+
+MARKS = {"ok": "\N{CHECK MARK}", "failed": "\N{BALLOT X}", "not applicable": "-"}
+
+
+class Finding(NamedTuple):
+    """One line, and a remedy where something is wrong."""
+
+    state: str
+    what: str
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        line = f"{MARKS[self.state]} {self.what:<20} {self.text}"
+        return f"{line}\n{'':>23}-> {self.remedy}" if self.remedy else line
+
+
+def ok(what: str, text: str) -> Finding:
+    return Finding("ok", what, text)
+
+
+def failed(what: str, text: str, remedy: str) -> Finding:
+    return Finding("failed", what, text, remedy)
+
+
+def not_applicable(what: str, text: str) -> Finding:
+    return Finding("not applicable", what, text)
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A scale on a site, and the file that describes the site."""
+
+    graph: Graph
+    site: Site
+    site_file: str

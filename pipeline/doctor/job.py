@@ -1,0 +1,123 @@
+"""A job like those that train, of one process: does it start, and what does it see?"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import shown
+from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
+from pipeline.files import write_json
+from pipeline.launch.job import log_tail
+from pipeline.launch.queue import Job, ask
+from pipeline.launch.resources import sbatch_options
+from pipeline.launch.slurm import scancel
+
+LIMIT_MIN = 2  # importing torch from a network folder may take one
+QUEUE_S = 120  # in a full queue the test job is given up after this
+LOOK_S = 1.0
+CANNOT_SEE = (
+    "the project, its .venv and results must lie at the same path on every node; "
+    "try `srun ls` of that folder, and put what a job needs first into slurm.setup"
+)
+
+
+def try_job(patient: Patient) -> Iterator[Finding]:
+    """Submitted as the launcher submits, with the site's own options."""
+    from submitit.core.utils import FailedJobError
+
+    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=patient.graph.results))
+    try:
+        findings = _try_in(folder, patient)
+    except FailedJobError as error:
+        last = (str(error).strip().splitlines() or ["no message"])[-1]
+        remedy = f"mend the slurm part of {patient.site_file}; see above"
+        findings = [failed("test job", f"sbatch refused it: {last}", remedy)]
+    if CANNOT_SEE not in [finding.remedy for finding in findings]:  # its log would be of use
+        shutil.rmtree(folder, ignore_errors=True)
+    yield from findings
+
+
+def _try_in(folder: Path, patient: Patient) -> list[Finding]:
+    job, path, last = _submit(patient, folder), folder / "seen.json", None
+    try:
+        last = _wait(job, path)
+    finally:
+        if not path.exists():
+            scancel(job)
+    if path.exists():
+        return _judge(patient, json.loads(path.read_text()), job)
+    if last and last.state == "PENDING":
+        return [not_applicable("test job", f"still waited after {QUEUE_S} s ({last.reason}); cancelled, no failure")]
+    state = last.state.lower() if last else "gone"
+    text = f"job {job} is {state} and left no word in {shown(folder)}:\n{log_tail(folder, job, num_lines=5)}"
+    return [failed("test job", text, CANNOT_SEE)]
+
+
+def _submit(patient: Patient, folder: Path) -> str:
+    from submitit import SlurmExecutor
+
+    executor = SlurmExecutor(folder)
+    options = sbatch_options(patient.site, nodes=1, processes=1)
+    executor.update_parameters(job_name="doctor", **{**options, "time": LIMIT_MIN, "signal_delay_s": 1})
+    return executor.submit(look_around, folder / "seen.json").job_id
+
+
+def look_around(path: Path) -> None:
+    """Runs in the job: what a training process would find."""
+    import torch
+
+    seen = {
+        "host": socket.gethostname(),
+        "node": os.environ.get("SLURMD_NODENAME", ""),
+        "python": sys.executable,
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "nvidia_smi": _nvidia_smi(),
+    }
+    write_json(path, seen)
+
+
+def _nvidia_smi() -> str:
+    if shutil.which("nvidia-smi") is None:
+        return "no nvidia-smi"
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+    return (done.stdout or done.stderr).strip()
+
+
+def _wait(job: str, path: Path) -> Job | None:
+    """What the queue said last, when the file is there, the job has ended, or patience has."""
+    deadline, seen = time.monotonic() + QUEUE_S, None
+    while not path.exists():
+        answer = ask()
+        seen = seen if answer.problem else answer.jobs.get(job)
+        has_ended = not answer.problem and (seen is None or seen.has_ended)
+        if has_ended or (time.monotonic() > deadline and (seen is None or seen.state == "PENDING")):
+            # A network folder shows a new file a moment late.
+            time.sleep(LOOK_S)
+            break
+        if time.monotonic() > deadline + 60 * LIMIT_MIN:
+            break
+        time.sleep(LOOK_S)
+    return seen
+
+
+def _judge(patient: Patient, seen: dict[str, Any], job: str) -> list[Finding]:
+    node, slurm = seen["node"] or seen["host"], patient.site.slurm
+    ran = ok("test job", f"job {job} ran on {node} and found the project and {seen['python']}")
+    if not slurm.gres or patient.site.device == "cpu":
+        gpu = not_applicable("GPU in a job", "the site file asks for none")
+    elif seen["gpus"]:
+        gpu = ok("GPU in a job", f"{', '.join(seen['gpus'])} (CUDA_VISIBLE_DEVICES={seen['visible']})")
+    else:
+        text = f"torch sees no GPU on {node}; CUDA_VISIBLE_DEVICES={seen['visible']}, {seen['nvidia_smi']}"
+        remedy = f"choose a partition with GPUs, or load the driver in slurm.setup of {patient.site_file}"
+        gpu = failed("GPU in a job", text, remedy)
+    return [ran, gpu]

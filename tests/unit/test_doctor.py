@@ -1,0 +1,167 @@
+"""The doctor on this machine: each check finds what is wrong, and says what to do about it."""
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.doctor import data, machine
+from pipeline.doctor.cluster import minutes, num_gres
+from pipeline.doctor.examine import examine, summary
+from pipeline.doctor.finding import Patient, failed, ok
+from pipeline.site import Site
+from pipeline.study import graph as graphs
+
+
+@pytest.fixture
+def graph(tmp_path, monkeypatch) -> graphs.Graph:
+    """One run of scale demo, of which nothing has run."""
+    found = graphs.load_graph("demo")
+    name = next(name for name, run in found.runs.items() if not run["init"])
+    found.runs = {name: found.runs[name]}
+    found.tables = {}
+    monkeypatch.setattr(graphs, "RESULTS", tmp_path / "results")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return found
+
+
+def only(check, graph, **site):
+    """The one finding of a check on a site with these facts."""
+    (finding,) = check(Patient(graph, Site(**site), "mine.yaml"))
+    return finding
+
+
+@contextmanager
+def server(status: int):
+    """Something that answers HTTP on a port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://me:secret@127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+def test_examine__on_this_machine__finds_nothing_wrong_and_leaves_nothing(graph):
+    findings = [*examine(graph, Site(device="cpu"))]
+    assert [str(finding) for finding in findings if finding.state == "failed"] == []
+    names = ["packages", "device", "results", "data fashion_mnist", "weights", "tracking", "space"]
+    assert [finding.what for finding in findings] == names
+    assert [*graph.results.iterdir()] == []
+
+
+def test_doctor__with_failures__exits_with_1_and_counts_them(graph, monkeypatch, capsys):
+    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: graph)
+    monkeypatch.setattr(
+        "pipeline.doctor.examine.examine", lambda *_: iter([ok("a", "fine"), failed("b", "no", "do c")])
+    )
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("\N{BALLOT X} b") and lines[2].strip() == "-> do c"
+    assert lines[3] == "1 ok, 1 failed, 0 not applicable: mend what failed, then run this again"
+    assert summary([ok("a", "fine")]).endswith("this site can run this scale")
+
+
+def test_packages__another_version_or_none__are_named(graph, tmp_path, monkeypatch):
+    lines = [
+        "numpy==0.1 \\",
+        "    --hash=sha256:0",
+        "no-such==1 ; sys_platform == 'linux'",
+        "other==1 ; os_name == 'nt'",
+    ]
+    (tmp_path / "requirements.lock").write_text("\n".join(lines))
+    monkeypatch.setattr(machine, "CONFIGS", tmp_path / "configs")
+    finding = only(machine.packages, graph)
+    assert finding.state == "failed" and "numpy 2" in finding.text and finding.text.endswith("not ==0.1; no no-such")
+
+
+def test_device__gpu_asked_for_and_not_there__is_a_failure(graph, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    finding = only(machine.device, graph, device="cuda")
+    assert finding.state == "failed" and "mine.yaml" in finding.remedy
+
+
+def test_results_folder__that_cannot_be_made__is_a_failure(graph, tmp_path):
+    (tmp_path / "results").write_text("a file is in the way")
+    finding = only(machine.results_folder, graph)
+    assert finding.state == "failed" and "cannot be written: Not a directory" in finding.text
+
+
+def test_results_folder__without_locks__is_a_failure(graph, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", lambda file, kind: None)
+    assert "has no locks" in only(machine.results_folder, graph).text
+
+
+def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
+    monkeypatch.setattr(machine, "bytes_needed", lambda runs: 1e18)
+    graph.results.mkdir(parents=True)
+    finding = only(machine.space, graph)
+    assert finding.state == "failed" and "1,000,000.0 TB needed" in finding.text
+
+
+def test_tracking__server_that_answers__is_fine(graph):
+    with server(200) as uri:
+        finding = only(machine.tracking, graph, tracking_uri=uri)
+    assert finding.state == "ok" and "secret" not in finding.text
+
+
+@pytest.mark.parametrize("status", [500, None])
+def test_tracking__server_that_is_ill_or_gone__is_a_failure(graph, status):
+    with server(status or 200) as uri:
+        found = only(machine.tracking, graph, tracking_uri=uri) if status else None
+    found = found or only(machine.tracking, graph, tracking_uri=uri)
+    assert found.state == "failed" and "follow later" in found.remedy
+    assert ("answers 500" if status else "no answer within 5 s") in found.text
+
+
+def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph, tmp_path):
+    for folder, words in ((tmp_path / "nowhere", "no folder "), (tmp_path, "t10k-images-idx3-ubyte")):
+        finding = only(data.data_sets, graph, data={"fashion_mnist": folder})
+        assert finding.state == "failed" and words in finding.text, finding
+        assert "https://github.com/zalandoresearch/fashion-mnist" in finding.remedy and "mine.yaml" in finding.remedy
+
+
+def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
+    (run,) = graph.runs.values()
+    run["data"] = "cifar10"
+    run["config"]["data"] |= {"name": "cifar10", "source": "cifar10"}
+    finding = only(data.data_sets, graph)
+    assert finding.state == "failed" and finding.remedy == "add `data: {cifar10: /path}` to mine.yaml"
+
+
+def test_weights__missing_and_there(graph, tmp_path):
+    (run,) = graph.runs.values()
+    run["config"]["init"] = "file:deit.pth"
+    assert str(tmp_path / "deit.pth") in only(data.weights, graph, weights=str(tmp_path)).text
+    (tmp_path / "deit.pth").touch()
+    assert only(data.weights, graph, weights=str(tmp_path)).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "count"),
+    [
+        ("gpu:2", "gpu", 2),
+        ("gpu:a100:4(S:0-1),gpu:v100:2", "gpu", 6),
+        ("gpu:a100:4(S:0-1),gpu:v100:2", "gpu:v100", 2),
+        ("gpu:a100_80:4", "gpu:a100", 0),
+        ("(null)", "gpu", 0),
+    ],
+)
+def test_num_gres__as_scontrol_writes_it(text, kind, count):
+    assert num_gres(text, kind) == count
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("UNLIMITED", float("inf")), ("01:30:00", 90), ("1-12:00:00", 2160), ("7-00:00:00", 10080), ("30:00", 30)],
+)
+def test_minutes__as_scontrol_writes_them(limit, expected):
+    assert minutes(limit) == expected

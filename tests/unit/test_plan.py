@@ -1,0 +1,204 @@
+"""What a plan counts, and what it rests on: work left, operations, bytes, speeds that were measured."""
+
+import json
+
+import pytest
+import torch
+
+from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.engine.folders import RunFolder
+from pipeline.engine.loop import build_method
+from pipeline.engine.optim import build_optimizer
+from pipeline.engine.run import parse_run
+from pipeline.errors import ConfigError
+from pipeline.launch.resources import Shape
+from pipeline.methods.base import Batch
+from pipeline.plan import text
+from pipeline.plan.costs import costs_of
+from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, most_at_once
+from pipeline.plan.operations import count_operations, step_cost
+from pipeline.plan.speed import Case, Speeds, nearest_case
+from pipeline.plan.work import needed_work, pending_work, targets_of
+from pipeline.site import Site, Slurm
+from pipeline.study import graph as graphs
+
+
+@pytest.fixture
+def graph(tmp_path, monkeypatch) -> graphs.Graph:
+    """Scale demo, of which nothing has run."""
+    found = graphs.load_graph("demo")
+    monkeypatch.setattr(graphs, "RESULTS", tmp_path)
+    return found
+
+
+def put(path, content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def finish(graph, name, images_per_s=100.0, processes=1) -> RunFolder:
+    """The files of a finished run, as far as a plan reads them."""
+    paths = RunFolder(graph.results, name)
+    put(paths.done, json.dumps({"provenance": {"processes": processes, "device": "a GPU"}}))
+    lines = [{"step": step, "images_per_s": images_per_s if step else 1.0} for step in range(5)]
+    put(paths.timing, "".join(f"{json.dumps(line)}\n" for line in lines))
+    return paths
+
+
+def test_targets__are_those_of_snakemake(graph):
+    known = targets_of(graph)
+    assert known.keys() >= {"all", "demo", "mjp", "mp3", "droppos", "mjp_table4"}
+    assert set(known["mjp"]) == {entry for target in known if target.startswith("mjp_") for entry in known[target]}
+
+
+def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
+    name, run = next((name, run) for name, run in graph.runs.items() if run["init"])
+    work = needed_work(graph, [name])
+    assert work.runs.keys() == {name, run["init"]} and not work.evaluations and not work.tables
+
+
+def test_work__of_all__is_every_run_once_and_every_partner_of_an_evaluation(graph):
+    work = needed_work(graph, [])
+    assert needed_work(graph, ["mp3", "all", "mjp_table4"]).runs.keys() == work.runs.keys()
+    partners = {config["partner"] for config in graph.evals.values() if config.get("partner")}
+    assert partners and partners <= work.runs.keys() <= graph.runs.keys()
+
+
+def test_target__mistyped__names_the_nearest(graph):
+    name = next(iter(graph.runs))
+    for target, near in (("mjp_tabel4", "mjp_table4"), (f"{name}x", name)):
+        with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
+            pending_work(graph, [target])
+
+
+def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
+    first = pending_work(graph, ["mjp_table4"])
+    name, group = next(iter(first.evaluations))
+    put(finish(graph, name).evaluation(group), "{}")
+    left = pending_work(graph, ["mjp_table4"])
+    assert first.runs.keys() - left.runs.keys() == {name} == left.finished.runs.keys()
+    assert first.evaluations.keys() - left.evaluations.keys() == {(name, group)}
+    assert left.tables == first.tables
+
+
+@pytest.mark.parametrize("name", ["mjp", "mp3", "droppos", "mae", "droppos_swin", "supervised-resnet"])
+def test_step_cost__counted_without_numbers__is_that_of_real_tensors(graph, name):
+    config = next(run["config"] for key, run in graph.runs.items() if key.startswith(name))
+    depth = {"model": {"depth": 4}} if config["model"]["arch"].startswith("vit") else {}
+    run = parse_run(Layers(("a test", merge(config, depth, {"optim": {"ema_decay": None}}))))
+    method, data = build_method(run).train(), run.data
+    images = torch.rand(2, data.channels, data.image_size, data.image_size)
+    targets = torch.eye(data.num_classes)[:2]
+    draw = method.draw(Batch(images, targets, torch.Generator()), 0.5)
+    optimizer = build_optimizer(method, run.optim)
+    cost = step_cost(run)
+    assert cost["gflop_per_image"] == pytest.approx(count_operations(method, images, targets, draw) / 2e9)
+    for parameter in method.parameters():  # also those that this draw left alone
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    moments = sum(v.numel() for state in optimizer.state.values() for v in state.values() if v.ndim)
+    weights = sum(value.numel() for value in method.state_dict().values())
+    assert (cost["weights_bytes"], cost["checkpoints_bytes"]) == (4 * weights, 2 * 4 * (weights + moments))
+
+
+def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph, monkeypatch):
+    name = next(name for name in graph.runs if name.startswith("mp3"))
+    first, path = costs_of(graph, [name]), graph.results / "costs.json"
+    kept = json.loads(path.read_text())
+    (key,) = kept["costs"]
+    kept["costs"][key]["gflop_per_image"] = 7.0
+    put(path, json.dumps(kept))
+    assert costs_of(graph, [name])[name]["gflop_per_image"] == 7.0
+    monkeypatch.setattr("pipeline.plan.costs.CODE", ("errors.py",))
+    assert costs_of(graph, [name]) == first
+
+
+def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(graph):
+    alike = [name for name in graph.runs if name.startswith("mp3-vit_demo-")]
+    ratios = {name: graph.runs[name]["config"]["method"]["mask_ratio"] for name in alike}
+    most, least = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
+    finish(graph, most, images_per_s=100.0, processes=2)
+    speeds = Speeds(graph, [least])
+    assert speeds.costs[least]["gflop_per_image"] > speeds.costs[most]["gflop_per_image"]
+    rate, source = speeds.of(least)
+    share = speeds.costs[most]["gflop_per_image"] / speeds.costs[least]["gflop_per_image"]
+    assert rate == pytest.approx(100 / 2 * share) and source == "runs that finished here (a GPU)"
+
+
+def test_speed__of_a_benchmarked_step__is_the_one_in_the_file(graph):
+    name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
+    model = read_yaml(CONFIGS / "model" / "vit_b.yaml")["model"]
+    config = graph.runs[name]["config"]
+    config["model"], config["data"] = model, {**config["data"], "image_size": 224, "channels": 3, "num_classes": 1000}
+    config["data"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    rate, source = Speeds(graph, [name]).of(name)
+    # The counter knows what flash attention computes twice on a GPU, which is not in the count here.
+    assert rate == pytest.approx(3912, rel=0.01) and source == "the benchmark of an NVIDIA H200"
+
+
+CASES = [
+    Case("supervised", "vit_base_patch16_224", 100, 4),
+    Case("supervised", "vit_base_patch16_224", 30, 3),
+    Case("mae", "vit_base_patch16_224", 60, 2),
+    Case("supervised", "resnet50", 25, 1),
+    Case("mjp", "resnet50", 25, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "arch", "gflop", "at"),
+    [
+        ("mae", "vit_base_patch16_224", 60, 2),
+        ("mae", "vit_large_patch16_224", 130, 2),
+        ("mae", "vit_base_patch16_224", 10, 1),
+        ("droppos", "vit_base_patch16_224", 28, 1),
+        ("supervised", "resnet101", 100, 3),
+        ("mjp", "resnet50", 25, 4),
+    ],
+)
+def test_nearest_case__by_method_family_and_size(method, arch, gflop, at):
+    assert nearest_case(CASES, method, arch, gflop) is CASES[at]
+
+
+def run_of(name, init=None, hours=1.0, nodes=1) -> RunEstimate:
+    cost = {"gflop_per_image": 1.0, "weights_bytes": 1e9, "checkpoints_bytes": 6e9}
+    return RunEstimate(name, "study", init, Shape(nodes, 8), 8 * nodes * hours, "a test", cost)
+
+
+def test_schedule__of_a_chain_and_others__is_bound_by_work_and_by_the_chain():
+    runs = [run_of("a", hours=2), run_of("b", "a", hours=3), run_of("c", "a", hours=1), run_of("d", hours=4, nodes=2)]
+    assert chain_hours(runs) == 5 and most_at_once(runs) == 3
+    assert [hours_on(count, runs) for count in (1, 2, 100)] == [14, 7, 5]
+
+
+def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
+    name = next(name for name in graph.runs if name.startswith("mp3"))
+    paths = finish(graph, name, images_per_s=100.0)
+    paths.done.rename(paths.done.with_name("elsewhere"))
+    config = graph.runs[name]["config"]
+    steps = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
+    (whole,) = estimate(graph, Site(), pending_work(graph, [name]))
+    put(paths.state / f"step-{steps // 4:09d}-0123456789abcdef.pt", "")
+    (rest,) = estimate(graph, Site(), pending_work(graph, [name]))
+    assert rest.gpu_hours == pytest.approx(0.75 * whole.gpu_hours, rel=0.01)
+
+
+def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
+    name, run = next((name, run) for name, run in graph.runs.items() if run["init"])
+    run["config"]["optim"] |= {"global_batch": 40, "micro_batch": 10}
+    said = text.plan(graph, Site(processes=4, slurm=Slurm()), [name])
+    assert f"Scale demo, {name}: 2 runs to train" in said.replace("\n", " ")
+    assert "Data sets to verify first: fashion_mnist." in said.replace("\n", " ")
+    assert "GPU hours: 2 runs from the benchmark of an NVIDIA H200." in said
+    assert "At most 1 training jobs at once, each on up to 1 x 4 processes" in said
+    lines = said.splitlines()
+    header = next(line for line in lines if line.startswith("study"))
+    total = next(line for line in lines if line.startswith("total"))
+    assert total[: header.index("runs") + 4].split() == ["total", "2"]
+
+
+def test_plan__where_all_is_finished__says_so(graph):
+    name = next(name for name, run in graph.runs.items() if not run["init"])
+    finish(graph, name)
+    said = text.plan(graph, Site(), [name])
+    assert "0 runs to train" in said and "Finished before: 1 runs" in said.replace("\n", " ")
