@@ -16,7 +16,7 @@ def test_cluster__two_nodes__run_a_job_with_gpus_on_each(cluster):
 def test_cluster__with_accounting__remembers_a_job(cluster_with_accounting):
     cluster_with_accounting.run("srun", "--job-name=remembered", "true")
     listed, deadline = "", time.monotonic() + 30
-    while "COMPLETED" not in listed and time.monotonic() < deadline:  # records are written a moment later
+    while "remembered|COMPLETED" not in listed and time.monotonic() < deadline:  # records are written a moment later
         time.sleep(0.2)
         listed = cluster_with_accounting.run("sacct", "-X", "--noheader", "--format=JobName,State", "--parsable2")
     assert "remembered|COMPLETED" in listed.splitlines()
