@@ -112,7 +112,7 @@ class Trainer:
                 out = self.forward(images, labels, micro)
                 (out.loss / len(share)).backward()
             total += out.loss.detach() / len(share)
-            self.meters.add(loss=out.loss, **out.scalars)
+            self.meters.add(1 / len(share), loss=out.loss, **out.scalars)
         return total
 
     def forward(self, images: Tensor, labels: Tensor, micro: int) -> Output:

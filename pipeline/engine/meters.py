@@ -21,17 +21,18 @@ from pipeline.files import explained, write_atomic
 
 
 class Meters:
-    """Running means of named scalars since the last line."""
+    """Running means of named scalars since the last line; a step weighs one, however many processes share it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, float] = {}
 
-    def add(self, **scalars: Tensor) -> None:
+    def add(self, share: float = 1.0, /, **scalars: Tensor) -> None:
+        """Add what is a share of this process's step; the shares of a step sum to one."""
         for name, value in scalars.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach().float()
-            self.counts[name] = self.counts.get(name, 0) + 1
+            self.sums[name] = self.sums.get(name, 0) + value.detach().float() * share
+            self.counts[name] = self.counts.get(name, 0) + share
 
     def read(self) -> dict[str, float]:
         """Means over micro-batches and processes; waits for the device."""

@@ -185,7 +185,7 @@ class Launcher:
         if job.state == "RUNNING":
             self._tell(f"job {job.id} runs on {job.nodes}")
         elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
-            why = outcome["why"] if outcome else "requeued"
+            why = outcome["why"] if outcome else "without a word, as when a node is lost"
             self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
         elif job.reason not in DULL:
             self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")
