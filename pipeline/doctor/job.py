@@ -18,7 +18,7 @@ from pipeline.files import write_json
 from pipeline.launch.job import log_tail
 from pipeline.launch.queue import Job, ask
 from pipeline.launch.resources import sbatch_options
-from pipeline.launch.slurm import scancel
+from pipeline.launch.slurm import forget_own_job, scancel
 
 LIMIT_MIN = 2  # importing torch from a network folder may take one
 QUEUE_S = 120  # in a full queue the test job is given up after this
@@ -64,6 +64,7 @@ def _try_in(folder: Path, patient: Patient) -> list[Finding]:
 def _submit(patient: Patient, folder: Path) -> str:
     from submitit import SlurmExecutor
 
+    forget_own_job()
     executor = SlurmExecutor(folder)
     options = sbatch_options(patient.site, nodes=1, processes=1)
     executor.update_parameters(job_name="doctor", **{**options, "time": LIMIT_MIN, "signal_delay_s": 1})

@@ -212,9 +212,7 @@ class Launcher:
 
 def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list[str], stop: StopRequest) -> int:
     """Bring one run to its end through SLURM."""
-    # Of a job that this launcher itself may run in: sbatch would take them for wishes.
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
-        del os.environ[name]
+    forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
     queue = Queue(paths.results.parent, site.slurm.poll_s)
     try:
@@ -223,6 +221,12 @@ def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
     return 0
+
+
+def forget_own_job() -> None:
+    """Drop the variables of a job that this process itself may run in: sbatch would take them for wishes."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
+        del os.environ[name]
 
 
 def scancel(job: str) -> None:
