@@ -13,7 +13,14 @@ from pipeline.study.graph import Graph
 Check = Callable[[Patient], Iterator[Finding]]
 HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights]
 LATER: list[Check] = [machine.tracking, machine.space]
-CLUSTER: list[Check] = [cluster.queue, cluster.partitions, cluster.account, cluster.resources, job.try_job]
+CLUSTER: list[Check] = [
+    cluster.commands,
+    cluster.queue,
+    cluster.partitions,
+    cluster.account,
+    cluster.resources,
+    job.try_job,
+]
 
 
 def examine(graph: Graph, site: Site) -> Iterator[Finding]:
@@ -23,12 +30,12 @@ def examine(graph: Graph, site: Site) -> Iterator[Finding]:
     patient = Patient(graph, site, file)
     for check in [*HERE, *LATER]:
         yield from _carefully(check, patient)
-    if site.slurm:
-        found = [*cluster.commands(patient)]
+    for check in CLUSTER if site.slurm else []:
+        found = [*_carefully(check, patient)]
         yield from found
-        # Without its commands a cluster can tell nothing.
-        for check in CLUSTER if all(finding.state == "ok" for finding in found) else []:
-            yield from _carefully(check, patient)
+        # A cluster without its commands, or that does not answer, can tell nothing more.
+        if check in (cluster.commands, cluster.queue) and found[0].state == "failed":
+            return
 
 
 def _carefully(check: Check, patient: Patient) -> Iterator[Finding]:
