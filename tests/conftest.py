@@ -19,6 +19,7 @@ CHROMIUM_ARGS = [
 SLOWEST = ["cluster", "workflow", "track", "engine"]  # folders; the others after them
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """For several processes (`pytest -n 2 --dist loadgroup`): the slowest first, each file in one process for the
     sake of its fixtures, and everything on the cluster in one, so that there is one cluster."""
