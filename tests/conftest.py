@@ -2,8 +2,10 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -19,16 +21,21 @@ CHROMIUM_ARGS = [
 SLOWEST = ["cluster", "workflow", "track", "engine"]  # folders; the others after them
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """For several processes (`pytest -n 2 --dist loadgroup`): the slowest first, each file in one process for the
-    sake of its fixtures, and everything on the cluster in one, so that there is one cluster."""
     order = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(SLOWEST)))
-    for item in items:
-        folder = item.path.parent
-        group = folder if folder.name == "cluster" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group)))
+
+
+class ByFile(LoadScopeScheduling):
+    """Each file in one process for the sake of its fixtures, and all of tests/cluster in one: there is one cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.split("::")[0])
+        return str(file.parent if file.parent.name == "cluster" else file)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
