@@ -7,10 +7,7 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
-from scipy.io import loadmat
-
-from pipeline.data.images import IMAGE_SUFFIXES, FileImages, Split, shortened
+from pipeline.data.images import IMAGE_SUFFIXES, FileImages, Split, read_mat, shortened
 from pipeline.errors import DataError
 
 WNID = re.compile(r"n\d{8}")
@@ -92,7 +89,7 @@ def _find_in_devkit(folder: Path, name: str) -> Path:
 def _read_synsets(path: Path) -> dict[int, str]:
     """WordNet id by ILSVRC2012 id of the leaves; the inner nodes of the hierarchy follow them in the file."""
     try:
-        synsets = np.atleast_1d(loadmat(path, squeeze_me=True)["synsets"])
+        synsets = read_mat(path, "synsets")
         leaves = [row for row in synsets if int(row["num_children"]) == 0]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
     except Exception as error:  # a damaged file makes the parser raise almost any kind

@@ -132,3 +132,10 @@ def shortened(names: Sequence[object], limit: int = 5) -> str:
     """The first few names and how many more there are."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(str, names[:limit])) + rest
+
+
+def read_mat(path: Path, name: str) -> np.ndarray:
+    """A variable of a MATLAB file, as an array of one dimension or more."""
+    from scipy.io import loadmat  # as slow to import as all else that a launcher needs
+
+    return np.atleast_1d(loadmat(path, squeeze_me=True)[name])

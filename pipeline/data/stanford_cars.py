@@ -8,11 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.io import loadmat
-
 from pipeline.data.imagenet import image_names
-from pipeline.data.images import FileImages, Split, shortened
+from pipeline.data.images import FileImages, Split, read_mat, shortened
 from pipeline.errors import DataError
 
 IMAGE_FOLDERS = {"train": "cars_train", "val": "cars_test"}
@@ -59,7 +56,7 @@ def _find_images(folder: Path, split: str) -> list[tuple[str, str]]:
 def _read_classes(folder: Path) -> list[str]:
     path = _find_mat(folder, CLASS_FILE)
     try:
-        return [str(name) for name in np.atleast_1d(loadmat(path, squeeze_me=True)["class_names"])]
+        return [str(name) for name in read_mat(path, "class_names")]
     except Exception as error:  # a damaged file makes the parser raise almost any kind
         raise DataError(f"{path}: found {error!r}, expected the devkit's cell array class_names") from None
 
@@ -68,7 +65,7 @@ def _read_annotations(folder: Path, split: str) -> list[tuple[str, int]]:
     """(name, class from 1) of every image."""
     path = _find_mat(folder, ANNOTATION_FILES[split])
     try:
-        rows = np.atleast_1d(loadmat(path, squeeze_me=True)["annotations"])
+        rows = read_mat(path, "annotations")
         return [(str(row["fname"]), int(row["class"])) for row in rows]
     except Exception as error:  # as above
         raise DataError(
