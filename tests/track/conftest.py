@@ -26,7 +26,7 @@ def copy(tmp_path_factory) -> Project:
 
 
 @pytest.fixture(scope="session")
-def demo(copy) -> Graph:
+def kept(copy) -> dict:
     """What the copy's configs say, kept where its commands look for it."""
     graph = build_graph("demo")
     with pytest.MonkeyPatch.context() as patch:
@@ -34,13 +34,17 @@ def demo(copy) -> Graph:
         patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
         kept = {"key": graph_module._source_key(), **dataclasses.asdict(graph)}
     write_json(copy.root / "results/demo/graph.json", kept)
-    return graph
+    return kept
+
+
+@pytest.fixture(scope="session")
+def demo(kept) -> Graph:
+    return Graph(**{key: value for key, value in kept.items() if key != "key"})
 
 
 @pytest.fixture(scope="module")
-def new_scale(copy, demo) -> Iterator[Callable[[str], Graph]]:
+def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
     """The runs and tables of the demo as another scale, without results: every test has its own experiment."""
-    kept = copy.read("results/demo/graph.json")
 
     def make(name: str) -> Graph:
         graph = dataclasses.replace(demo, scale=name)
