@@ -1,11 +1,13 @@
 """The whole workflow through `--profile slurm`: killed, started twice, started again, and equal to the local one."""
 
+import os
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from bench import Trial, copy_for, files_of, wait_until
+from bench import PATIENCE_S, Trial, copy_for, files_of, wait_until
 from project import Project
 
 from pipeline.study.draw import to_csv
@@ -67,6 +69,27 @@ def test_tables__through_slurm__equal_the_local_ones(story, undisturbed):
     assert ours == theirs
     for trial in story.trials:
         assert trial.files() == files_of(undisturbed, trial.paths.name)
+
+
+def test_ctrl_c__while_eight_runs_are_in_the_queue__cancels_all_of_them(cluster, template, tmp_path):
+    project = copy_for(cluster, template, tmp_path / "clone")
+    trials = [Trial(project, cluster, run) for run in project.read("results/demo/graph.json")["runs"]]
+    site = trials[0].write_site(options={"begin": "now+1hour"})
+    command = ["snakemake", "tiny", "--profile", "slurm", "--config", "scale=demo", f"site={site}"]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        snakemake = subprocess.Popen(
+            command, cwd=project.root, env=project.env, stdout=file, stderr=file, start_new_session=True
+        )
+    wait_until(lambda: states(trials) == [["PENDING"]] * 8, log.read_text, every_s=1)
+    os.killpg(snakemake.pid, signal.SIGINT)
+    assert snakemake.wait(PATIENCE_S) != 0
+    wait_until(lambda: states(trials) == [["CANCELLED"]] * 8, log.read_text, every_s=1)
+
+
+def states(trials: list[Trial]) -> list[list[str]]:
+    """Of all jobs of each run."""
+    return [list(trial.jobs().values()) for trial in trials]
 
 
 def read_table(project: Project) -> dict:
