@@ -28,7 +28,9 @@ class Slurm(Strict):
         120, ge=1, description="how long before the time limit a job is told to write its checkpoint"
     )
     poll_s: float = Field(30, gt=0, description="seconds between two looks at the queue, for all jobs together")
-    setup: list[str] = Field(default_factory=list, description="shell lines before each job, such as module load cuda")
+    setup: list[str] = Field(
+        default_factory=list, description="shell lines before a training job, such as module load cuda"
+    )
     options: dict[str, str] = Field(default_factory=dict, description="more options of sbatch, such as qos: long")
 
 

@@ -11,18 +11,17 @@ import hashlib
 import io
 import logging
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.engine.folders import CHECKPOINT
 from pipeline.errors import CheckpointError
 from pipeline.files import write_atomic
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")
 KEPT = 2
 
 
@@ -45,7 +44,7 @@ class Checkpoints:
         """The state of the newest sound checkpoint, or None to start from the beginning."""
         for step, path in reversed(self._all()):
             content = path.read_bytes()
-            if _digest(content) == _NAME.fullmatch(path.name)[2]:
+            if _digest(content) == CHECKPOINT.fullmatch(path.name)[2]:
                 log.info("resuming at step %d from %s", step, path.name)
                 return _load(path, content)
             log.warning("%s is damaged (its checksum differs): using the one before it", path)
@@ -61,7 +60,7 @@ class Checkpoints:
 
     def _all(self) -> list[tuple[int, Path]]:
         """(step, path), oldest first."""
-        found = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("step-*.pt")]
+        found = [(CHECKPOINT.fullmatch(path.name), path) for path in self.folder.glob("step-*.pt")]
         return sorted((int(match[1]), path) for match, path in found if match)
 
 

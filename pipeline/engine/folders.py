@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pipeline.files import digest, write_text
 
+CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -93,8 +95,8 @@ class RunFolder:
 
     def last_step(self) -> int:
         """The step of the newest checkpoint; 0 without one."""
-        steps = [re.match(r"step-(\d+)-", path.name) for path in self.state.glob("step-*.pt")]
-        return max((int(match[1]) for match in steps if match), default=0)
+        names = [CHECKPOINT.fullmatch(path.name) for path in self.state.glob("step-*.pt")]
+        return max((int(match[1]) for match in names if match), default=0)
 
     def is_finished(self) -> bool:
         """Whether training has come to its end, and what it made is still there as it was."""
