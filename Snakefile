@@ -6,7 +6,7 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
-from pipeline.track.background import Follower
+from workflow.follower import Follower
 
 min_version("9.27")
 
@@ -44,7 +44,7 @@ FOLLOWER = Follower(SCALE)
 onstart:
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
     or_message(
-        hold_for_life, graph(SCALE).results / "workflow.lock", f"scale {SCALE}"
+        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
     )
     FOLLOWER.start()
 

@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.engine.folders import RunFolder
+from pipeline import results as results_module
 from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest
 from pipeline.files import held, write_json, write_text
 from pipeline.site import Site
-from pipeline.study import graph as graph_module
 from pipeline.study.graph import Graph
 from pipeline.track.follow import follow
 
@@ -49,14 +48,14 @@ def main() -> None:
 
 def follow_here(results: Path) -> None:
     logging.basicConfig(stream=sys.stderr)
-    graph_module.RESULTS = results
+    results_module.RESULTS = results
     follow(GRAPH, Site(), StopRequest().listen())
 
 
 def measure(results: Path, uri: str | None, num_steps: int, step_s: float) -> list[float]:
     """Seconds of each `append` in a run of this many steps."""
-    graph_module.RESULTS = results
-    run = RunFolder(GRAPH.results, "run")
+    results_module.RESULTS = results
+    run = GRAPH.results.run("run")
     write_text(run.config, "seed: 0\n")
     write_json(run.started, {"identity": "benchmark", "commit": "", "steps": num_steps})
     file, spent = MetricsFile(run.metrics), []
@@ -76,7 +75,7 @@ def follower(results: Path, uri: str | None) -> Iterator[None]:
         yield
         return
     env = {**os.environ, "MLFLOW_TRACKING_URI": uri}
-    with held(GRAPH.results / "workflow.lock", "the benchmark"), (results / "log").open("wb") as log:
+    with held(GRAPH.results.workflow_lock, "the benchmark"), (results / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, __file__, "--follow", results], env=env, stdout=log, stderr=log)
         while not has_begun(results):
             if process.poll() is not None:

@@ -17,8 +17,8 @@ import yaml
 from pipeline.errors import PatchworkError
 
 if TYPE_CHECKING:
-    from pipeline.engine.folders import RunFolder
     from pipeline.engine.signals import StopRequest
+    from pipeline.results import RunFolder
     from pipeline.site import Site
 
 SCALE = "demo"
@@ -94,7 +94,6 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, verb, text, *{"table": ["table"], "claims": ["study"]}.get(name, []))
         sub.add_argument("--rows", choices=["headline", "all"], default="all" if name != "summary" else "headline")
-    add("keep", keep, "write down how each result was made, for `dvc pull` elsewhere")
     track_parser = add("track", track, "mirror runs, evaluations and tables into MLflow")
     track_parser.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
     plan_parser = add("plan", plan, "say what would run and what it would cost: jobs, GPU hours, storage")
@@ -119,30 +118,28 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.config import Layers, parse
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.data.sources import DataConfig
-    from pipeline.engine.folders import RunFolder
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
 
     graph, site = load_graph(options.scale), load_site()
     content = graph.run_with_data(options.data)["config"]["data"]
     data = parse(DataConfig, Layers((options.data, content)))
-    manifest = RunFolder(graph.results, "").manifest(data.name)
+    manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
     print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images are sound")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
-    from pipeline.engine.folders import RunFolder
     from pipeline.engine.signals import STOP
     from pipeline.launch.local import is_placed, run_processes
     from pipeline.launch.resources import shape_of
     from pipeline.launch.slurm import train_on_cluster
+    from pipeline.results import results_of
     from pipeline.site import load_site
-    from pipeline.study.graph import RESULTS
 
     stop = STOP.listen()  # before torch is imported, which takes seconds
     site, (name, config) = load_site(), _chosen_run(options)
-    paths, optim = RunFolder(RESULTS / options.scale, name), config["optim"]
+    paths, optim = results_of(options.scale).run(name), config["optim"]
     if is_placed():
         return _train_here(config, paths, site, stop)
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
@@ -200,7 +197,6 @@ def _train_here(config: dict[str, Any], paths: "RunFolder", site: "Site", stop: 
 
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.config import Layers, parse
-    from pipeline.engine.folders import RunFolder
     from pipeline.engine.run import parse_run
     from pipeline.evals.base import EVALS
     from pipeline.evals.evaluate import evaluate_run
@@ -213,18 +209,18 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
     keys = entry["groups"].get(options.group, [])
     configs = {key: graph.evals[key] for key in keys}
     evals = {key: parse(EVALS.get(cfg["name"]).Config, Layers((key, cfg))) for key, cfg in configs.items()}
-    evaluate_run(run, options.group, evals, RunFolder(graph.results, run.name), load_site())
+    evaluate_run(run, options.group, evals, graph.results.run(run.name), load_site())
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.files import write_json, write_text
-    from pipeline.study import draw
+    from pipeline.report import draw
+    from pipeline.report.tables import fill_table
     from pipeline.study.graph import load_graph
-    from pipeline.study.tables import fill_table, table_path
 
     graph = load_graph(options.scale)
     filled = fill_table(graph, options.table, options.rows)
-    path = table_path(graph, options.table, options.rows)
+    path = graph.results.table(options.table, options.rows)
     for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
         write_text(path.with_name(options.table + suffix), drawing(filled))
     write_json(path, filled)
@@ -232,33 +228,27 @@ def table(options: argparse.Namespace, arguments: list[str]) -> None:
 
 def claims(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.files import write_json
+    from pipeline.report.tables import judge_study
     from pipeline.study.graph import load_graph
-    from pipeline.study.tables import claims_path, judge_study
 
     graph = load_graph(options.scale)
-    write_json(claims_path(graph, options.study, options.rows), judge_study(graph, options.study, options.rows))
+    write_json(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
 
 
 def report(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.study.collect import collect
+    from pipeline.report.collect import collect
+    from pipeline.report.numbers import write_numbers
+    from pipeline.report.page import write_report
     from pipeline.study.graph import load_graph
-    from pipeline.study.numbers import write_numbers
-    from pipeline.study.report import write_report
 
     graph = load_graph(options.scale)
-    path = graph.results / "report" / f"{options.rows}.html"
+    path = graph.results.report(options.rows)
     chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
         subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `snakemake all` draws the others and every row."
     content = collect(graph, options.rows)
     write_numbers(content[0], path)
     print(write_report(*content, path, title, graph.scale, subtitle))
-
-
-def keep(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.restore import keep_origins
-
-    print(f"{keep_origins(options.scale)} files can be restored elsewhere with what Snakemake knows of them")
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -296,7 +286,7 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.report.summary import summarise
     from pipeline.study.graph import load_graph
-    from pipeline.study.summary import summarise
 
     print(summarise(load_graph(options.scale), options.rows))

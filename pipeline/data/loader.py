@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pipeline.data.sources import ImageSet
-from pipeline.data.transforms import View, seed_everything
+from pipeline.data.transforms import View
+from pipeline.seeds import seed_everything
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig

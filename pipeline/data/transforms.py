@@ -4,8 +4,6 @@ Every random choice is a function of (seed, epoch, position in the epoch) or (se
 picture does not depend on the number of processes, of loader workers, or on where a run was interrupted.
 """
 
-import hashlib
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,19 +18,6 @@ if TYPE_CHECKING:
     from pipeline.data.sources import DataConfig
 
 View = Callable[..., Tensor | np.ndarray]  # PIL image -> uint8 (C, H, W)
-
-
-def seed_everything(*key: str | int) -> int:
-    """Seed python, numpy and torch (and the GPU in use) from what the numbers are for, and where; returns the seed."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest, "little") >> 1
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # torch.manual_seed takes 0.25 ms, too long for every image; these two are what it does here.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
-    return seed
 
 
 def train_view(data: "DataConfig", augment: Augment) -> View:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pipeline.config import FILE, Layers, parse, shown
 from pipeline.data.sources import SOURCES, DataConfig, count_problems
 from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
-from pipeline.engine.folders import RunFolder
 from pipeline.errors import DataError
 from pipeline.site import data_folder, weights_path
 
@@ -27,7 +26,7 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
     obtained = f"expected {source.layout}; from {source.obtained}; the folder is in {patient.site_file}"
     if not folder.is_dir():
         return failed(what, f"no folder {folder}", obtained)
-    manifest = RunFolder(patient.graph.results, "").manifest(data.name)
+    manifest = patient.graph.results.manifest(data.name)
     if manifest.exists():
         found = json.loads(manifest.read_text())["splits"]
         return ok(what, f"{found['train']['count']} + {found['val']['count']} images, verified: {shown(manifest)}")

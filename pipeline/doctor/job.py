@@ -33,7 +33,7 @@ def try_job(patient: Patient) -> Iterator[Finding]:
     """Submitted as the launcher submits, with the site's own options."""
     from submitit.core.utils import FailedJobError
 
-    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=patient.graph.results))
+    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=patient.graph.results.folder))
     try:
         findings = _try_in(folder, patient)
     except FailedJobError as error:

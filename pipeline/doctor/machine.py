@@ -68,7 +68,7 @@ def device(patient: Patient) -> Iterator[Finding]:
 
 def results_folder(patient: Patient) -> Iterator[Finding]:
     """Writable, with locks and renames: training rests on all three."""
-    folder = patient.graph.results
+    folder = patient.graph.results.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as inner:
@@ -102,7 +102,7 @@ def space(patient: Patient) -> Iterator[Finding]:
     """Against what is still to be trained at this scale."""
     graph = patient.graph
     needed = bytes_needed(estimate(graph, patient.site, pending_work(graph, [])))
-    free = shutil.disk_usage(graph.results).free
+    free = shutil.disk_usage(graph.results.folder).free
     text = f"{size(free)} free, {size(needed)} needed for what is not trained yet"
     if free < needed:
         yield failed(
@@ -114,7 +114,7 @@ def space(patient: Patient) -> Iterator[Finding]:
 
 def tracking(patient: Patient) -> Iterator[Finding]:
     """MLflow's server answers, or its file can be written."""
-    uri = tracking_uri(patient.site, patient.graph.results.parent)
+    uri = tracking_uri(patient.site, patient.graph.results)
     safe = without_password(uri)
     if uri.startswith("http"):
         problem = _http_problem(safe)

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from pipeline.engine.folders import CHECKPOINT
 from pipeline.errors import CheckpointError
 from pipeline.files import write_atomic
+from pipeline.results import CHECKPOINT
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from tqdm import tqdm
 from pipeline.config import FILE
 from pipeline.data.loader import eval_loader, train_loader
 from pipeline.data.sources import open_split
-from pipeline.data.transforms import BatchTransform, eval_view, seed_everything, train_view
+from pipeline.data.transforms import BatchTransform, eval_view, train_view
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
 from pipeline.engine.run import RunConfig
@@ -30,6 +29,8 @@ from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
+from pipeline.results import RunFolder
+from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pipeline.engine.distributed import World, join_world, leave_world
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
@@ -23,6 +22,7 @@ from pipeline.files import digest, held, is_wanted, write_atomic, write_json, wr
 from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import commit, provenance
+from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)

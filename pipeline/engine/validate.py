@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pipeline.data.transforms import BatchTransform, seed_everything
+from pipeline.data.transforms import BatchTransform
 from pipeline.engine.distributed import World
 from pipeline.methods.base import Batch, Method
+from pipeline.seeds import seed_everything
 
 Measure = Callable[[Method, Batch], dict[str, Tensor]]  # sums over the images of a batch
 

@@ -13,11 +13,11 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
 from pipeline.engine.distributed import World
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, mean_over_set
 from pipeline.methods.base import Method
 from pipeline.registry import Registry
+from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
 EVALS = Registry("evaluation", "pipeline.evals")

@@ -9,12 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.config import Layers, read_yaml
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.run import parse_run
 from pipeline.engine.train import load_method
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation
 from pipeline.methods.base import Batch, Method, Prediction, accuracy
+from pipeline.results import RunFolder
 
 
 @EVALS.register("ensemble")

@@ -7,13 +7,13 @@ import torch
 
 from pipeline.config import fingerprint
 from pipeline.engine.distributed import World
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method, read_manifest
 from pipeline.errors import CheckpointError
 from pipeline.evals.base import EVALS, EvalConfig
 from pipeline.files import write_json
 from pipeline.provenance import provenance
+from pipeline.results import RunFolder
 from pipeline.site import Site
 
 

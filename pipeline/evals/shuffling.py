@@ -8,9 +8,9 @@ import random
 import torch
 from torch import Tensor
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.methods.base import Method
-from pipeline.models.position import grid_of
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.patches import grid_of
 
 
 class Shuffler:

@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.signals import CONTINUE_ME, STOP
 from pipeline.errors import LaunchError
 from pipeline.files import write_json
+from pipeline.results import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -62,8 +62,8 @@ class Answer:
 class Queue:
     """The queue as seen by every launcher below one results folder."""
 
-    def __init__(self, folder: Path, poll_s: float) -> None:
-        self.path, self.poll_s = folder / "queue.json", poll_s
+    def __init__(self, path: Path, poll_s: float) -> None:
+        self.path, self.poll_s = path, poll_s
 
     def look(self, newer_than: float = 0.0) -> Answer:
         """An answer from after the given time, and not older than the interval."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config import CONFIGS, shown
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import held, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
+from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list
     """Bring one run to its end through SLURM."""
     forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
-    queue = Queue(paths.results.parent, site.slurm.poll_s)
+    queue = Queue(ScaleFolder(paths.results).queue, site.slurm.poll_s)
     try:
         Launcher(name, paths, site, shape, arguments, stop, queue).run()
     except Interrupted as request:

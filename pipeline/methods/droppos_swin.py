@@ -24,7 +24,8 @@ from pipeline.methods.base import METHODS, Method
 from pipeline.methods.droppos import DropPos, smoothing_distances
 from pipeline.models.decoder import Decoder, start_as_mae
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.position import Grid, add_positions, sincos_positions, take, to_images, to_patches
+from pipeline.models.patches import Grid, take, to_images, to_patches
+from pipeline.models.position import add_positions, sincos_positions
 
 
 @METHODS.register("droppos_swin")

@@ -13,18 +13,8 @@ from torch import Tensor, nn
 
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Method, Output
 from pipeline.models.decoder import Decoder, start_as_mae
-from pipeline.models.position import (
-    Grid,
-    add_positions,
-    embed_patches,
-    grid_of,
-    patch_positions,
-    random_order,
-    sincos_positions,
-    take,
-    to_patches,
-    with_cls,
-)
+from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
+from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
 
 
 @METHODS.register("mae")

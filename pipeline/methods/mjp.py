@@ -32,10 +32,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.position import Grid, encode, grid_of, num_prefix_tokens, patch_positions, send, with_unknown
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
+from pipeline.models.patches import Grid, grid_of, send
+from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
 
 TIMM_STD = 0.02  # timm's own start of position embeddings
 

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.position import Grid, embed_patches, grid_of, random_order, take, to_patches, with_cls
+from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
+from pipeline.models.position import with_cls
 
 
 @METHODS.register("mp3")

@@ -11,7 +11,8 @@ from torch import nn
 
 from pipeline.config import Strict
 from pipeline.errors import ConfigError
-from pipeline.models.position import Grid, num_prefix_tokens, sincos_positions
+from pipeline.models.patches import Grid
+from pipeline.models.position import num_prefix_tokens, sincos_positions
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {"depth": "vit", "pool": "vit", "act_layer": "vit", "depths": "swin", "window_size": "swin"}

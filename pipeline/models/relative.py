@@ -5,7 +5,7 @@ import torch
 from timm.layers import Attention, RelPosBias
 from torch import Tensor, nn
 
-from pipeline.models.position import grid_of
+from pipeline.models.patches import grid_of
 
 
 class RelativeAttention(Attention):

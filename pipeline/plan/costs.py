@@ -26,7 +26,7 @@ FEW = 4  # steps that are counted before other processes would have started
 
 def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
     """Run -> operations per image and bytes on disk."""
-    keys, path = {name: _key(graph.runs[name]["config"]) for name in runs}, graph.results / "costs.json"
+    keys, path = {name: _key(graph.runs[name]["config"]) for name in runs}, graph.results.costs
     kept = json.loads(path.read_text()) if path.exists() else {}
     known = kept["costs"] if kept.get("code") == _code() else {}
     missing = {key: graph.runs[name]["config"] for name, key in keys.items() if key not in known}

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
 from pipeline.launch.resources import Shape, shape_of
 from pipeline.plan.costs import Cost
 from pipeline.plan.speed import Speed, Speeds
@@ -54,7 +53,7 @@ def _estimate_run(graph: Graph, site: Site, name: str, study: str, speeds: Speed
 def _steps_left(graph: Graph, name: str, config: dict[str, Any]) -> int:
     """A run that has begun continues after its last checkpoint."""
     total = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
-    return total - RunFolder(graph.results, name).last_step()
+    return total - graph.results.run(name).last_step()
 
 
 def _hours(num_images: int, speed: Speed) -> float:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.config import CONFIGS, read_yaml
-from pipeline.engine.folders import RunFolder
 from pipeline.plan.costs import Cost, costs_of
-from pipeline.study.graph import RESULTS, Graph
+from pipeline.results import RESULTS
+from pipeline.study.graph import Graph
 
 H200 = CONFIGS / "speed" / "h200.json"
 OWN_BENCHMARK = RESULTS / "benchmarks" / "step.json"
@@ -71,7 +71,7 @@ class Speeds:
         """Finished runs of these kinds."""
         found = {}
         for name in self.graph.runs:
-            paths = RunFolder(self.graph.results, name)
+            paths = self.graph.results.run(name)
             if self._kind(name) in kinds and paths.done.exists() and paths.timing.exists():
                 facts = json.loads(paths.done.read_text())["provenance"]
                 if rates := _last_rates(paths.timing):

@@ -4,7 +4,6 @@ import json
 import textwrap
 from collections import Counter
 
-from pipeline.engine.folders import RunFolder
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
@@ -36,7 +35,7 @@ def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
 
 
 def _prepared(graph: Graph) -> set[str]:
-    return {data for data in graph.data_sets() if RunFolder(graph.results, "").manifest(data).exists()}
+    return {data for data in graph.data_sets() if graph.results.manifest(data).exists()}
 
 
 def _rows(work: Work, runs: list[RunEstimate]) -> list[tuple[str, ...]]:

@@ -5,10 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipeline.config import nearest
-from pipeline.engine.folders import RunFolder
 from pipeline.errors import ConfigError
 from pipeline.study.graph import Graph
-from pipeline.study.tables import table_path
 
 Chosen = list[tuple[str, str]]  # table ids, and which of their rows
 
@@ -32,13 +30,13 @@ def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
     """Everything that the targets need and that is not there yet."""
     asked, left, done = needed_work(graph, targets), Work(), Work()
     for name, study in asked.runs.items():
-        (done if RunFolder(graph.results, name).done.exists() else left).runs[name] = study
+        (done if graph.results.run(name).done.exists() else left).runs[name] = study
     for (name, group), study in asked.evaluations.items():
-        is_done = name in done.runs and RunFolder(graph.results, name).evaluation(group).exists()
+        is_done = name in done.runs and graph.results.run(name).evaluation(group).exists()
         (done if is_done else left).evaluations[name, group] = study
     for (table, rows), study in asked.tables.items():
-        is_there = table_path(graph, table, rows).exists()
-        is_done = is_there and all((graph.results / file).exists() for file in graph.files(table, rows))
+        is_there = graph.results.table(table, rows).exists()
+        is_done = is_there and all((graph.results.folder / file).exists() for file in graph.files(table, rows))
         (done if is_done else left).tables[table, rows] = study
     left.finished = done
     return left

@@ -9,20 +9,18 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pipeline.config import CONFIGS, fingerprint, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_json
+from pipeline.results import ScaleFolder, results_of
 from pipeline.study.claims import cells_of
 from pipeline.study.draft import Draft
 from pipeline.study.rows import add_table, source
 from pipeline.study.runs import add_run, in_init_order
 from pipeline.study.spec import TRAIN, Expected, Scale, Study
 
-ROOT = CONFIGS.parent
-RESULTS = ROOT / "results"
 TABLE_FORMAT = 2  # raised when what a drawn table holds changes: old ones are then drawn anew
 
 
@@ -39,8 +37,8 @@ class Graph:
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)  # study -> claim id -> claim
 
     @property
-    def results(self) -> Path:
-        return RESULTS / self.scale
+    def results(self) -> ScaleFolder:
+        return results_of(self.scale)
 
     def data_sets(self) -> list[str]:
         return sorted({run["data"] for run in self.runs.values()})
@@ -92,7 +90,7 @@ class Graph:
 
 def load_graph(scale: str) -> Graph:
     """The graph at this scale, from graph.json where that is still right."""
-    path, key = RESULTS / scale / "graph.json", _source_key()
+    path, key = results_of(scale).graph, _source_key()
     if path.exists():
         try:
             kept = json.loads(path.read_text())
@@ -107,10 +105,11 @@ def load_graph(scale: str) -> Graph:
 
 def _source_key() -> str:
     """Changes with every config file and with the code that defines configs."""
-    files = [*CONFIGS.rglob("*.yaml"), *(ROOT / "pipeline").rglob("*.py")]
+    root = CONFIGS.parent
+    files = [*CONFIGS.rglob("*.yaml"), *(root / "pipeline").rglob("*.py")]
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

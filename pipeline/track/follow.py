@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError, LaunchError
 from pipeline.files import held, is_held
@@ -27,7 +26,7 @@ LOOK_S = 0.5  # how often a pause is broken off if the work is over
 
 def mirror_once(graph: Graph, site: Site) -> dict[str, Any]:
     """Bring MLflow up to date with the results of one scale; returns how many runs it now has."""
-    uri = tracking_uri(site, graph.results.parent)
+    uri = tracking_uri(site, graph.results)
     with _sole_mirror(graph), answering(uri):
         mirror = _connect(graph, uri)
         mirror.update()
@@ -44,7 +43,7 @@ def follow(graph: Graph, site: Site, stop: StopRequest) -> None:
         except LaunchError:
             log.info("another process mirrors scale %s into MLflow already: nothing to do", graph.scale)
             return
-        _Follower(graph, tracking_uri(site, graph.results.parent), stop).run()
+        _Follower(graph, tracking_uri(site, graph.results), stop).run()
 
 
 class _Follower:
@@ -67,7 +66,7 @@ class _Follower:
         self._say_farewell()
 
     def _is_over(self) -> bool:
-        return self.stop.is_raised or not is_held(self.graph.results / "workflow.lock")
+        return self.stop.is_raised or not is_held(self.graph.results.workflow_lock)
 
     def _pass(self) -> None:
         began = time.time()
@@ -99,18 +98,18 @@ class _Follower:
 
 def _sole_mirror(graph: Graph) -> Any:
     """Two at once would each find the same points missing."""
-    return held(graph.results / "track.lock", f"mirroring scale {graph.scale} into MLflow")
+    return held(graph.results.track_lock, f"mirroring scale {graph.scale} into MLflow")
 
 
 def _connect(graph: Graph, uri: str) -> Mirror:
-    return Mirror(graph, Experiment(uri, f"patchwork-{graph.scale}", graph.results.parent / "mlflow-artifacts"))
+    return Mirror(graph, Experiment(uri, f"patchwork-{graph.scale}", graph.results.tracking_artifacts))
 
 
 def _begun(graph: Graph) -> list[str]:
-    folders = [RunFolder(graph.results, name) for name in graph.runs]
+    folders = [graph.results.run(name) for name in graph.runs]
     return [folder.name for folder in folders if folder.started.exists()]
 
 
 def _changed_at(graph: Graph, name: str) -> float:
-    folder = RunFolder(graph.results, name).folder
+    folder = graph.results.run(name).folder
     return max(path.stat().st_mtime for path in folder.rglob("*"))

@@ -11,10 +11,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
 from pipeline.errors import DataError
+from pipeline.report.tables import cell_values, read_record
+from pipeline.results import RunFolder
 from pipeline.study.graph import Graph
-from pipeline.study.tables import cell_values, claims_path, read_record, table_path
 from pipeline.track.store import Experiment, Point, Tracked
 from pipeline.track.tail import Tail
 
@@ -62,19 +62,19 @@ class Mirror:
         self.seen[name] = look
 
     def _run_files(self, name: str) -> list[Path]:
-        folder = RunFolder(self.graph.results, name)
+        folder = self.graph.results.run(name)
         evaluations = [folder.evaluation(group) for group in self.graph.runs[name]["groups"]]
         return [folder.started, folder.done, folder.config, folder.metrics, folder.timing, *evaluations]
 
     def _drawings(self, table: str) -> list[Path]:
-        return [table_path(self.graph, table, selection) for selection in SELECTIONS]
+        return [self.graph.results.table(table, selection) for selection in SELECTIONS]
 
     def _pages(self, study: str) -> list[Path]:
-        reports = [self.graph.results / "report" / f"{selection}.html" for selection in SELECTIONS]
-        return [*(claims_path(self.graph, study, selection) for selection in SELECTIONS), *reports]
+        reports = [self.graph.results.report(selection) for selection in SELECTIONS]
+        return [*(self.graph.results.claims(study, selection) for selection in SELECTIONS), *reports]
 
     def _mirror_run(self, name: str) -> None:
-        folder, entry = RunFolder(self.graph.results, name), self.graph.runs[name]
+        folder, entry = self.graph.results.run(name), self.graph.runs[name]
         if not folder.started.exists():
             return
         start, done = read_record(folder.started), read_record(folder.done) if folder.done.exists() else None
@@ -177,7 +177,7 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
 
 def _curve(name: str, label: str, metrics: Path) -> dict[str, str]:
     """The run's curve as a picture of its own, if it has logged anything."""
-    from pipeline.study import curves
+    from pipeline.report import curves
 
     svg = curves.draw([{"name": name, "label": label, "metrics_file": str(metrics)}], "run")[0]["svg"]
     return {"curve.svg": svg.replace("<svg ", ALONE, 1)} if svg else {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LaunchError
+from pipeline.results import ScaleFolder
 from pipeline.site import Site
 
 KEY = "patchwork.name"  # the tag by which a run is found again
@@ -134,9 +135,9 @@ class Experiment:
                 yield Tracked(run.info.run_id, run.info.status, data.tags, data.params, dict(data.metrics))
 
 
-def tracking_uri(site: Site, results: Path) -> str:
+def tracking_uri(site: Site, results: ScaleFolder) -> str:
     """The server that the environment or the site names, else a file beside the results."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or site.tracking_uri or f"sqlite:///{results / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or site.tracking_uri or f"sqlite:///{results.tracking_database}"
 
 
 @contextmanager

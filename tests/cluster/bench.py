@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from project import Project, copy_project, shrink_images
 
-from pipeline.engine.folders import RunFolder
+from pipeline.results import RunFolder
 from slurm import Cluster
 
 STEPS = 60

@@ -30,7 +30,7 @@ def marked(text: str, mark: str) -> list[str]:
 def patient(cluster, tmp_path, monkeypatch):
     """Makes a patient with these wishes, on a machine that has the cluster's commands."""
     monkeypatch.setenv("PATH", cluster.env["PATH"])
-    monkeypatch.setattr(graphs, "RESULTS", tmp_path)
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
 
     def make(processes: int = 1, **slurm: object) -> Patient:
         site = Site(device="cpu", processes=processes, slurm=Slurm(**{**ON_GPUS, **slurm}))

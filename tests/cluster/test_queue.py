@@ -6,8 +6,8 @@ import time
 import pytest
 from bench import Trial, files_of
 
-from pipeline.engine.folders import RunFolder
 from pipeline.files import read_lines
+from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from bench import PATIENCE_S, Trial, copy_for, files_of, wait_until
 from project import Project
 
-from pipeline.study.draw import to_csv
+from pipeline.report.draw import to_csv
 
 pytestmark = pytest.mark.slow
 

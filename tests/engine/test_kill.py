@@ -18,8 +18,8 @@ import yaml
 from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
 
 from pipeline.config import CONFIGS
-from pipeline.engine.folders import RunFolder
 from pipeline.files import read_lines
+from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, differing, fit, tiny_run, weights_of
 from unstable import Unstable, train_together
 
-from pipeline.data.transforms import seed_everything
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer, build_method, check_world
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import export, load_method, train_run
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
+from pipeline.results import RunFolder
+from pipeline.seeds import seed_everything
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,6 @@ from unstable import train_together
 from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
@@ -21,6 +20,7 @@ from pipeline.engine.validate import mean_over_set
 from pipeline.errors import CheckpointError
 from pipeline.files import read_lines
 from pipeline.methods.base import Batch
+from pipeline.results import RunFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow

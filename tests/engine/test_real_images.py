@@ -9,8 +9,8 @@ from tiny_runs import StopAfter, differing, fit, weights_of
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data.archives import extract
 from pipeline.data.prepare import prepare
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.run import parse_run
+from pipeline.results import RunFolder
 
 SMALL = {
     "data": {"num_classes": 25, "num_train": 12500, "num_val": 1250},

@@ -10,10 +10,10 @@ import torch
 from pipeline.config import Layers, merge
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.results import RunFolder
 from pipeline.site import Site
 
 NUM_TRAIN, NUM_VAL = 120, 40

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from pipeline.config import Layers
 from pipeline.engine.distributed import join_world, leave_world
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.methods.base import METHODS, Batch, Output
 from pipeline.methods.supervised import Supervised
+from pipeline.results import RunFolder
 from pipeline.site import Site
 
 TOTAL_STEPS = 18

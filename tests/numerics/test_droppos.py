@@ -13,7 +13,8 @@ from pipeline.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.droppos import DropPos, smoothed_targets, smoothing_distances
 from pipeline.models.encoder import build_encoder
-from pipeline.models.position import Grid, sincos_positions
+from pipeline.models.patches import Grid
+from pipeline.models.position import sincos_positions
 
 GRID = Grid(14, 14)
 SMALL = {"decoder_width": 24, "decoder_depth": 1, "decoder_heads": 2}

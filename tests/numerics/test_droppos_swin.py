@@ -13,7 +13,8 @@ from pipeline.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.models.encoder import ModelConfig, build_encoder
-from pipeline.models.position import Grid, sincos_positions
+from pipeline.models.patches import Grid
+from pipeline.models.position import sincos_positions
 from pipeline.models.weights import load_encoder
 
 torch.set_num_threads(1)

@@ -13,12 +13,9 @@ import torch
 from peers import peers
 from tiny_vit import tiny_encoder, tiny_model
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.data.prepare import prepare
 from pipeline.data.sources import DataConfig
-from pipeline.data.transforms import seed_everything
 from pipeline.engine.distributed import World
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.train import export
@@ -32,7 +29,11 @@ from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
-from pipeline.models.position import Grid, encode
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.patches import Grid
+from pipeline.models.position import encode
+from pipeline.results import RunFolder
+from pipeline.seeds import seed_everything
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow

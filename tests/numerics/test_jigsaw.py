@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_vit import tiny_encoder
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
-from pipeline.models.position import Grid, grid_of
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.patches import Grid, grid_of
 
 GRID = Grid(14, 14)
 MOST_CHOSEN = {0.03: 5, 0.09: 17, 0.15: 29, 0.21: 41, 0.27: 52}

@@ -9,7 +9,8 @@ from tiny_vit import IMAGE_SIZE, tiny_model
 from pipeline.methods.base import Batch
 from pipeline.methods.mae import MAE
 from pipeline.models.encoder import build_encoder
-from pipeline.models.position import Grid, sincos_positions
+from pipeline.models.patches import Grid
+from pipeline.models.position import sincos_positions
 
 N, PATCH, CHANNELS, WIDTH = 49, 4, 3, 24
 

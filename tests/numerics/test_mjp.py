@@ -10,12 +10,13 @@ import torch
 from pydantic import ValidationError
 from tiny_vit import tiny_batch, tiny_encoder
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.engine.optim import OptimConfig, parameter_groups
 from pipeline.methods.base import Batch
 from pipeline.methods.mjp import MJP, dal_weight
 from pipeline.methods.supervised import Supervised
-from pipeline.models.position import Grid, with_unknown
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.patches import Grid
+from pipeline.models.position import with_unknown
 
 GRID = Grid(7, 7)
 

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from tiny_vit import tiny_batch, tiny_encoder
 from torch.nn import functional as F
 
-from pipeline.data.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.methods.base import Batch
 from pipeline.methods.mjp import MJP
 from pipeline.models.encoder import ModelConfig, build_encoder
-from pipeline.models.position import Grid
+from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
+from pipeline.models.patches import Grid
 
 GRID = Grid(7, 7)
 SPP = {"shuffle": "pixels", "unknown": False, "dal": "none"}

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.methods.base import Batch
 from pipeline.methods.mp3 import MP3, masked_attention
-from pipeline.models.position import Grid, take, to_images, to_patches
+from pipeline.models.patches import Grid, take, to_images, to_patches
 
 N, WIDTH, DEPTH = 49, 32, 2
 

@@ -54,7 +54,6 @@ def project(tmp_path, monkeypatch) -> Project:
     copy = Project(tmp_path)
     for module in (config, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
-    monkeypatch.setattr(graph, "ROOT", copy.root)
-    monkeypatch.setattr(graph, "RESULTS", copy.results)
+    monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)
     return copy

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from pipeline.config import Layers
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
 from pipeline.engine.train import export
 from pipeline.methods.base import Batch
 from pipeline.models.weights import load_encoder
+from pipeline.results import RunFolder
 from pipeline.study.graph import build_graph
 
 GRAPH = build_graph("demo")

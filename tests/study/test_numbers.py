@@ -2,7 +2,7 @@
 
 import json
 
-from pipeline.study.numbers import write_numbers
+from pipeline.report.numbers import write_numbers
 
 
 def test_numbers__cell_without_ours__is_left_out_of_both_files(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 from report_content import cell, make_claims, make_runs, make_tables, provenance, run_name, write_metrics
 
 from pipeline.errors import DataError
-from pipeline.study import curves
-from pipeline.study.draw import duration, to_csv, to_html, to_markdown
-from pipeline.study.report import write_report
+from pipeline.report import curves
+from pipeline.report.draw import duration, to_csv, to_html, to_markdown
+from pipeline.report.page import write_report
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 

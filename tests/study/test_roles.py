@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.folders import RunFolder
 from pipeline.files import write_json
-from pipeline.study.collect import collect
-from pipeline.study.draw import to_csv, to_html
+from pipeline.report.collect import collect
+from pipeline.report.draw import to_csv, to_html
+from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.graph import build_graph
-from pipeline.study.tables import claims_path, fill_table, judge_study, table_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STUDY = "study/toy.yaml"
@@ -93,7 +92,7 @@ def by_label(graph) -> dict[str, str]:
 def finish(graph) -> None:
     """Every run trained, every evaluation done, with numbers that tell them apart."""
     for at, (name, run) in enumerate(graph.runs.items()):
-        folder = RunFolder(graph.results, name)
+        folder = graph.results.run(name)
         metrics = {"val_position_top1": 10.0 + at}
         write_json(folder.done, {"run": name, "metrics": metrics, "provenance": PROVENANCE})
         folder.config.write_text("seed: 0\n")
@@ -207,7 +206,7 @@ def test_html__row_with_roles__names_each(toy):
 def test_claim__on_rows_with_dots_in_their_ids__is_decided(toy):
     graph = toy.resolve()
     finish(graph)
-    write_json(table_path(graph, "toy.t1", "all"), fill_table(graph, "toy.t1", "all"))
+    write_json(graph.results.table("toy.t1", "all"), fill_table(graph, "toy.t1", "all"))
 
     (claim,) = judge_study(graph, "toy", "all")["claims"]
 
@@ -222,8 +221,8 @@ def test_collect__runs_of_a_selection__come_with_those_they_start_from(toy):
     del toy.table["columns"]["positions"]
     graph = toy.resolve()
     finish(graph)
-    write_json(table_path(graph, "toy.t1", "headline"), fill_table(graph, "toy.t1", "headline"))
-    write_json(claims_path(graph, "toy", "headline"), judge_study(graph, "toy", "headline"))
+    write_json(graph.results.table("toy.t1", "headline"), fill_table(graph, "toy.t1", "headline"))
+    write_json(graph.results.claims("toy", "headline"), judge_study(graph, "toy", "headline"))
 
     runs = collect(graph, "headline")[2]
 

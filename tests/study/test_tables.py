@@ -5,13 +5,12 @@ import json
 import pytest
 
 from pipeline.cli import main
-from pipeline.engine.folders import RunFolder
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import write_json
-from pipeline.study.collect import collect
+from pipeline.report.collect import collect
+from pipeline.report.summary import summarise
+from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.graph import Graph, load_graph
-from pipeline.study.summary import summarise
-from pipeline.study.tables import claims_path, fill_table, judge_study, table_path
 
 A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vit-toy-e1-s0-cccccc"
 PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "data_fingerprint": "d00d"}
@@ -79,14 +78,14 @@ def measured(graph) -> Graph:
 
 
 def write_train(graph, run, **metrics):
-    folder = RunFolder(graph.results, run)
+    folder = graph.results.run(run)
     write_json(folder.done, {"run": run, "metrics": metrics, "provenance": PROVENANCE})
     folder.config.write_text("seed: 0\n")
 
 
 def write_eval(graph, run, group, **evals):
     records = {key: {"run": run, "metrics": metrics, "provenance": PROVENANCE} for key, metrics in evals.items()}
-    write_json(RunFolder(graph.results, run).evaluation(group), records)
+    write_json(graph.results.run(run).evaluation(group), records)
 
 
 def cell(graph, row, key, selection="all"):
@@ -96,9 +95,9 @@ def cell(graph, row, key, selection="all"):
 
 def draw(graph, selection):
     for key in graph.tables:
-        write_json(table_path(graph, key, selection), fill_table(graph, key, selection))
+        write_json(graph.results.table(key, selection), fill_table(graph, key, selection))
     for study in graph.studies():
-        write_json(claims_path(graph, study, selection), judge_study(graph, study, selection))
+        write_json(graph.results.claims(study, selection), judge_study(graph, study, selection))
 
 
 # Numbers
@@ -210,7 +209,7 @@ def test_verdict__paper_prints_no_number__is_no_paper_value(measured):
 
 
 def test_missing__evaluation_not_done__names_the_file(measured):
-    RunFolder(measured.results, A).evaluation("quick").unlink()
+    measured.results.run(A).evaluation("quick").unlink()
 
     found = cell(measured, "a", "top1")
 
@@ -230,7 +229,7 @@ def test_missing__file_without_this_evaluation__says_so(measured):
 
 def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
     record = {"metrics": {"top1": None}, "reasons": {"top1": "no labels"}, "provenance": PROVENANCE}
-    write_json(RunFolder(measured.results, A).evaluation("quick"), {"classify": record})
+    write_json(measured.results.run(A).evaluation("quick"), {"classify": record})
 
     found = cell(measured, "a", "top1")
 
@@ -244,7 +243,7 @@ def test_missing__metric_without_a_recorded_reason__still_has_one(measured):
 
 
 def test_missing__metrics_file_damaged__is_an_error_that_names_it(measured):
-    path = RunFolder(measured.results, A).evaluation("quick")
+    path = measured.results.run(A).evaluation("quick")
     path.write_text('{"classify": {"metr')
 
     with pytest.raises(DataError, match=rf"{path} is damaged .*; delete it and run the workflow again"):
@@ -275,7 +274,7 @@ def test_headline__its_own_rows__are_filled(measured):
 
 
 def test_headline__files_of_other_rows__are_not_needed(measured):
-    RunFolder(measured.results, C).evaluation("quick").write_text("damaged")
+    measured.results.run(C).evaluation("quick").write_text("damaged")
 
     assert cell(measured, "b", "top1", "headline")["ours"] == 80.16
 
@@ -310,7 +309,7 @@ def test_delta__provenance__says_what_was_subtracted(measured):
 
 
 def test_delta__base_row_not_measured__has_its_reason(measured):
-    RunFolder(measured.results, A).evaluation("quick").unlink()
+    measured.results.run(A).evaluation("quick").unlink()
 
     found = cell(measured, "b", "delta")
 
@@ -365,13 +364,13 @@ def test_collect__headline__has_its_runs_alone(measured):
 
 def test_collect__run_not_finished__is_left_out(measured):
     draw(measured, "all")
-    RunFolder(measured.results, B).done.unlink()
+    measured.results.run(B).done.unlink()
 
     assert [run["name"] for run in collect(measured, "all")[2]] == [A, C]
 
 
 def write_benchmark(graph, rule, job, seconds):
-    path = graph.results / "benchmarks" / rule / f"{job}.tsv"
+    path = graph.results.folder / "benchmarks" / rule / f"{job}.tsv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"s\th:m:s\tmax_rss\tcpu_time\n{seconds}\t0:00:00\t800.1\t12.5\n")
 
@@ -409,7 +408,7 @@ def test_summary__last_line__is_the_path_of_the_report(summary):
 
 def test_summary__results_outside_the_repository__gives_the_whole_path(measured, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.setattr("pipeline.study.graph.RESULTS", elsewhere)
+    monkeypatch.setattr("pipeline.results.RESULTS", elsewhere)
     draw(measured, "headline")
 
     assert summarise(measured, "headline").endswith(f"report: {elsewhere}/toy/report/headline.html")
@@ -433,7 +432,7 @@ def test_cli__asked_before_the_tables_are_drawn__is_one_message(project, capsys,
 def test_cli__table_of_the_real_study_before_anything_ran__is_written_with_reasons(project):
     assert main(["table", "--table", "mjp.t4"]) == 0
 
-    path = table_path(load_graph("demo"), "mjp.t4", "all")
+    path = load_graph("demo").results.table("mjp.t4", "all")
     filled = json.loads(path.read_text())
     assert {found["verdict"] for row in filled["rows"] for found in row["cells"].values()} == {"not run"}
     assert {suffix for suffix in (".csv", ".md", ".html") if path.with_suffix(suffix).exists()} == {

@@ -30,7 +30,6 @@ def kept(copy) -> dict:
     """What the copy's configs say, kept where its commands look for it."""
     graph = build_graph("demo")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_module, "ROOT", copy.root)
         patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
         kept = {"key": graph_module._source_key(), **dataclasses.asdict(graph)}
     write_json(copy.root / "results/demo/graph.json", kept)
@@ -48,11 +47,11 @@ def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
 
     def make(name: str) -> Graph:
         graph = dataclasses.replace(demo, scale=name)
-        write_json(graph.results / "graph.json", {**kept, "scale": name})
+        write_json(graph.results.folder / "graph.json", {**kept, "scale": name})
         return graph
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_module, "RESULTS", copy.root / "results")
+        patch.setattr("pipeline.results.RESULTS", copy.root / "results")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield make
 

@@ -30,7 +30,7 @@ def scene(copy, new_scale, database):
     folders = [begin(graph, name) for name in list(graph.runs)[:NUM_JOBS]]
     fork = multiprocessing.get_context("fork")
     jobs = [fork.Process(target=write_slowly, args=(folder.metrics,)) for folder in folders]
-    with held(graph.results / "workflow.lock", "a test"):
+    with held(graph.results.folder / "workflow.lock", "a test"):
         killed = FollowerProcess(copy, graph)
         for job in jobs:
             job.start()
@@ -100,7 +100,7 @@ def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     assert "has everything; runs so far: 1" in output and "has everything" in log.read_text()
-    with held(demo.results / "track.lock", "a test"):
+    with held(demo.results.folder / "track.lock", "a test"):
         pass
 
 

@@ -134,7 +134,7 @@ def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_st
     assert math.isnan(runs_of(mirror)["mjp.t4"].data.metrics[cell])
     assert artifacts(mirror, "mjp.t4") == {"mjp.t4.html", "mjp.t4.csv", "mjp.t4.md"}
     assert artifacts(mirror, "mjp") == {"claims.json", "report.html"}
-    verdicts = json.loads((scale.results / "tables/all/mjp.claims.json").read_text())["claims"]
+    verdicts = json.loads((scale.results.folder / "tables/all/mjp.claims.json").read_text())["claims"]
     counted = {key: value for key, value in runs_of(mirror)["mjp"].data.metrics.items() if key.startswith("claims.")}
     assert sum(counted.values()) == len(verdicts) > 0
 

@@ -20,7 +20,7 @@ def returned(copy, new_scale, server):
     """A run trained, evaluated and drawn while a follower found no server; the server came back before the end."""
     graph = new_scale("outage")
     name = next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
-    with held(graph.results / "workflow.lock", "a test"):
+    with held(graph.results.folder / "workflow.lock", "a test"):
         follower = FollowerProcess(copy, graph, MLFLOW_TRACKING_URI=server.uri)
         folder = begin(graph, name)
         log_steps(folder, range(1, NUM_STEPS + 1))

@@ -3,19 +3,19 @@
 import sqlite3
 from pathlib import Path
 
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
-from pipeline.study import draw
+from pipeline.report import draw
+from pipeline.report.tables import fill_table, judge_study
+from pipeline.results import RunFolder
 from pipeline.study.graph import Graph
-from pipeline.study.tables import claims_path, fill_table, judge_study, table_path
 
 COMMIT = "c0ffee" * 6
 
 
 def begin(graph: Graph, name: str, identity: str = "0123456789abcdef") -> RunFolder:
     """A run that has started, and logged nothing yet."""
-    folder = RunFolder(graph.results, name)
+    folder = graph.results.run(name)
     write_text(folder.config, f"seed: 0  # of {name}\n")
     write_json(folder.started, {"identity": identity, "commit": COMMIT, "steps": 100})
     return folder
@@ -41,16 +41,16 @@ def evaluate(folder: RunFolder, **metrics: float) -> None:
 
 def draw_table(graph: Graph, table: str) -> None:
     """The table, its drawings, the claims of its study and a page."""
-    filled, path = fill_table(graph, table, "all"), table_path(graph, table, "all")
+    filled, path = fill_table(graph, table, "all"), graph.results.table(table, "all")
     for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
         write_text(path.with_name(table + suffix), drawing(filled))
     write_json(path, filled)
     study = filled["study"]
     for other in graph.selected("all", study):
-        if not table_path(graph, other, "all").exists():
-            write_json(table_path(graph, other, "all"), fill_table(graph, other, "all"))
-    write_json(claims_path(graph, study, "all"), judge_study(graph, study, "all"))
-    write_text(graph.results / "report/all.html", "<p>the report</p>\n")
+        if not graph.results.table(other, "all").exists():
+            write_json(graph.results.table(other, "all"), fill_table(graph, other, "all"))
+    write_json(graph.results.claims(study, "all"), judge_study(graph, study, "all"))
+    write_text(graph.results.folder / "report/all.html", "<p>the report</p>\n")
 
 
 def points(database: Path, graph: Graph) -> list[tuple[str, str, int]]:

@@ -22,7 +22,7 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
     name = next(name for name, run in found.runs.items() if not run["init"])
     found.runs = {name: found.runs[name]}
     found.tables = {}
-    monkeypatch.setattr(graphs, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return found
 
@@ -55,7 +55,7 @@ def test_examine__on_this_machine__finds_nothing_wrong_and_leaves_nothing(graph)
     assert [str(finding) for finding in findings if finding.state == "failed"] == []
     names = ["packages", "device", "results", "data fashion_mnist", "weights", "tracking", "space"]
     assert [finding.what for finding in findings] == names
-    assert [*graph.results.iterdir()] == []
+    assert [*graph.results.folder.iterdir()] == []
 
 
 def test_doctor__with_failures__exits_with_1_and_counts_them(graph, monkeypatch, capsys):
@@ -102,7 +102,7 @@ def test_results_folder__without_locks__is_a_failure(graph, monkeypatch):
 
 def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
     monkeypatch.setattr(machine, "bytes_needed", lambda runs: 1e18)
-    graph.results.mkdir(parents=True)
+    graph.results.folder.mkdir(parents=True)
     finding = only(machine.space, graph)
     assert finding.state == "failed" and "1,000,000.0 TB needed" in finding.text
 

@@ -10,7 +10,8 @@ from tiny_vit import IMAGE_SIZE, build_tiny, image_size_of, tiny_encoder, tiny_m
 
 from pipeline.errors import ConfigError
 from pipeline.models.encoder import build_encoder
-from pipeline.models.position import Grid, encode, grid_of
+from pipeline.models.patches import Grid, grid_of
+from pipeline.models.position import encode
 
 MODELS = {
     "learned": tiny_model(),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pipeline.config import CONFIGS, Layers, merge, read_yaml
-from pipeline.engine.folders import RunFolder
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
@@ -19,6 +18,7 @@ from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on,
 from pipeline.plan.operations import count_operations, step_cost
 from pipeline.plan.speed import Case, Speeds, nearest_case
 from pipeline.plan.work import needed_work, pending_work, targets_of
+from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
 from pipeline.study import graph as graphs
 
@@ -27,7 +27,7 @@ from pipeline.study import graph as graphs
 def graph(tmp_path, monkeypatch) -> graphs.Graph:
     """Scale demo, of which nothing has run."""
     found = graphs.load_graph("demo")
-    monkeypatch.setattr(graphs, "RESULTS", tmp_path)
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
     return found
 
 
@@ -38,7 +38,7 @@ def put(path, content) -> None:
 
 def finish(graph, name, images_per_s=100.0, processes=1) -> RunFolder:
     """The files of a finished run, as far as a plan reads them."""
-    paths = RunFolder(graph.results, name)
+    paths = graph.results.run(name)
     put(paths.done, json.dumps({"provenance": {"processes": processes, "device": "a GPU"}}))
     lines = [{"step": step, "images_per_s": images_per_s if step else 1.0} for step in range(5)]
     put(paths.timing, "".join(f"{json.dumps(line)}\n" for line in lines))
@@ -103,7 +103,7 @@ def test_step_cost__counted_without_numbers__is_that_of_real_tensors(graph, name
 
 def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph, monkeypatch):
     name = next(name for name in graph.runs if name.startswith("mp3"))
-    first, path = costs_of(graph, [name]), graph.results / "costs.json"
+    first, path = costs_of(graph, [name]), graph.results.folder / "costs.json"
     kept = json.loads(path.read_text())
     (key,) = kept["costs"]
     kept["costs"][key]["gflop_per_image"] = 7.0

@@ -7,20 +7,8 @@ import torch
 from tiny_vit import IMAGE_SIZE, build_tiny, tiny_encoder, tiny_model, tiny_swin
 
 from pipeline.models.encoder import build_encoder
-from pipeline.models.position import (
-    Grid,
-    embed_patches,
-    encode,
-    grid_of,
-    num_prefix_tokens,
-    patch_positions,
-    random_order,
-    sincos_positions,
-    take,
-    to_images,
-    to_patches,
-    with_cls,
-)
+from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_images, to_patches
+from pipeline.models.position import encode, num_prefix_tokens, patch_positions, sincos_positions, with_cls
 
 
 def test_grid__five_columns__coordinates_run_along_rows_first():

@@ -5,7 +5,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.errors import PatchworkError
 from pipeline.files import hold_for_life
-from pipeline.restore import adopt_restored
+from workflow.restore import adopt_restored
 from pipeline.site import Slurm, choose_site
 from pipeline.study.graph import load_graph, table_fingerprint
 

@@ -6,8 +6,8 @@ from collections.abc import Container
 from pathlib import Path
 
 from pipeline.config import shown
-from pipeline.study.collect import collect
-from pipeline.study.draw import number
+from pipeline.report.collect import collect
+from pipeline.report.draw import number
 from pipeline.study.graph import Graph
 
 
@@ -16,8 +16,8 @@ def summarise(graph: Graph, selection: str) -> str:
     chosen = [graph.rows(table["id"], selection) for table in tables]
     parts = [_table(table, rows) for table, rows in zip(tables, chosen, strict=True)]
     parts += [_claims(study) for study in claims]
-    parts += [_times(graph.results / "benchmarks")]
-    report = graph.results / "report" / f"{selection}.html"
+    parts += [_times(graph.results.benchmarks)]
+    report = graph.results.report(selection)
     left_out = len(graph.tables) - len(tables)
     more = [f"{left_out} more tables and the other rows: snakemake all"] if left_out else []
     return "\n\n".join([*parts, *more, f"report: {shown(report)}"])

@@ -12,7 +12,7 @@ import random
 import torch
 from torch import Tensor
 
-from pipeline.models.position import Grid, to_images, to_patches
+from pipeline.models.patches import Grid, to_images, to_patches
 
 MIN_BLOCK, MAX_BLOCK = 8, 75  # patches; the released values
 ASPECT = 0.3

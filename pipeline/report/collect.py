@@ -2,25 +2,24 @@
 
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
+from pipeline.report.tables import read_record
 from pipeline.study.graph import Graph
-from pipeline.study.tables import claims_path, read_record, table_path
 
 Content = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables = [read_record(table_path(graph, key, selection)) for key in graph.selected(selection)]
-    claims = [read_record(claims_path(graph, study, selection)) for study in graph.studies()]
+    tables = [read_record(graph.results.table(key, selection)) for key in graph.selected(selection)]
+    claims = [read_record(graph.results.claims(study, selection)) for study in graph.studies()]
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
     shown = graph.with_inits(run for row in rows for run in row["runs"].values())
-    runs = [_run(graph, name) for name in graph.runs if name in shown and RunFolder(graph.results, name).done.exists()]
+    runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]
     return tables, claims, runs
 
 
 def _run(graph: Graph, name: str) -> dict[str, Any]:
-    folder = RunFolder(graph.results, name)
+    folder = graph.results.run(name)
     record = read_record(folder.done)
     return {
         "name": name,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pipeline.errors import DataError
 from pipeline.files import write_text
-from pipeline.study import curves
-from pipeline.study.draw import cells_of, environment
+from pipeline.report import curves
+from pipeline.report.draw import cells_of, environment
 
 CELL_VERDICTS = ["match", "differs", "not comparable", "no paper value", "not run"]
 CLAIM_VERDICTS = ["true", "false", "undecided"]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.folders import RunFolder
 from pipeline.errors import DataError
 from pipeline.study.claims import judge
 from pipeline.study.graph import Graph
@@ -67,7 +66,7 @@ def _empty(run: str | None, reason: str) -> dict[str, Any]:
 
 
 def _measured(graph: Graph, run: str, key: str, metric: str) -> dict[str, Any]:
-    path = RunFolder(graph.results, run).folder / graph.metrics_file(key)
+    path = graph.results.run(run).folder / graph.metrics_file(key)
     file = _shown(path, graph)
     if not path.exists():
         return _empty(run, f"{file} has not been written")
@@ -128,19 +127,11 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _shown(path: Path, graph: Graph) -> str:
-    return str(Path("results") / graph.scale / path.relative_to(graph.results))
-
-
-def table_path(graph: Graph, table_id: str, selection: str) -> Path:
-    return graph.results / "tables" / selection / f"{table_id}.json"
-
-
-def claims_path(graph: Graph, study: str, selection: str) -> Path:
-    return graph.results / "tables" / selection / f"{study}.claims.json"
+    return str(Path("results") / graph.scale / path.relative_to(graph.results.folder))
 
 
 def judge_study(graph: Graph, study: str, selection: str) -> dict[str, Any]:
     """The claims of a study, judged on the tables as they were drawn."""
     ids = graph.selected(selection, study)
-    values = cell_values([read_record(table_path(graph, key, selection)) for key in ids])
+    values = cell_values([read_record(graph.results.table(key, selection)) for key in ids])
     return {"study": study, "scale": graph.scale, "claims": judge(graph.claims.get(study, {}), values)}

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from pipeline.study.graph import RESULTS
+from pipeline.results import results_of
 
 LAST_PASS_S = 60  # a workflow ends no later than this after its last job, whatever MLflow does
 
@@ -14,7 +14,7 @@ class Follower:
 
     def __init__(self, scale: str) -> None:
         self.scale = scale
-        self.log = RESULTS / scale / "logs/track.log"
+        self.log = results_of(scale).track_log
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:

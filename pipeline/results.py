@@ -1,13 +1,90 @@
-"""Where the files of a run live, and whether it is finished."""
+"""Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config import CONFIGS
 from pipeline.files import digest, write_text
 
+ROOT = CONFIGS.parent
+RESULTS = ROOT / "results"
+
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
+
+
+def results_of(scale: str) -> "ScaleFolder":
+    return ScaleFolder(RESULTS / scale)
+
+
+@dataclass(frozen=True)
+class ScaleFolder:
+    """Paths of everything that one scale has in common."""
+
+    folder: Path  # results/<scale>
+
+    def run(self, name: str) -> "RunFolder":
+        return RunFolder(self.folder, name)
+
+    def manifest(self, data: str) -> Path:
+        return self.folder / "data" / data / "manifest.json"
+
+    def table(self, table_id: str, rows: str) -> Path:
+        return self.folder / "tables" / rows / f"{table_id}.json"
+
+    def claims(self, study: str, rows: str) -> Path:
+        return self.folder / "tables" / rows / f"{study}.claims.json"
+
+    def report(self, rows: str) -> Path:
+        return self.folder / "report" / f"{rows}.html"
+
+    @property
+    def graph(self) -> Path:
+        """Everything that the configs say, resolved."""
+        return self.folder / "graph.json"
+
+    @property
+    def costs(self) -> Path:
+        """Operations of each step, counted for the plan."""
+        return self.folder / "costs.json"
+
+    @property
+    def origins(self) -> Path:
+        """How each result was made, for results that DVC brings elsewhere."""
+        return self.folder / "origins.json"
+
+    @property
+    def benchmarks(self) -> Path:
+        """Seconds that each job took, by rule."""
+        return self.folder / "benchmarks"
+
+    @property
+    def workflow_lock(self) -> Path:
+        """Held by the one Snakemake that works on this scale."""
+        return self.folder / "workflow.lock"
+
+    @property
+    def track_lock(self) -> Path:
+        return self.folder / "track.lock"
+
+    @property
+    def track_log(self) -> Path:
+        return self.folder / "logs" / "track.log"
+
+    @property
+    def tracking_database(self) -> Path:
+        """MLflow's, of all scales, where no server is named."""
+        return self.folder.parent / "mlflow.db"
+
+    @property
+    def tracking_artifacts(self) -> Path:
+        return self.folder.parent / "mlflow-artifacts"
+
+    @property
+    def queue(self) -> Path:
+        """What SLURM said last, for all launchers of this project."""
+        return self.folder.parent / "queue.json"
 
 
 @dataclass(frozen=True)
@@ -91,7 +168,7 @@ class RunFolder:
         return self.folder / "evals" / f"{group}.json"
 
     def manifest(self, data: str) -> Path:
-        return self.results / "data" / data / "manifest.json"
+        return ScaleFolder(self.results).manifest(data)
 
     def last_step(self) -> int:
         """The step of the newest checkpoint; 0 without one."""

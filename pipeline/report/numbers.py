@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import write_json, write_text
-from pipeline.study.draw import cells_of
+from pipeline.report.draw import cells_of
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 

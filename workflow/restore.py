@@ -7,6 +7,7 @@ is bit for bit the one described is adopted, and with the parameters it was made
 was edited since, before or after the pull, is noticed.
 """
 
+import argparse
 import json
 import logging
 import os
@@ -18,9 +19,8 @@ from snakemake.persistence import MetadataRecord
 from snakemake.persistence.file import FilePersistence
 
 from pipeline.files import digest, is_held, write_json
-from pipeline.study.graph import RESULTS, ROOT
+from pipeline.results import ROOT, results_of
 
-ORIGINS = "origins.json"
 OUTPUTS = ("data", "runs", "tables", "report")
 
 logger = logging.getLogger(__name__)
@@ -47,12 +47,14 @@ class Notes:
 def keep_origins(scale: str) -> int:
     """Write down how the results of a scale were made; returns how many files that tells of."""
     notes, origins = Notes(), {}
-    paths = [path for name in OUTPUTS for path in sorted((RESULTS / scale / name).rglob("*")) if path.is_file()]
+    paths = [
+        path for name in OUTPUTS for path in sorted((results_of(scale).folder / name).rglob("*")) if path.is_file()
+    ]
     for path in paths:
         file = str(path.relative_to(ROOT))
         if note := notes.read(file):
             origins[file] = {"sha256": {file: digest(path), **_made_with(path)}, "note": note}
-    write_json(RESULTS / scale / ORIGINS, origins)
+    write_json(results_of(scale).origins, origins)
     return len(origins)
 
 
@@ -64,7 +66,7 @@ def _made_with(path: Path) -> dict[str, str]:
 
 def adopt_restored(scale: str) -> None:
     """Give Snakemake its notes on files that DVC restored; where there are none, this costs next to nothing."""
-    if is_held(RESULTS / scale / "workflow.lock"):
+    if is_held(results_of(scale).workflow_lock):
         return  # files that another Snakemake has just written have no note yet, and are no strangers
     notes = Notes()
     unknown = {file: origin for file, origin in _origins(scale).items() if not notes.read(file)}
@@ -82,7 +84,7 @@ def adopt_restored(scale: str) -> None:
 
 def _origins(scale: str) -> dict[str, dict[str, Any]]:
     """What is recorded of the files that are there."""
-    path = RESULTS / scale / ORIGINS
+    path = results_of(scale).origins
     try:
         origins = json.loads(path.read_text()) if path.exists() else {}
     except ValueError:
@@ -93,3 +95,16 @@ def _origins(scale: str) -> dict[str, dict[str, Any]]:
 
 def _is_intact(hashes: dict[str, str]) -> bool:
     return all(digest(ROOT / file) == known for file, known in hashes.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow.restore", description="Write down how each result was made, for `dvc pull` elsewhere."
+    )
+    parser.add_argument("--scale", required=True, help="a file of configs/scale")
+    count = keep_origins(parser.parse_args().scale)
+    print(f"{count} files can be restored elsewhere with what Snakemake knows of them")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
