@@ -46,7 +46,7 @@ class Launcher:
     paths: RunFolder
     site: Site
     shape: Shape
-    arguments: list[str]
+    site_name: str  # by which the job finds the site file
     stop: StopRequest
     queue: Queue
     told: str = field(default="", init=False)
@@ -105,7 +105,7 @@ class Launcher:
         while True:
             self._remember(None, time.time())
             try:
-                job = executor.submit(TrainJob(self.arguments, self.paths)).job_id
+                job = executor.submit(TrainJob(self.paths, self.site_name)).job_id
             except FailedJobError as error:
                 self._refused(str(error))
                 found = self._find(self._record())  # it may have arrived all the same
@@ -210,13 +210,13 @@ class Launcher:
         write_json(self.paths.job, {"job": job, "time": at})
 
 
-def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list[str], stop: StopRequest) -> int:
+def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, site_name: str, stop: StopRequest) -> int:
     """Bring one run to its end through SLURM."""
     forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
     queue = Queue(ScaleFolder(paths.results).queue, site.slurm.poll_s)
     try:
-        Launcher(name, paths, site, shape, arguments, stop, queue).run()
+        Launcher(name, paths, site, shape, site_name, stop, queue).run()
     except Interrupted as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
