@@ -1,17 +1,53 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeline.config import CONFIGS
-from pipeline.files import digest, write_text
+from pydantic import BaseModel, ValidationError
+
+from pipeline.config import CONFIGS, Strict
+from pipeline.errors import CheckpointError
+from pipeline.files import digest, digest_by_stat, write_text
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
 
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
+
+
+class Inputs(Strict):
+    """What a run is trained from, beside its config. Whatever is kept of a training says which inputs it is for."""
+
+    data: str  # fingerprint of the data set, from its manifest
+    init: str | None  # SHA-256 of the weights that it starts from
+
+    def change_since(self, other: "Inputs | None") -> str:
+        """In words, what is different from what was there before."""
+        if other is None:
+            return "its inputs were not recorded"
+        names = {"data": "the data", "init": "the weights it starts from"}
+        changes = [
+            f"{names[key]} changed from {_short(before)} to {_short(now)}"
+            for (key, before), (_, now) in zip(other, self, strict=True)
+            if before != now
+        ]
+        return " and ".join(changes)
+
+
+class TrainRecord(BaseModel):
+    """What `train.json` says of a finished run."""
+
+    run: str
+    metrics: dict[str, float]
+    files: dict[str, str]  # name -> SHA-256
+    inputs: Inputs
+    provenance: dict[str, Any]
+
+
+def _short(sha256: str | None) -> str:
+    return sha256[:12] if sha256 else "none"
 
 
 def results_of(scale: str) -> "ScaleFolder":
@@ -141,8 +177,14 @@ class RunFolder:
         return self.state / "lock"
 
     @property
+    def submit_lock(self) -> Path:
+        """Held by the launcher that submits: there is one job per run."""
+        return self.state / "submit.lock"
+
+    @property
     def identity(self) -> Path:
-        return self.state / "identity"
+        """Who is being trained: one from the first step to the last, whatever interrupts it."""
+        return self.state / "identity.json"
 
     @property
     def job(self) -> Path:
@@ -164,6 +206,10 @@ class RunFolder:
         """What a job said when it ended."""
         return self.state / "outcome.json"
 
+    def sibling(self, name: str) -> "RunFolder":
+        """Another run of the same scale."""
+        return RunFolder(self.results, name)
+
     def evaluation(self, group: str) -> Path:
         return self.folder / "evals" / f"{group}.json"
 
@@ -175,13 +221,53 @@ class RunFolder:
         names = [CHECKPOINT.fullmatch(path.name) for path in self.state.glob("step-*.pt")]
         return max((int(match[1]) for match in names if match), default=0)
 
-    def is_finished(self) -> bool:
-        """Whether training has come to its end, and what it made is still there as it was."""
-        if not self.finished.exists():
+    def is_finished(self, inputs: Inputs) -> bool:
+        """Whether training from these inputs has come to its end, and what it made is unchanged. Cheap to ask often."""
+        record = self.record()
+        if record is None or record.inputs != inputs:
             return False
-        files = json.loads(self.finished.read_text())["files"]
-        return all(digest(self.folder / name) == known for name, known in files.items())
+        return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
+
+    def record(self) -> TrainRecord | None:
+        """What training wrote when it came to its end."""
+        return _read_record(self.finished)
+
+    def trained(self) -> TrainRecord:
+        """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
+        found = _read_record(self.done) or self.record()
+        if found is None:
+            raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
+        return found
+
+    def verified(self, path: Path) -> Path:
+        """A file of this finished run, after comparing it with what training recorded."""
+        known, found = self.trained().files.get(path.name), digest(path)
+        if found is None or found != known:
+            state = f"has SHA-256 {_short(found)}" if found else "not found"
+            raise CheckpointError(
+                f"{path} {state}, expected {_short(known)} as {self.done.name} recorded it: the file was changed or "
+                f"damaged after training; restore it, or train run {self.name} again, which exports it anew"
+            )
+        return path
+
+    def unpublish(self) -> None:
+        """Forget that the run was finished."""
+        for path in (self.done, self.finished):
+            path.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
         write_text(self.done, self.finished.read_text())
+
+
+def _read_record(path: Path) -> TrainRecord | None:
+    if not path.exists():
+        return None
+    try:
+        return TrainRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "(top)"
+        raise CheckpointError(
+            f"{path} is not the record of a finished run ({key}: {first['msg']}); delete it and train the run again"
+        ) from None

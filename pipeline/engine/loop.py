@@ -29,7 +29,7 @@ from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
-from pipeline.results import RunFolder
+from pipeline.results import Inputs, RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
 
@@ -49,9 +49,16 @@ class Trainer:
     """Everything one run needs, built once and restored from its last checkpoint."""
 
     def __init__(
-        self, run: RunConfig, paths: RunFolder, data: Path, site: Site, world: World, stop: StopRequest
+        self,
+        run: RunConfig,
+        paths: RunFolder,
+        data: Path,
+        site: Site,
+        world: World,
+        stop: StopRequest,
+        inputs: Inputs | None = None,
     ) -> None:
-        self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
+        self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
@@ -126,7 +133,8 @@ class Trainer:
             return self.model(images, targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
-        path = weights_path(self.site, init) if init.startswith(FILE) else RunFolder(self.paths.results, init).encoder
+        start = self.paths.sibling(init)
+        path = weights_path(self.site, init) if init.startswith(FILE) else start.verified(start.encoder)
         report = load_encoder(self.method.encoder, path)
         log.info("%s", report.summary())
         return report
@@ -199,6 +207,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
+            "inputs": self._inputs_state(),
             "step": self.step,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -216,8 +225,12 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self.checkpoints.latest() or {}
+        if state and state["inputs"] != self._inputs_state():
+            log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
+            state = {}
         self.last_validation, self.best = state.get("last_validation", {}), state.get("best", {})
         if state:
+            log.info("resuming at step %d", state["step"])
             self.step = state["step"]
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -232,7 +245,10 @@ class Trainer:
             )
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
-            self.timing = MetricsFile(self.paths.timing)
+            self.timing = MetricsFile(self.paths.timing, None if state else 0)
+
+    def _inputs_state(self) -> dict[str, str | None] | None:
+        return self.inputs.model_dump() if self.inputs else None
 
 
 def check_world(run: RunConfig, size: int) -> None:

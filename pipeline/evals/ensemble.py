@@ -11,10 +11,9 @@ from torch import Tensor
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.run import parse_run
 from pipeline.engine.train import load_method
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation
 from pipeline.methods.base import Batch, Method, Prediction, accuracy
-from pipeline.results import RunFolder
 
 
 @EVALS.register("ensemble")
@@ -42,9 +41,8 @@ class Ensemble(Evaluation):
     def _partner(self) -> Method:
         if not self.cfg.partner:
             raise ConfigError("evaluation ensemble: partner is empty; a column of a table names it (`partner: ROLE`)")
-        paths = RunFolder(self.paths.results, self.cfg.partner)
-        if not paths.done.exists():
-            raise CheckpointError(f"run {self.cfg.partner} is not finished ({paths.done} is not there); train it first")
+        paths = self.paths.sibling(self.cfg.partner)
+        paths.trained()
         run = parse_run(Layers((str(paths.config), read_yaml(paths.config))))
         differing = [key for key, value in run.data if key != "augment" and value != getattr(self.run.data, key)]
         if differing:

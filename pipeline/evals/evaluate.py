@@ -1,6 +1,5 @@
 """Evaluate a finished run: every evaluation of one group, in one process, into one JSON."""
 
-import json
 import time
 
 import torch
@@ -8,24 +7,27 @@ import torch
 from pipeline.config import fingerprint
 from pipeline.engine.distributed import World
 from pipeline.engine.run import RunConfig
-from pipeline.engine.train import device_name, load_method, read_manifest
+from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError
 from pipeline.evals.base import EVALS, EvalConfig
 from pipeline.files import write_json
+from pipeline.inputs import read_manifest
 from pipeline.provenance import provenance
-from pipeline.results import RunFolder
+from pipeline.results import Inputs, RunFolder
 from pipeline.site import Site
 
 
 def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths: RunFolder, site: Site) -> None:
     """Write `evals/<group>.json`: {evaluation: {metrics, provenance}}."""
-    if not paths.done.exists():
-        raise CheckpointError(f"run {run.name} is not finished ({paths.done} is not there); train it first")
+    trained = paths.trained()
+    data = read_manifest(paths, run.data.name)["fingerprint"]
+    if trained.inputs.data != data:
+        change = Inputs(data=data, init=trained.inputs.init).change_since(trained.inputs)
+        raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
     torch.set_num_threads(site.threads)
     has_gpu = torch.cuda.is_available() if site.device == "auto" else site.device == "cuda"
     world = World(0, 1, torch.device("cuda" if has_gpu else "cpu"))
     method = load_method(run, paths, world)
-    trained = json.loads(paths.done.read_text())["provenance"]
     results = {}
     for key, cfg in evals.items():
         started = time.monotonic()
@@ -36,12 +38,12 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
             "provenance": provenance(
                 config_fingerprint=run.fingerprint,
                 eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
-                data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
+                data_fingerprint=data,
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
                 device=device_name(world.device),
                 wall_s=round(time.monotonic() - started, 1),
-                trained_at_commit=trained["commit"],
+                trained_at_commit=trained.provenance["commit"],
             ),
         }
     write_json(paths.evaluation(group), results)

@@ -5,7 +5,6 @@ SIGTERM, SLURM does that itself (requeue, preemption), or nobody does (scancel),
 outcome that is left here.
 """
 
-import json
 import logging
 import os
 import re
@@ -14,9 +13,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from pipeline.config import read_yaml
+from pipeline.config import Strict, read_yaml
 from pipeline.engine.signals import CONTINUE_ME, STOP
 from pipeline.errors import LaunchError, PatchworkError
 from pipeline.files import write_json
@@ -26,6 +24,17 @@ from pipeline.results import RunFolder
 from pipeline.site import load_site
 
 log = logging.getLogger(__name__)
+
+
+class Outcome(Strict):
+    """How a process of a job ended."""
+
+    job: str
+    start: int  # how often SLURM had started the job before
+    rank: int
+    code: int  # exit code
+    why: str  # it was asked to stop, if it was
+    step: int  # of the newest checkpoint
 
 
 class TrainJob:
@@ -59,23 +68,23 @@ class TrainJob:
             return 1
 
     def _leave_outcome(self, code: int) -> None:
-        outcome = {
-            "job": os.environ["SLURM_JOB_ID"],
-            "start": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-            "rank": int(os.environ["RANK"]),
-            "code": code,
-            "why": STOP.why,
-            "step": self.paths.last_step(),
-        }
-        write_json(self.paths.outcome, outcome)
+        outcome = Outcome(
+            job=os.environ["SLURM_JOB_ID"],
+            start=int(os.environ.get("SLURM_RESTART_COUNT", 0)),
+            rank=int(os.environ["RANK"]),
+            code=code,
+            why=STOP.why,
+            step=self.paths.last_step(),
+        )
+        write_json(self.paths.outcome, outcome.model_dump())
 
 
-def read_outcome(paths: RunFolder, job: str) -> dict[str, Any] | None:
+def read_outcome(paths: RunFolder, job: str) -> Outcome | None:
     """What this job's processes said when they ended, if they could."""
     if not paths.outcome.exists():
         return None
-    outcome = json.loads(paths.outcome.read_text())
-    return outcome if outcome["job"] == job else None
+    outcome = Outcome.model_validate_json(paths.outcome.read_bytes())
+    return outcome if outcome.job == job else None
 
 
 def take_place() -> None:

@@ -9,6 +9,7 @@ import yaml
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.signals import STOP
 from pipeline.files import write_text
+from pipeline.inputs import find_inputs
 from pipeline.launch.local import is_placed, run_processes, train_here
 from pipeline.launch.resources import shape_of
 from pipeline.launch.slurm import train_on_cluster
@@ -25,7 +26,8 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
         return train_here(content, paths, site, stop)
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
     if site.slurm:
-        code = train_on_cluster(paths, site, shape, _submitted(paths, content), stop)
+        inputs = find_inputs(paths, site, content["data"]["name"], content["init"])
+        code = train_on_cluster(paths, site, shape, _submitted(paths, content), inputs, stop)
     elif shape.processes > 1:
         code = run_processes(shape.processes, _same_command(scale, run, config))
     else:
