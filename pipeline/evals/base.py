@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Strict
+from pipeline.config import Strict, fingerprint, science
 from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
@@ -29,6 +29,13 @@ class EvalConfig(Strict):
     name: str
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
     seed: int = Field(0, ge=0)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything but the group: which evaluations share a process changes no number."""
+        content = science(self)
+        del content["group"]
+        return fingerprint(content)
 
 
 class Evaluation:

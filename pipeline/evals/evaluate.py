@@ -4,7 +4,6 @@ import time
 
 import torch
 
-from pipeline.config import fingerprint
 from pipeline.engine.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
@@ -37,7 +36,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
             "metrics": metrics,
             "provenance": provenance(
                 config_fingerprint=run.fingerprint,
-                eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
+                eval_fingerprint=cfg.fingerprint,
                 data_fingerprint=data,
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
