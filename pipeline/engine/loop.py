@@ -22,6 +22,7 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
+from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import mean_over_set
@@ -60,6 +61,7 @@ class Trainer:
     ) -> None:
         self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
+        self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
         self.optimizer = build_optimizer(self.method, run.optim)
@@ -129,7 +131,7 @@ class Trainer:
         images, targets = self.batch_transform(images, labels)
         batch = Batch(images, targets, torch.Generator().manual_seed(seed))
         draw = self.method.draw(batch, self.step / self.run.total_steps)
-        with self._precision():
+        with in_precision(self.precision, self.world.device):
             return self.model(images, targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
@@ -158,12 +160,6 @@ class Trainer:
             self.run, self.train_images, view, self.step, self.world.rank, self.world.size, self.site.workers
         )
 
-    def _precision(self) -> AbstractContextManager:
-        wanted = self.site.precision
-        if wanted == "bf16" or (wanted == "auto" and self.world.device.type == "cuda"):
-            return torch.autocast(self.world.device.type, torch.bfloat16)
-        return nullcontext()
-
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
 
@@ -191,8 +187,9 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.ema.module if self.ema else self.method
-        with self._precision():
-            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, type(method).measure)
+        found = mean_over_set(
+            method, self.val_loader, self.batch_transform, self.world, self.precision, type(method).measure
+        )
         self.last_validation = found
         shares = {name: value for name, value in found.items() if name.endswith("top1")}
         self.best = {name: max(value, self.best.get(name, 0.0)) for name, value in shares.items()}

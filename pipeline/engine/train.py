@@ -137,7 +137,7 @@ def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, started: 
             init=trainer.init_report.as_dict() if trainer.init_report else None,
             device=device_name(world.device),
             processes=world.size,
-            precision=trainer.site.precision,
+            precision=trainer.precision,
             steps=run.total_steps,
             resumed_at_step=first_step,
             wall_s=round(time.monotonic() - started, 1),

@@ -13,6 +13,7 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
 from pipeline.engine.distributed import World
+from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, mean_over_set
 from pipeline.methods.base import Method
@@ -58,4 +59,5 @@ class Evaluation:
         images = open_split(data, data_folder(self.site, data), "val", self.paths.manifest(data.name).parent)
         loader = eval_loader(images, eval_view(data, crop), 128, self.world.rank, self.world.size, self.site.workers)
         transform = BatchTransform(data, smoothing=0.0, device=self.world.device)
-        return mean_over_set(method, loader, transform, self.world, measure, self.cfg.seed)
+        precision = precision_of(self.site, self.world.device)
+        return mean_over_set(method, loader, transform, self.world, precision, measure, self.cfg.seed)

@@ -33,7 +33,7 @@ class Ensemble(Evaluation):
             ours, theirs = (model.predict(batch.images) for model in (method, partner))
             mean = (ours.logits.float().softmax(dim=1) + theirs.logits.float().softmax(dim=1)) / 2
             found = accuracy(Prediction(ours.features, mean.log()), batch.targets)
-            summed = accuracy(Prediction(ours.features, ours.logits + theirs.logits), batch.targets)
+            summed = accuracy(Prediction(ours.features, ours.logits.float() + theirs.logits.float()), batch.targets)
             return {"top1": found["top1"], "top5": found["top5"], "logits_top1": summed["top1"]}
 
         return self.over_validation_set(method, self.run.data.eval_crop, measure)

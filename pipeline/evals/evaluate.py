@@ -4,7 +4,8 @@ import time
 
 import torch
 
-from pipeline.engine.distributed import World
+from pipeline.engine.distributed import World, device_of
+from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError
@@ -24,8 +25,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
         change = Inputs(data=data, init=trained.inputs.init).change_since(trained.inputs)
         raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
     torch.set_num_threads(site.threads)
-    has_gpu = torch.cuda.is_available() if site.device == "auto" else site.device == "cuda"
-    world = World(0, 1, torch.device("cuda" if has_gpu else "cpu"))
+    world = World(0, 1, device_of(site.device))
     method = load_method(run, paths, world)
     results = {}
     for key, cfg in evals.items():
@@ -41,6 +41,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
                 device=device_name(world.device),
+                precision=precision_of(site, world.device),
                 wall_s=round(time.monotonic() - started, 1),
                 trained_at_commit=trained.provenance["commit"],
             ),
