@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config import CONFIGS, Strict
 from pipeline.errors import CheckpointError
-from pipeline.files import digest, digest_by_stat, write_text
+from pipeline.files import digest, digest_by_stat, remove, write_text
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -253,7 +253,7 @@ class RunFolder:
     def unpublish(self) -> None:
         """Forget that the run was finished."""
         for path in (self.done, self.finished):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
