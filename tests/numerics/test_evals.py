@@ -224,6 +224,19 @@ def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, partn
     assert method.training
 
 
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, partner, name):
+    half = SimpleNamespace(**{**vars(world), "site": world.site.model_copy(update={"precision": "bf16"})})
+    method, fields, seen = build(SUITED.get(name, "mjp")), fields_of(name, partner), []
+    method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+    exact = evaluate(world, name, method, **fields)
+    in_fp32, seen[:] = set(seen), []
+    found = evaluate(half, name, method, **fields)
+    assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
+    percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
+    assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
+
+
 @pytest.mark.parametrize("name", SUITED)
 def test_positions__metrics__are_named_after_their_ratios(name):
     expected = {
