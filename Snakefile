@@ -42,10 +42,9 @@ FOLLOWER = Follower(SCALE)
 
 
 onstart:
+    or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(
-        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
-    )
+    or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     FOLLOWER.start()
 
 
@@ -55,3 +54,5 @@ onsuccess:
 
 onerror:
     logger.info(FOLLOWER.stop())
+    # The log of a rule that failed for want of space is empty.
+    or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")

@@ -5,7 +5,7 @@
 
 
 class PatchworkError(Exception):
-    """Base of every error that is the user's to mend."""
+    """Base of every error that the user can fix."""
 
 
 class ConfigError(PatchworkError):

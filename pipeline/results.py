@@ -23,10 +23,8 @@ class Inputs(Strict):
     data: str  # fingerprint of the data set, from its manifest
     init: str | None  # SHA-256 of the weights that it starts from
 
-    def change_since(self, other: "Inputs | None") -> str:
+    def change_since(self, other: "Inputs") -> str:
         """In words, what is different from what was there before."""
-        if other is None:
-            return "its inputs were not recorded"
         names = {"data": "the data", "init": "the weights it starts from"}
         changes = [
             f"{names[key]} changed from {_short(before)} to {_short(now)}"
@@ -160,7 +158,7 @@ class RunFolder:
 
     @property
     def started(self) -> Path:
-        """Written when training begins: who this run is, whatever interrupts it."""
+        """Written when training begins, for those who follow it."""
         return self.folder / "started.json"
 
     @property
@@ -183,7 +181,7 @@ class RunFolder:
 
     @property
     def identity(self) -> Path:
-        """Who is being trained: one from the first step to the last, whatever interrupts it."""
+        """Which training of this run is under way; it stays the same through every interruption."""
         return self.state / "identity.json"
 
     @property

@@ -38,10 +38,10 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
     checkpoint and give way, and fails if that takes longer.
     """
     torch.set_num_threads(site.threads)
-    inputs = find_inputs(paths, site, run.data.name, run.init)
     world = join_world(site.device)
     try:
         with _sole_trainer(paths, world, stop, takeover_s):
+            inputs = find_inputs(paths, site, run.data.name, run.init)
             if world.any(world.is_main and paths.is_finished(inputs)):
                 log.info("%s is finished already", run.name)
                 return
@@ -89,14 +89,14 @@ def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s:
 
 
 class Identity(Strict):
-    """Who is being trained: the same through every interruption, another one from other inputs."""
+    """One training of a run: the same through every interruption, another one if the inputs have changed."""
 
     identity: str
     inputs: Inputs
 
 
 def _set_aside_other_inputs(paths: RunFolder, inputs: Inputs) -> None:
-    """What was trained from other inputs is not continued."""
+    """Start again from the beginning if the run was trained from other inputs so far."""
     known = _known_identity(paths)
     if known and known.inputs != inputs:
         change = inputs.change_since(known.inputs)
@@ -130,7 +130,7 @@ def export(method: Method, paths: RunFolder) -> None:
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
-    """The trained method of a finished run, in evaluation mode, with the very weights that training recorded."""
+    """The trained method of a finished run, in evaluation mode; its weights are verified first."""
     encoder, heads = (read_weights(paths.verified(path)) for path in (paths.encoder, paths.heads))
     weights: dict[str, Tensor] = {f"encoder.{name}": value for name, value in encoder.items()} | heads
     method = build_method(run)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 MAX_FRUITLESS_JOBS = 3  # jobs in a row that end without a new checkpoint
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
-# What sbatch says when trying again later is all there is to do.
+# What sbatch says when the same submission may succeed later.
 TRANSIENT_REFUSALS = (
     "contact slurm controller",
     "timed out",
@@ -204,7 +204,7 @@ class Launcher:
         if outcome and outcome.code == 0 and record and record.inputs != self.inputs:
             change = record.inputs.change_since(self.inputs)
             raise LaunchError(f"{change} while job {job} was queued or ran, and it trained from the new; start again")
-        why = outcome.why if outcome else "killed, without a word"
+        why = outcome.why if outcome else "killed without a message"
         log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
 
     def _tell_state(self, job: Job) -> None:
@@ -212,7 +212,7 @@ class Launcher:
         if job.state == "RUNNING":
             self._tell(f"job {job.id} runs on {job.nodes}")
         elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
-            why = outcome.why if outcome else "without a word, as when a node is lost"
+            why = outcome.why if outcome else "without a message, as when a node is lost"
             self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
         elif job.reason not in UNINTERESTING_REASONS:
             self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")

@@ -159,7 +159,7 @@ EXPECTED = {
     "preemption_with_grace": (2, "(FAILED: asked to stop) after step"),
     "cancellation": (2, "was cancelled (scancel); nothing is lost: the same command continues after step"),
     "lost_node": (1, "is back in the queue"),
-    "death_before_rename": (2, "killed, without a word"),
+    "death_before_rename": (2, "killed without a message"),
     "full_disk": (2, "No space left on device; free space"),
     "killed_launcher": (1, "submitted earlier"),
 }

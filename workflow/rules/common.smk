@@ -4,7 +4,7 @@ import functools
 from snakemake.exceptions import WorkflowError
 
 from pipeline.errors import PatchworkError
-from pipeline.files import hold_for_life
+from pipeline.files import hold_for_life, require_space
 from workflow.restore import adopt_restored
 from pipeline.site import Slurm, choose_site
 from pipeline.study.graph import load_graph, table_fingerprint
