@@ -80,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     add("check", check, "read and validate every config, and say what would run")
+    add("verify", verify, "compare every finished run, evaluation and table with what was recorded of it")
     add("prepare", prepare, "verify a data set and write its manifest", "data")
     train_parser = add("train", train, "train one run, or continue it")
     which = train_parser.add_mutually_exclusive_group(required=True)
@@ -105,13 +106,34 @@ def build_parser() -> argparse.ArgumentParser:
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
+    from pipeline.verify import made_by_other_code
 
     load_site()
     graph = load_graph(options.scale)
     for name, run in graph.runs.items():
         start = f", from {run.config['init']}" if run.config["init"] else ""
         print(f"{name:60} {run.label}{start}")
+    for notice in made_by_other_code(graph):
+        print(notice)
     print(f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale {graph.scale}")
+
+
+def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.study.graph import load_graph
+    from pipeline.verify import made_by_other_code
+    from pipeline.verify import verify as problems_of
+
+    graph, problems = load_graph(options.scale), []
+    for problem in problems_of(graph):
+        print(problem, flush=True)
+        problems.append(problem)
+    for notice in made_by_other_code(graph):
+        print(notice)
+    done = sum(graph.results.run(name).done.exists() for name in graph.runs)
+    print(
+        f"scale {graph.scale}: {done} finished runs compared with what was recorded of them, {len(problems)} problems"
+    )
+    return int(bool(problems))
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -212,9 +234,9 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.files import write_text
+    from pipeline.records import write_record
     from pipeline.report import draw
     from pipeline.report.tables import fill_table
-    from pipeline.results import write_record
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)
@@ -226,8 +248,8 @@ def table(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def claims(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.records import write_record
     from pipeline.report.tables import judge_study
-    from pipeline.results import write_record
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)

@@ -16,7 +16,7 @@ COUNTED = ("methods", "models", "evals")
 
 def digest_of(files: Iterable[Path]) -> str:
     """One digest of several files, whatever their order."""
-    parts = "".join(f"{path.name} {_file_digest(path)}\n" for path in sorted(files))
+    parts = "".join(f"{path.parent.name}/{path.name} {_file_digest(path)}\n" for path in sorted(files))
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
@@ -35,7 +35,7 @@ def code_behind(path: Path) -> list[Path]:
 def _file_digest(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".py":
-        content = ast.dump(_without_docstrings(ast.parse(content))).encode()
+        content = ast.unparse(_without_docstrings(ast.parse(content))).encode()
     return hashlib.sha256(content).hexdigest()
 
 

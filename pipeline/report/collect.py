@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from pipeline.records import Measured, read_record
 from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
-from pipeline.results import Measured, read_record
 from pipeline.study.entries import Graph
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from pipeline.records import Measured, read_evaluations, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
-from pipeline.results import Measured, read_evaluations, read_record
 from pipeline.study.claims import Values, judge
 from pipeline.study.entries import Graph, RowEntry, TableEntry
 from pipeline.study.spec import TRAIN, Column

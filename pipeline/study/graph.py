@@ -108,7 +108,7 @@ def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collect
     with collector:
         study = parse_file(Study, file)
     with collector:
-        expected = parse_file(Expected, CONFIGS / "expected" / f"{name}.yaml")
+        expected = _expected(name)
     if scale is None or study is None or expected is None:
         return
     draft = Draft(graph, scale, name, study, expected)
@@ -121,11 +121,26 @@ def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collect
     for claim_name, claim in study.claims.items():
         with collector:
             where = f"{shown(file)}: claims.{claim_name}.holds"
-            _check_claim(claim.holds, expected, where)
+            _check_claim(claim.holds, _known_cells(draft), where)
             graph.claims.setdefault(name, {})[f"{name}.{claim_name}"] = claim
 
 
-def _check_claim(holds: list[str], expected: Expected, where: str) -> None:
+def _expected(study: str) -> Expected:
+    """The paper's numbers; a study without a paper has none."""
+    path = CONFIGS / "expected" / f"{study}.yaml"
+    return parse_file(Expected, path) if path.exists() else Expected()
+
+
+def _known_cells(draft: Draft) -> dict[str, set[str]]:
+    """Row -> its columns: what the tables have, and what the paper prints beside them."""
+    cells = {row: set(numbers) for row, numbers in draft.expected.rows.items()}
+    for name, table in draft.study.tables.items():
+        for row in table.rows:
+            cells.setdefault(f"{draft.name}.{name}.{row}", set(table.columns))
+    return cells
+
+
+def _check_claim(holds: list[str], known: dict[str, set[str]], where: str) -> None:
     for text in holds:
         try:
             cells = cells_of(text)
@@ -134,8 +149,8 @@ def _check_claim(holds: list[str], expected: Expected, where: str) -> None:
         if not cells:
             raise ConfigError(f"{where}: {text!r} speaks of no cell; write cells as row:column")
         for row, column in cells:
-            if row not in expected.rows:
-                raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, expected.rows)}")
-            if column not in expected.rows[row]:
-                hint = nearest(column, expected.rows[row])
+            if row not in known:
+                raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, known)}")
+            if column not in known[row]:
+                hint = nearest(column, known[row])
                 raise ConfigError(f"{where}: no cell {row}:{column}: no column {column!r}; {hint}")

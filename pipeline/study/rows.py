@@ -68,10 +68,11 @@ def _column_problems(table: Table, where: str) -> list[str]:
 
 def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> list[str]:
     lines, expected, file = [], draft.expected.rows, draft.expected_file
-    for row_id in table.rows:
+    for row_id, row in table.rows.items():
         full_id = f"{draft.name}.{name}.{row_id}"
-        if full_id not in expected:
-            lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {nearest(full_id, expected)}")
+        if row.paper and expected and full_id not in expected:
+            hint = f"{nearest(full_id, expected)}; `paper: false` says that the paper has no such row"
+            lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {hint}")
         for column in sorted(expected.get(full_id, {}).keys() - table.columns.keys()):
             hint = nearest(column, table.columns)
             lines.append(f"{file}: rows.{full_id}.{column}: the table has no such column; {hint}")
@@ -83,10 +84,10 @@ def _resolved_rows(draft: Draft, name: str, table: Table) -> dict[str, RowEntry]
     rows = {}
     for row_id, row in table.rows.items():
         full_id = f"{draft.name}.{name}.{row_id}"
-        if full_id in draft.expected.rows and draft.runs.keys() >= set(row.run.values()):
+        if draft.runs.keys() >= set(row.run.values()):
             runs = {role: draft.runs[key] for role, key in row.run.items()}
             about = {"label": row.label, "why": row.why, "headline": row.headline}
-            rows[full_id] = RowEntry(**about, runs=runs, expected=draft.expected.rows[full_id])
+            rows[full_id] = RowEntry(**about, runs=runs, expected=draft.expected.rows.get(full_id, {}))
     return rows
 
 
@@ -123,7 +124,7 @@ def _add_eval(draft: Draft, column: Column, rows: dict[str, RowEntry], where: st
             graph.evals[key] = parse(evaluation.Config, Layers(*layers, (where, partner))).model_dump(mode="json")
             groups, group = graph.runs[run].groups, graph.evals[key]["group"]
             groups[group] = sorted({*groups.get(group, []), key})
-    return evaluation.metrics
+    return evaluation.metric_names(parse(evaluation.Config, Layers(*layers)))
 
 
 def _check_method(evaluation: type, name: str, where: str) -> None:

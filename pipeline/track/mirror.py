@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import DataError
+from pipeline.records import Measured, Started, read_evaluations, read_record
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import cell_values
-from pipeline.results import Measured, RunFolder, Started, read_evaluations, read_record
+from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
 from pipeline.track.store import Experiment, Point, Tracked
 from pipeline.track.tail import Tail

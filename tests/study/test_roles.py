@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.files import write_json
+from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.draw import to_csv, to_html
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.results import write_record
 from pipeline.study.graph import build_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]

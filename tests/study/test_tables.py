@@ -7,10 +7,10 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import write_json
+from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.summary import summarise
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.results import write_record
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 

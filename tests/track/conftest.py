@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from project import Project, copy_project
 
-from pipeline.results import write_record
+from pipeline.records import write_record
 from pipeline.study import graph as graph_module
 from pipeline.study.entries import Graph
 from pipeline.study.graph import Kept, build_graph

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
+from pipeline.records import write_record
 from pipeline.report import draw
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.results import RunFolder, write_record
+from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
 
 COMMIT = "c0ffee" * 6
