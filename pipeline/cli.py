@@ -131,7 +131,7 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
         print(notice)
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
     print(
-        f"scale {graph.scale}: {done} finished runs compared with what was recorded of them, {len(problems)} problems"
+        f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems"
     )
     return int(bool(problems))
 

@@ -194,7 +194,7 @@ class RunFolder:
         recorded, found = read_record(self.done, Measured).files.get(path.name), digest(path)
         if found != recorded:
             raise CheckpointError(
-                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; the file was changed or "
+                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; it was changed or "
                 "damaged: restore it (`dvc checkout`), or delete this run's folders to train it again"
             )
 
