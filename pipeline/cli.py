@@ -130,9 +130,7 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
     for notice in made_by_other_code(graph):
         print(notice)
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
-    print(
-        f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems"
-    )
+    print(f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems")
     return int(bool(problems))
 
 

@@ -36,7 +36,10 @@ class Record(BaseModel):
 
 
 # libyaml's loader, where it is installed, reads several times as fast.
-class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeyLoader(_SafeLoader):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""
 
 

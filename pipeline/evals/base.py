@@ -29,22 +29,21 @@ class EvalConfig(Strict):
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
     seed: int = Field(0, ge=0)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names that `compute` returns with this config."""
+        raise NotImplementedError
+
 
 class Evaluation:
-    """One evaluation of one run; `metric_names` are those that `compute` returns."""
+    """One evaluation of one run; `compute` returns the metrics that its config names."""
 
     Config: ClassVar[type[EvalConfig]] = EvalConfig
-    metrics: ClassVar[tuple[str, ...]] = ()
     # Names of the methods it is for; empty: every method that classifies.
     methods: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
         self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
-
-    @classmethod
-    def metric_names(cls, cfg: EvalConfig) -> tuple[str, ...]:
-        """What `compute` returns with this config."""
-        return cls.metrics
 
     def compute(self, method: Method) -> dict[str, float]:
         raise NotImplementedError

@@ -66,8 +66,9 @@ def cells_of(text: str) -> list[Cell]:
 def decide(text: str, values: Values) -> Verdict:
     """`true`, `false`, or `undecided` where a cell has no number or a ratio has none."""
     cells, tree = _parse(text)
-    numbers = {name: values.get(cell) for name, cell in cells.items()}
-    if any(value is None for value in numbers.values()):
+    found = {name: values.get(cell) for name, cell in cells.items()}
+    numbers = {name: value for name, value in found.items() if value is not None}
+    if len(numbers) < len(found):
         return "undecided"
     try:
         return "true" if _evaluate(tree, numbers, text) else "false"

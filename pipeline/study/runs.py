@@ -91,7 +91,7 @@ def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
     epochs, warmup = optim.get("epochs"), optim.get("warmup_epochs", 0)
     if not isinstance(epochs, int) or not isinstance(warmup, int | float):
         return []  # reported where the run is parsed
-    content = {"epochs": max(1, round(budget * epochs))}
+    content: dict[str, float] = {"epochs": max(1, round(budget * epochs))}
     if warmup >= content["epochs"]:
         content["warmup_epochs"] = warmup * budget
     return [(where, {"optim": content})]
@@ -101,7 +101,7 @@ def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
     """The name of the run it starts from, or the file as it is written."""
     if spec.init == FILE:
         raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
-    return draft.runs.get(spec.init, spec.init)
+    return draft.runs.get(spec.init, spec.init) if spec.init else None
 
 
 def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
@@ -127,7 +127,8 @@ def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContex
 
 def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
     """A run, the one it starts from, and so on."""
-    chain, key = [], first
+    chain: list[str] = []
+    key: str | None = first
     while key is not None and not key.startswith(FILE):
         if key not in runs:
             raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")

@@ -212,7 +212,7 @@ def fields_of(name, partner):
 @pytest.mark.parametrize("name", EVALS.names())
 def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
     found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
-    assert sorted(found) == sorted(EVALS.get(name).metric_names(EVALS.get(name).Config()))
+    assert sorted(found) == sorted(EVALS.get(name).Config().metrics)
     assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
 
 
@@ -229,7 +229,7 @@ def test_positions__metrics__are_named_after_their_ratios(name):
         "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
         "droppos_positions": ["mean", *[f"g{g}_p{p}" for g in (0, 25, 50, 75) for p in (25, 50, 75, 95)]],
     }
-    assert list(EVALS.get(name).metric_names(EVALS.get(name).Config())) == expected[name]
+    assert list(EVALS.get(name).Config().metrics) == expected[name]
 
 
 def batches_with_generators(world, seed):
