@@ -22,7 +22,7 @@ help:
 	@echo "                (stopped half-way? run it again: it goes on where it was)"
 	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
 	@echo "                is told which tests skip"
-	@echo "  make lint     ruff and snakefmt, changing nothing"
+	@echo "  make lint     ruff, snakefmt and mypy, changing nothing"
 	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
 	@echo "                make lock UPGRADE=1 takes the newest ones"
 	@echo "  make clean    remove .venv and caches, never results"
@@ -53,6 +53,7 @@ lint: .venv/.installed
 	@$(IN_VENV) ruff format --check -q .
 	@[ ! -e Snakefile ] || message=$$($(IN_VENV) snakefmt --check Snakefile workflow 2>&1) || \
 		{ echo "$$message"; echo "lint: .venv/bin/snakefmt Snakefile workflow puts this right"; exit 1; }
+	@$(IN_VENV) mypy --no-error-summary
 	@echo "lint: clean"
 
 lock:
@@ -64,6 +65,6 @@ lock:
 		{ echo "lock: found the addresses above, expected versions and hashes alone; do not commit this"; exit 1; }
 
 clean:
-	@rm -rf .venv .snakemake .pytest_cache .ruff_cache *.egg-info
+	@rm -rf .venv .snakemake .pytest_cache .ruff_cache .mypy_cache *.egg-info
 	@find . -name __pycache__ -type d -not -path './results/*' -prune -exec rm -rf {} +
 	@echo "clean: removed .venv and caches; results/ is left as it is"
