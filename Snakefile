@@ -6,6 +6,7 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
+from pipeline.verify import made_by_other_code
 from workflow.follower import Follower
 
 min_version("9.27")
@@ -42,10 +43,10 @@ FOLLOWER = Follower(SCALE)
 
 
 onstart:
+    for notice in made_by_other_code(graph(SCALE)):
+        logger.warning(str(notice))
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(
-        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
-    )
+    or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     FOLLOWER.start()
 
 

@@ -80,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     add("check", check, "read and validate every config, and say what would run")
+    add("verify", verify, "compare every finished run, evaluation and table with what was recorded of it")
     add("prepare", prepare, "verify a data set and write its manifest", "data")
     train_parser = add("train", train, "train one run, or continue it")
     which = train_parser.add_mutually_exclusive_group(required=True)
@@ -105,13 +106,34 @@ def build_parser() -> argparse.ArgumentParser:
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
+    from pipeline.verify import made_by_other_code
 
     load_site()
     graph = load_graph(options.scale)
     for name, run in graph.runs.items():
-        start = f", from {run['config']['init']}" if run["config"]["init"] else ""
-        print(f"{name:60} {run['label']}{start}")
+        start = f", from {run.config['init']}" if run.config["init"] else ""
+        print(f"{name:60} {run.label}{start}")
+    for notice in made_by_other_code(graph):
+        print(notice)
     print(f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale {graph.scale}")
+
+
+def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.study.graph import load_graph
+    from pipeline.verify import made_by_other_code
+    from pipeline.verify import verify as problems_of
+
+    graph, problems = load_graph(options.scale), []
+    for problem in problems_of(graph):
+        print(problem, flush=True)
+        problems.append(problem)
+    for notice in made_by_other_code(graph):
+        print(notice)
+    done = sum(graph.results.run(name).done.exists() for name in graph.runs)
+    print(
+        f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems"
+    )
+    return int(bool(problems))
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -122,7 +144,7 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.study.graph import load_graph
 
     graph, site = load_graph(options.scale), load_site()
-    content = graph.run_with_data(options.data)["config"]["data"]
+    content = graph.run_with_data(options.data).config["data"]
     data = parse(DataConfig, Layers((options.data, content)))
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
@@ -159,7 +181,7 @@ def _chosen_run(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if options.run:
         from pipeline.study.graph import load_graph
 
-        return options.run, load_graph(options.scale).find("runs", options.run)["config"]
+        return options.run, load_graph(options.scale).run(options.run).config
     from pipeline.config import Layers, read_yaml
     from pipeline.engine.run import parse_run
 
@@ -204,16 +226,15 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)
-    entry = graph.find("runs", options.run)
-    run = parse_run(Layers((options.run, entry["config"])))
-    keys = entry["groups"].get(options.group, [])
-    configs = {key: graph.evals[key] for key in keys}
+    run = parse_run(Layers((options.run, graph.run(options.run).config)))
+    configs = graph.evaluations(options.run, options.group)
     evals = {key: parse(EVALS.get(cfg["name"]).Config, Layers((key, cfg))) for key, cfg in configs.items()}
     evaluate_run(run, options.group, evals, graph.results.run(run.name), load_site())
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import write_json, write_text
+    from pipeline.files import write_text
+    from pipeline.records import write_record
     from pipeline.report import draw
     from pipeline.report.tables import fill_table
     from pipeline.study.graph import load_graph
@@ -223,16 +244,16 @@ def table(options: argparse.Namespace, arguments: list[str]) -> None:
     path = graph.results.table(options.table, options.rows)
     for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
         write_text(path.with_name(options.table + suffix), drawing(filled))
-    write_json(path, filled)
+    write_record(path, filled)
 
 
 def claims(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import write_json
+    from pipeline.records import write_record
     from pipeline.report.tables import judge_study
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)
-    write_json(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
+    write_record(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
 
 
 def report(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -247,8 +268,8 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
     if len(chosen) < len(graph.tables):
         subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `snakemake all` draws the others and every row."
     content = collect(graph, options.rows)
-    write_numbers(content[0], path)
-    print(write_report(*content, path, title, graph.scale, subtitle))
+    write_numbers(content.tables, path)
+    print(write_report(content, path, title, graph.scale, subtitle))
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -29,6 +29,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class Record(BaseModel):
+    """Base of what the program itself writes as JSON and reads back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 # libyaml's loader, where it is installed, reads several times as fast.
 class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""

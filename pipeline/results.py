@@ -4,9 +4,16 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS
+from pipeline.config import CONFIGS, read_yaml
+from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, write_text
+from pipeline.records import Measured, read_record
+
+if TYPE_CHECKING:
+    from torch import nn
+
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -182,6 +189,47 @@ class RunFolder:
         files = json.loads(self.finished.read_text())["files"]
         return all(digest(self.folder / name) == known for name, known in files.items())
 
+    def check_file(self, path: Path) -> None:
+        """Raise unless a file is the one that training wrote."""
+        recorded, found = read_record(self.done, Measured).files.get(path.name), digest(path)
+        if found != recorded:
+            raise CheckpointError(
+                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; it was changed or "
+                "damaged: restore it (`dvc checkout`), or delete this run's folders to train it again"
+            )
+
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
         write_text(self.done, self.finished.read_text())
+
+
+def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
+    """The trained encoder of a finished run, as the timm model it is: for a notebook, or another project.
+
+    `run` is its name, or as much of the beginning or end of it as no other finished run has.
+    """
+    from pipeline.models.encoder import ModelConfig, build_encoder
+    from pipeline.models.weights import fill_weights, read_weights
+    from pipeline.registry import METHODS
+
+    folder = find_run(run, scale)
+    config = read_yaml(folder.config)
+    method = METHODS.get(config["method"]["name"]).Config(**config["method"])
+    size, data = method.encoder_size(config["data"]["image_size"]), config["data"]
+    num_classes = 0 if method.task == "pretrain" else data["num_classes"]
+    encoder = build_encoder(ModelConfig(**config["model"]), size, data["channels"], num_classes)
+    folder.check_file(folder.encoder)
+    fill_weights(encoder, read_weights(folder.encoder), folder.encoder)
+    return encoder.eval()
+
+
+def find_run(name: str, scale: str | None = None) -> RunFolder:
+    """The finished run of this name at any scale, or at one."""
+    done = sorted(RESULTS.glob(f"{scale or '*'}/runs/*/train.json"))
+    folders = [RunFolder(path.parents[2], path.parent.name) for path in done]
+    found = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    exact = [folder for folder in found if folder.name == name]
+    if len(exact or found) != 1:
+        names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
+        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
+    return (exact or found)[0]

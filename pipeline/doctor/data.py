@@ -13,7 +13,7 @@ from pipeline.site import data_folder, weights_path
 def data_sets(patient: Patient) -> Iterator[Finding]:
     """Each where the site says, and either verified or of the right layout."""
     for name in patient.graph.data_sets():
-        content = patient.graph.run_with_data(name)["config"]["data"]
+        content = patient.graph.run_with_data(name).config["data"]
         yield _data_set(patient, parse(DataConfig, Layers((name, content))))
 
 
@@ -42,7 +42,7 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
 
 def weights(patient: Patient) -> Iterator[Finding]:
     """The files that runs start from."""
-    inits = {run["config"]["init"] or "" for run in patient.graph.runs.values()}
+    inits = {run.config["init"] or "" for run in patient.graph.runs.values()}
     paths = sorted({weights_path(patient.site, init) for init in inits if init.startswith(FILE)})
     missing = [str(path) for path in paths if not path.is_file()]
     if not paths:

@@ -19,7 +19,7 @@ from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError
 from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
-from pipeline.methods.base import Method
+from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import commit, provenance
 from pipeline.results import RunFolder
@@ -110,6 +110,7 @@ def _summary(
         "metrics": metrics,
         "files": {path.name: digest(path) for path in made},
         "provenance": provenance(
+            code=METHODS.code(run.method.name),
             config_fingerprint=run.fingerprint,
             data_fingerprint=manifest["fingerprint"],
             seed=run.seed,

@@ -16,23 +16,22 @@ from pipeline.engine.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, mean_over_set
 from pipeline.methods.base import Method
-from pipeline.registry import Registry
+from pipeline.registry import EVALS as EVALS
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
-EVALS = Registry("evaluation", "pipeline.evals")
-
 
 class EvalConfig(Strict):
-    """Fields every evaluation has."""
+    """Fields every evaluation has. `code_epoch` is raised by hand when a change of code invalidates old results."""
 
     name: str
+    code_epoch: int = Field(1, ge=1)
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
     seed: int = Field(0, ge=0)
 
 
 class Evaluation:
-    """One evaluation of one run; `metrics` are the names that `compute` returns."""
+    """One evaluation of one run; `metric_names` are those that `compute` returns."""
 
     Config: ClassVar[type[EvalConfig]] = EvalConfig
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -41,6 +40,11 @@ class Evaluation:
 
     def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
         self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
+
+    @classmethod
+    def metric_names(cls, cfg: EvalConfig) -> tuple[str, ...]:
+        """What `compute` returns with this config."""
+        return cls.metrics
 
     def compute(self, method: Method) -> dict[str, float]:
         raise NotImplementedError

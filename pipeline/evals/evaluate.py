@@ -1,6 +1,5 @@
 """Evaluate a finished run: every evaluation of one group, in one process, into one JSON."""
 
-import json
 import time
 
 import torch
@@ -10,9 +9,11 @@ from pipeline.engine.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method, read_manifest
 from pipeline.errors import CheckpointError
-from pipeline.evals.base import EVALS, EvalConfig
+from pipeline.evals.base import EvalConfig
 from pipeline.files import write_json
 from pipeline.provenance import provenance
+from pipeline.records import Measured, read_record
+from pipeline.registry import EVALS, METHODS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -25,7 +26,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
     has_gpu = torch.cuda.is_available() if site.device == "auto" else site.device == "cuda"
     world = World(0, 1, torch.device("cuda" if has_gpu else "cpu"))
     method = load_method(run, paths, world)
-    trained = json.loads(paths.done.read_text())["provenance"]
+    trained = read_record(paths.done, Measured)
     results = {}
     for key, cfg in evals.items():
         started = time.monotonic()
@@ -35,13 +36,16 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
             "metrics": metrics,
             "provenance": provenance(
                 config_fingerprint=run.fingerprint,
+                code=EVALS.code(cfg.name),
+                method_code=METHODS.code(run.method.name),
                 eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
                 data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
                 device=device_name(world.device),
                 wall_s=round(time.monotonic() - started, 1),
-                trained_at_commit=trained["commit"],
+                trained_at_commit=trained.provenance["commit"],
+                weights=trained.files.get(paths.encoder.name),
             ),
         }
     write_json(paths.evaluation(group), results)

@@ -28,9 +28,7 @@ from torch import Tensor, nn
 from pipeline.config import Strict
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
-from pipeline.registry import Registry
-
-METHODS = Registry("method", "pipeline.methods")
+from pipeline.registry import METHODS as METHODS
 
 Fidelity = Literal["paper", "released", "corrected"]
 Task = Literal["pretrain", "classify"]

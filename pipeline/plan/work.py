@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pipeline.config import nearest
 from pipeline.errors import ConfigError
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 Chosen = list[tuple[str, str]]  # table ids, and which of their rows
 
@@ -47,7 +47,7 @@ def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
     work, known = Work(), targets_of(graph)
     for target in [*targets] or ["all"]:
         if "-" in target:  # a run's name has dashes, and no other target has
-            _add_run(graph, work, target, graph.find("runs", target)["studies"][0])
+            _add_run(graph, work, target, graph.run(target).studies[0])
         elif target not in known:
             raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, known)}, or a run's name")
         for table, rows in known.get(target, []):
@@ -66,21 +66,15 @@ def targets_of(graph: Graph) -> dict[str, Chosen]:
 
 
 def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
-    study = graph.tables[table]["study"]
+    study = graph.tables[table].study
     work.tables.setdefault((table, rows), study)
     for file in graph.files(table, rows):
         name, group = re.fullmatch(r"runs/([^/]+)/(?:train|evals/(\w+))\.json", file).groups()
         _add_run(graph, work, name, study)
         if group:
             work.evaluations.setdefault((name, group), study)
-            for partner in partners(graph, name, group):
+            for partner in graph.partners(name, group):
                 _add_run(graph, work, partner, study)
-
-
-def partners(graph: Graph, name: str, group: str) -> list[str]:
-    """The runs that an evaluation of this one is done together with."""
-    configs = [graph.evals[key] for key in graph.runs[name]["groups"][group]]
-    return [config["partner"] for config in configs if config.get("partner")]
 
 
 def _add_run(graph: Graph, work: Work, name: str, study: str) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from pipeline.config import shown
 from pipeline.report.collect import collect
 from pipeline.report.draw import number
-from pipeline.study.graph import Graph
+from pipeline.report.records import Cell, FilledTable, JudgedStudy
+from pipeline.study.entries import Graph
 
 
 def summarise(graph: Graph, selection: str) -> str:
     tables, claims, _ = collect(graph, selection)
-    chosen = [graph.rows(table["id"], selection) for table in tables]
+    chosen = [graph.rows(table.id, selection) for table in tables]
     parts = [_table(table, rows) for table, rows in zip(tables, chosen, strict=True)]
     parts += [_claims(study) for study in claims]
     parts += [_times(graph.results.benchmarks)]
@@ -23,15 +24,15 @@ def summarise(graph: Graph, selection: str) -> str:
     return "\n\n".join([*parts, *more, f"report: {shown(report)}"])
 
 
-def _table(table: dict, chosen: Container[str]) -> str:
+def _table(table: FilledTable, chosen: Container[str]) -> str:
     """The chosen rows: ours and, in brackets, the paper's."""
-    header = [f"{table['study']}, {table['label']}", *[column["label"] for column in table["columns"]]]
+    header = [f"{table.study}, {table.label}", *[column.label for column in table.columns]]
     lines = [header]
-    for row in [row for row in table["rows"] if row["id"] in chosen]:
-        lines.append([row["label"], *[_cell(row["cells"][c["id"]], c["decimals"]) for c in table["columns"]]])
+    for row in [row for row in table.rows if row.id in chosen]:
+        lines.append([row.label, *[_cell(row.cells[column.id], column.decimals) for column in table.columns]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     drawn = [_aligned(line, widths) for line in lines]
-    return "\n".join([f"{table['title']} (scale {table['scale']}; the paper's numbers in brackets)", *drawn])
+    return "\n".join([f"{table.title} (scale {table.scale}; the paper's numbers in brackets)", *drawn])
 
 
 def _aligned(line: list[str], widths: list[int]) -> str:
@@ -39,14 +40,14 @@ def _aligned(line: list[str], widths: list[int]) -> str:
     return "  ".join([first.strip().ljust(widths[0]), *others])
 
 
-def _cell(cell: dict, decimals: int) -> str:
-    return f"{number(cell['ours'], decimals)} ({number(cell['paper'], decimals)})"
+def _cell(cell: Cell, decimals: int) -> str:
+    return f"{number(cell.ours, decimals)} ({number(cell.paper, decimals)})"
 
 
-def _claims(study: dict) -> str:
-    count = Counter(claim["verdict"] for claim in study["claims"])
+def _claims(study: JudgedStudy) -> str:
+    count = Counter(claim.verdict for claim in study.claims)
     words = ", ".join(f"{count[word]} {word}" for word in ("true", "false", "undecided"))
-    return f"claims of {study['study']} at scale {study['scale']}: {words}"
+    return f"claims of {study.study} at scale {study.scale}: {words}"
 
 
 def _times(folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
 from pipeline.study.draft import Draft, fragment, fragment_names
+from pipeline.study.entries import RunEntry
 from pipeline.study.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -30,19 +31,11 @@ def add_run(draft: Draft, key: str) -> None:
     layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
-    entry = draft.graph.runs.setdefault(
-        run.name,
-        {
-            "config": run.model_dump(mode="json"),
-            "label": spec.label,
-            "studies": [],
-            "data": run.data.name,
-            "init": draft.runs.get(spec.init),
-            "groups": {},
-        },
-    )
-    if draft.name not in entry["studies"]:
-        entry["studies"].append(draft.name)
+    config, init = run.model_dump(mode="json"), draft.runs.get(spec.init or "")
+    entry = RunEntry(config=config, label=spec.label, data=run.data.name, init=init)
+    entry = draft.graph.runs.setdefault(run.name, entry)
+    if draft.name not in entry.studies:
+        entry.studies.append(draft.name)
     draft.runs[key] = run.name
 
 
@@ -115,8 +108,8 @@ def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
     """Runs see one data set through views of their own, but must mean the same images by its name."""
     content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
     for other in draft.graph.runs.values():
-        known = {key: other["config"]["data"][key] for key in content}
-        if other["data"] == run.data.name and known != content:
+        known = {key: other.config["data"][key] for key in content}
+        if other.data == run.data.name and known != content:
             keys = ", ".join(key for key in content if content[key] != known[key])
             raise ConfigError(
                 f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"

@@ -21,8 +21,8 @@ from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.train import export
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.evals.base import EVALS
-from pipeline.evals.droppos_positions import CELLS
-from pipeline.evals.mp3_positions import ETAS
+from pipeline.evals.droppos_positions import DropPosPositions
+from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
 from pipeline.files import write_text
 from pipeline.methods.droppos import DropPos
@@ -41,6 +41,7 @@ pytestmark = pytest.mark.slow
 GRID, BATCH = Grid(7, 7), 128
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}
+ETAS, CELLS = MP3Positions.Config().etas, DropPosPositions.Config().cells
 MEAN, STD = 0.286, 0.353
 METHODS = {
     "baseline": (Supervised, {}, {}),
@@ -211,7 +212,7 @@ def fields_of(name, partner):
 @pytest.mark.parametrize("name", EVALS.names())
 def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
     found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
-    assert sorted(found) == sorted(EVALS.get(name).metrics)
+    assert sorted(found) == sorted(EVALS.get(name).metric_names(EVALS.get(name).Config()))
     assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
 
 
@@ -228,7 +229,7 @@ def test_positions__metrics__are_named_after_their_ratios(name):
         "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
         "droppos_positions": ["mean", *[f"g{g}_p{p}" for g in (0, 25, 50, 75) for p in (25, 50, 75, 95)]],
     }
-    assert list(EVALS.get(name).metrics) == expected[name]
+    assert list(EVALS.get(name).metric_names(EVALS.get(name).Config())) == expected[name]
 
 
 def batches_with_generators(world, seed):

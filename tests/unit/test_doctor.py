@@ -19,7 +19,7 @@ from pipeline.study import graph as graphs
 def graph(tmp_path, monkeypatch) -> graphs.Graph:
     """One run of scale demo, of which nothing has run."""
     found = graphs.load_graph("demo")
-    name = next(name for name, run in found.runs.items() if not run["init"])
+    name = next(name for name, run in found.runs.items() if not run.init)
     found.runs = {name: found.runs[name]}
     found.tables = {}
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
@@ -131,15 +131,15 @@ def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph
 
 def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
     (run,) = graph.runs.values()
-    run["data"] = "cifar10"
-    run["config"]["data"] |= {"name": "cifar10", "source": "cifar10"}
+    run.data = "cifar10"
+    run.config["data"] |= {"name": "cifar10", "source": "cifar10"}
     finding = only(data.data_sets, graph)
     assert finding.state == "failed" and finding.remedy == "add `data: {cifar10: /path}` to mine.yaml"
 
 
 def test_weights__missing_and_there(graph, tmp_path):
     (run,) = graph.runs.values()
-    run["config"]["init"] = "file:deit.pth"
+    run.config["init"] = "file:deit.pth"
     assert str(tmp_path / "deit.pth") in only(data.weights, graph, weights=str(tmp_path)).text
     (tmp_path / "deit.pth").touch()
     assert only(data.weights, graph, weights=str(tmp_path)).state == "ok"

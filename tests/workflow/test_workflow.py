@@ -135,8 +135,8 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
 @pytest.mark.slow
 def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done):
     graph = done.graph("demo")
-    (name,) = [name for name, run in graph.runs.items() if run["init"]]
-    start, end = done.root / "results/demo/runs" / graph.runs[name]["init"], done.root / "results/demo/runs" / name
+    (name,) = [name for name, run in graph.runs.items() if run.init]
+    start, end = done.root / "results/demo/runs" / graph.runs[name].init, done.root / "results/demo/runs" / name
     assert start.name.startswith("mp3-")
     assert (start / "train.json").stat().st_mtime < (end / "config.resolved.yaml").stat().st_mtime
     init = json.loads((end / "train.json").read_text())["provenance"]["init"]
@@ -148,7 +148,7 @@ def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_wei
 @pytest.mark.slow
 def test_shared_baseline__of_two_studies__is_trained_once(done):
     graph = done.graph("demo")
-    (shared,) = [name for name, run in graph.runs.items() if run["studies"] == ["mjp", "mp3"]]
+    (shared,) = [name for name, run in graph.runs.items() if run.studies == ["mjp", "mp3"]]
     ours, theirs = row_of(done, "mjp.t1.deit-s"), row_of(done, "mp3.t3.vit-abs")
     assert ours["runs"] == {"": shared} and theirs["runs"] == {"cifar100": shared}
     assert ours["cells"]["top1"]["ours"] == theirs["cells"]["cifar100_top1"]["ours"]
@@ -186,7 +186,7 @@ def test_targets__paper_and_table__are_known(done):
 @pytest.mark.slow
 def test_resolved_config__alone__trains_the_same_run_again(done):
     runs = done.graph("demo").runs
-    name = next(name for name, run in runs.items() if name.startswith("supervised-") and not run["init"])
+    name = next(name for name, run in runs.items() if name.startswith("supervised-") and not run.init)
     run = done.root / "results/demo/runs" / name
     weights = (run / "encoder.safetensors").read_bytes()
     config = done.root / "again.yaml"
@@ -245,7 +245,7 @@ def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clea
     assert jobs == {
         "prepare_data": len(graph.data_sets()),
         "train_run": len(graph.runs),
-        "evaluate_run": sum(len(run["groups"]) for run in graph.runs.values()),
+        "evaluate_run": sum(len(run.groups) for run in graph.runs.values()),
         "draw_table": len(graph.tables),
         "judge_claims": len(graph.studies()),
         "write_report": 1,

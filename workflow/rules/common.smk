@@ -7,7 +7,12 @@ from pipeline.errors import PatchworkError
 from pipeline.files import hold_for_life
 from workflow.restore import adopt_restored
 from pipeline.site import Slurm, choose_site
-from pipeline.study.graph import load_graph, table_fingerprint
+from pipeline.report.freshness import (
+    claims_fingerprint,
+    report_fingerprint,
+    table_fingerprint,
+)
+from pipeline.study.graph import load_graph
 
 SCALE = config.get("scale", "demo")
 
@@ -34,7 +39,7 @@ def graph(scale):
 
 
 def run_of(wildcards):
-    return or_message(graph(wildcards.scale).find, "runs", wildcards.run)
+    return or_message(graph(wildcards.scale).run, wildcards.run)
 
 
 # Every config is read and checked here, before the graph of jobs is built.
@@ -52,26 +57,24 @@ QUEUE = {
 
 def train_inputs(wildcards):
     run = run_of(wildcards)
-    init = [f"results/{{scale}}/runs/{run['init']}/train.json"] if run["init"] else []
-    return [f"results/{{scale}}/data/{run['data']}/manifest.json", *init]
+    init = [f"results/{{scale}}/runs/{run.init}/train.json"] if run.init else []
+    return [f"results/{{scale}}/data/{run.data}/manifest.json", *init]
 
 
 def train_priority(wildcards):
     """What others start from goes first: a chain that begins last would run alone."""
     known = graph(wildcards.scale).runs.values()
-    return 20 if wildcards.run in {run["init"] for run in known} else 10
+    return 20 if wildcards.run in {run.init for run in known} else 10
 
 
 def eval_configs(wildcards):
-    keys = run_of(wildcards)["groups"].get(wildcards.group, [])
-    return {key: graph(wildcards.scale).evals[key] for key in keys}
+    return graph(wildcards.scale).evaluations(wildcards.run, wildcards.group)
 
 
 def evaluate_inputs(wildcards):
     """The run, and those that an evaluation does together with it."""
-    configs = eval_configs(wildcards).values()
-    partners = {config["partner"] for config in configs if "partner" in config}
-    runs = [wildcards.run, *sorted(partners)]
+    partners = graph(wildcards.scale).partners(wildcards.run, wildcards.group)
+    runs = [wildcards.run, *partners]
     return [f"results/{{scale}}/runs/{run}/train.json" for run in runs]
 
 
@@ -90,7 +93,11 @@ def claims_inputs(wildcards):
 
 
 def claims_params(wildcards):
-    return graph(wildcards.scale).claims.get(wildcards.study, {})
+    return claims_fingerprint(graph(wildcards.scale), wildcards.study)
+
+
+def report_params(wildcards):
+    return report_fingerprint(graph(wildcards.scale), wildcards.rows)
 
 
 def report_inputs(wildcards):
