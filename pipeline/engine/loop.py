@@ -3,6 +3,7 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
+import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class Trainer:
     ) -> None:
         self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
         check_world(run, world.size)
+        if site.compile:
+            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
         self.optimizer = build_optimizer(self.method, run.optim)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from pipeline.config import Strict
+from pipeline.dynamo import AdamW, dynamo_deferred
 from pipeline.methods.base import Method
 
 if TYPE_CHECKING:
@@ -69,12 +70,13 @@ class OptimConfig(Strict):
 
 def build_optimizer(method: Method, cfg: OptimConfig) -> torch.optim.AdamW:
     groups = parameter_groups(method, cfg)
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
+    return AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
 def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
     """timm's groups: no decay for vectors, biases and the method's list; `lr_scale` per layer where asked for."""
-    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+    with dynamo_deferred():
+        from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 
     spared = method.no_weight_decay()
     if cfg.layer_decay is None:
@@ -100,7 +102,8 @@ def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[
 
 def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> "CosineLRScheduler":
     """Linear warm-up from `warmup_lr`, then a half cosine to `min_lr`; `step_update(step)` sets the rate of a step."""
-    from timm.scheduler import CosineLRScheduler
+    with dynamo_deferred():
+        from timm.scheduler import CosineLRScheduler
 
     warmup = round(cfg.warmup_epochs * steps_per_epoch)
     return CosineLRScheduler(

@@ -1,6 +1,6 @@
 """Encoders are timm models: one typed config, one call.
 
-timm is imported where it is used, not at the top: it takes ten seconds, and configs are read without it.
+timm is imported where it is used, not at the top: it takes seconds, and configs are read without it.
 """
 
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from pipeline.config import Strict
+from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Grid
 from pipeline.models.position import num_prefix_tokens, sincos_positions
@@ -77,7 +78,8 @@ class ModelConfig(Strict):
 
 def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes: int) -> nn.Module:
     """A timm model with fresh weights, drawn from torch's global generator; without a classifier for 0 classes."""
-    import timm
+    with dynamo_deferred():
+        import timm
 
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])

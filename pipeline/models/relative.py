@@ -2,10 +2,13 @@
 positions."""
 
 import torch
-from timm.layers import Attention, RelPosBias
 from torch import Tensor, nn
 
+from pipeline.dynamo import dynamo_deferred
 from pipeline.models.patches import grid_of
+
+with dynamo_deferred():
+    from timm.layers import Attention, RelPosBias
 
 
 class RelativeAttention(Attention):
