@@ -93,11 +93,16 @@ def _to_array() -> View:
 
 def _colour_steps(data: "DataConfig", augment: Augment) -> list[View]:
     from timm.data.auto_augment import rand_augment_transform
+    from timm.data.transforms import str_to_pil_interp
     from torchvision import transforms as T
 
     if augment.rand_augment:
-        fill = {"img_mean": tuple(round(255 * value) for value in data.mean)}
-        return [rand_augment_transform(augment.rand_augment, fill)]
+        # Left out, the interpolation of every operation would be drawn; DeiT's is that of its crop.
+        options = {
+            "img_mean": tuple(round(255 * value) for value in data.mean),
+            "interpolation": str_to_pil_interp(augment.interpolation),
+        }
+        return [rand_augment_transform(augment.rand_augment, options)]
     return [T.ColorJitter(*[augment.color_jitter] * 3)] if augment.color_jitter else []
 
 

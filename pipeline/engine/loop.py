@@ -130,7 +130,7 @@ class Trainer:
 
     def _start_from(self, init: str) -> LoadReport:
         path = weights_path(self.site, init) if init.startswith(FILE) else RunFolder(self.paths.results, init).encoder
-        report = load_encoder(self.method.encoder, path)
+        report = load_encoder(self.method.encoder, path, self.run.model.pos_resampling)
         log.info("%s", report.summary())
         return report
 

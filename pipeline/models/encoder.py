@@ -13,7 +13,7 @@ from pipeline.config import Strict
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Grid
-from pipeline.models.position import num_prefix_tokens, sincos_positions
+from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {"depth": "vit", "pool": "vit", "act_layer": "vit", "depths": "swin", "window_size": "swin"}
@@ -36,6 +36,11 @@ class ModelConfig(Strict):
         None,
         description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
         "biases stay whatever is said here",
+    )
+    pos_resampling: PositionResampling = Field(
+        "timm",
+        description="absolute positions of a checkpoint with another grid. timm: bicubic with antialiasing, fixed "
+        "sin-cos tables computed anew. released: bicubic without, fixed tables too, as MAE, DropPos and DeiT do",
     )
     pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
     head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")
