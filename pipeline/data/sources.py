@@ -63,13 +63,13 @@ SOURCES = {
     ),
     "cifar10": Source(
         read=cifar.read_cifar10,
-        layout="cifar-10-batches-bin/, cifar-10-batches-py/, or the tar.gz of either",
+        layout="cifar-10-batches-bin/ or cifar-10-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         side=cifar.SIDE,
     ),
     "cifar100": Source(
         read=cifar.read_cifar100,
-        layout="cifar-100-binary/, cifar-100-python/, or the tar.gz of either",
+        layout="cifar-100-binary/ or cifar-100-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         side=cifar.SIDE,
     ),

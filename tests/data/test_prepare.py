@@ -11,8 +11,7 @@ from layouts import (
     WNIDS,
     config,
     message_of,
-    write_cifar_binary,
-    write_cifar_python,
+    write_cifar,
     write_fashion_mnist,
     write_imagenet,
     write_jpeg,
@@ -31,8 +30,8 @@ WRITERS = {
     "fashion_mnist": (write_fashion_mnist, {}),
     "imagenet": (write_imagenet, {}),
     "tiny_imagenet": (write_tiny_imagenet, {}),
-    "cifar10": (lambda folder: write_cifar_binary(folder, "cifar10"), CIFAR_COUNTS),
-    "cifar100": (lambda folder: write_cifar_binary(folder, "cifar100"), CIFAR_COUNTS),
+    "cifar10": (lambda folder: write_cifar(folder, "cifar10"), CIFAR_COUNTS),
+    "cifar100": (lambda folder: write_cifar(folder, "cifar100"), CIFAR_COUNTS),
     "stanford_cars": (write_stanford_cars, {}),
 }
 
@@ -96,13 +95,6 @@ def test_prepare__array_sets__write_no_lists_and_ignore_them(tmp_path):
     prepare(cfg, write_fashion_mnist(tmp_path / "data"), tmp_path / "out", progress=False)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
     assert len(open_split(cfg, tmp_path / "data", "val", index=tmp_path / "out")) == 3
-
-
-def test_prepare__cifar_versions__have_one_fingerprint(tmp_path):
-    cfg = config("cifar10", **CIFAR_COUNTS)
-    binary = prepare(cfg, write_cifar_binary(tmp_path / "a", "cifar10"), tmp_path / "out_a", progress=False)
-    python = prepare(cfg, write_cifar_python(tmp_path / "b", "cifar10"), tmp_path / "out_b", progress=False)
-    assert binary["fingerprint"] == python["fingerprint"]
 
 
 @pytest.mark.parametrize("change", ["content", "name", "label"])
