@@ -43,9 +43,7 @@ FOLLOWER = Follower(SCALE)
 
 onstart:
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(
-        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
-    )
+    or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     FOLLOWER.start()
 
 

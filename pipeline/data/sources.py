@@ -8,7 +8,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -160,6 +160,24 @@ def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | N
 def read_split(cfg: DataConfig, folder: Path, split: SplitName) -> Split:
     """One split as it lies in the folder, with all that is wrong with it."""
     return SOURCES[cfg.source].read(folder, split)
+
+
+def prepared_from(cfg: DataConfig, folder: Path | None, index: Path) -> str | None:
+    """The folder that the data is prepared from: the verified one, unless `folder` holds other images now."""
+    named = shown(folder) if folder else None
+    try:
+        verified = read_manifest(index / MANIFEST).folder
+    except DataError:
+        return named
+    # Finished results need no data: a machine without the folder, or with a moved one, has nothing to prepare.
+    if folder is None or not folder.is_dir() or named == verified:
+        return verified
+    try:
+        for split in get_args(SplitName):
+            find_images(cfg, folder, split, index)
+    except DataError:
+        return named
+    return verified
 
 
 def _check_stamp(images: ImageSet, manifest: Manifest, split: SplitName, folder: Path, path: Path) -> None:
