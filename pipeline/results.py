@@ -25,6 +25,11 @@ def results_of(scale: str) -> "ScaleFolder":
     return ScaleFolder(RESULTS / scale)
 
 
+def prepare_command(manifest: Path) -> str:
+    """The command that writes the manifest at this path."""
+    return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
+
+
 @dataclass(frozen=True)
 class ScaleFolder:
     """Paths of everything that one scale has in common."""

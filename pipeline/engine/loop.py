@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
-from pipeline.data.loader import eval_loader, train_loader
+from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view, train_view
 from pipeline.engine.checkpoint import Checkpoints
@@ -150,7 +150,13 @@ class Trainer:
     def _loader(self) -> Any:
         view = train_view(self.run.data, self.run.data.augment)
         return train_loader(
-            self.run, self.train_images, view, self.step, self.world.rank, self.world.size, self.site.workers
+            batch_plan(self.run),
+            self.train_images,
+            view,
+            self.step,
+            self.world.rank,
+            self.world.size,
+            self.site.workers,
         )
 
     def _precision(self) -> AbstractContextManager:
@@ -236,6 +242,17 @@ class Trainer:
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
             self.timing = MetricsFile(self.paths.timing)
+
+
+def batch_plan(run: RunConfig) -> BatchPlan:
+    return BatchPlan(
+        seed=run.seed,
+        num_images=run.data.num_train,
+        repeats=run.data.augment.repeats,
+        epochs=run.optim.epochs,
+        global_batch=run.optim.global_batch,
+        num_micro=run.optim.num_micro,
+    )
 
 
 def check_world(run: RunConfig, size: int) -> None:

@@ -1,23 +1,21 @@
 """From a resolved run to its files: train, export the weights, write `train.json` last."""
 
-import json
 import logging
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from pipeline.data.manifest import Manifest, read_manifest
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import StopRequest
-from pipeline.errors import DataError
 from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
@@ -36,7 +34,7 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, p
     """
     started = time.monotonic()
     torch.set_num_threads(site.threads)
-    manifest = read_manifest(paths, run.data.name)
+    manifest = read_manifest(paths.manifest(run.data.name))
     world = join_world(site.device)
     try:
         with _sole_trainer(paths, stop, patience_s) if world.is_main else nullcontext():
@@ -89,15 +87,8 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def read_manifest(paths: RunFolder, data: str) -> dict[str, Any]:
-    path: Path = paths.manifest(data)
-    if not path.exists():
-        raise DataError(f"{path} is not there; run `python -m pipeline prepare --data {data}` first")
-    return json.loads(path.read_text())
-
-
 def _summary(
-    trainer: Trainer, found: dict[str, float], manifest: dict[str, Any], started: float, first_step: int
+    trainer: Trainer, found: dict[str, float], manifest: Manifest, started: float, first_step: int
 ) -> dict[str, Any]:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
@@ -112,7 +103,7 @@ def _summary(
         "provenance": provenance(
             code=METHODS.code(run.method.name),
             config_fingerprint=run.fingerprint,
-            data_fingerprint=manifest["fingerprint"],
+            data_fingerprint=manifest.fingerprint,
             seed=run.seed,
             fidelity=run.method.fidelity,
             init=trainer.init_report.as_dict() if trainer.init_report else None,

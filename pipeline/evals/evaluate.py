@@ -5,9 +5,10 @@ import time
 import torch
 
 from pipeline.config import fingerprint
+from pipeline.data.manifest import read_manifest
 from pipeline.engine.distributed import World
 from pipeline.engine.run import RunConfig
-from pipeline.engine.train import device_name, load_method, read_manifest
+from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError
 from pipeline.evals.base import EvalConfig
 from pipeline.files import write_json
@@ -39,7 +40,7 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
                 code=EVALS.code(cfg.name),
                 method_code=METHODS.code(run.method.name),
                 eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
-                data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
+                data_fingerprint=read_manifest(paths.manifest(run.data.name)).fingerprint,
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
                 device=device_name(world.device),

@@ -7,13 +7,13 @@ import pytest
 import torch
 from peers import peers
 from safetensors.torch import load_file
-from tiny_runs import ALONE, NUM_VAL, PRETRAINING, tiny_run, weights_of
+from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, weights_of
 from unstable import train_together
 
 from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
-from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import mean_over_set
@@ -156,7 +156,7 @@ def test_finetune__before_its_first_step__has_the_encoder_of_the_pretraining_run
     results, runs = pretrained
     source = RunFolder(results, runs[kind][0].name)
     run = tiny_run({"init": source.name, "model": {"pos_embed": positions}, "seed": 4})
-    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(run, results, images)
     encoder = trainer.method.encoder.state_dict()
     assert all(torch.equal(encoder[name], value) for name, value in load_file(source.encoder).items())
     untouched = build_method(run).encoder.state_dict()
@@ -197,7 +197,7 @@ def test_two_processes__pretraining__have_the_losses_of_one(images, tmp_path):
     run = tiny_run(PRETRAINING["droppos"], {"optim": {"epochs": 2}})
     train_together(run.model_dump(mode="json"), images, tmp_path)
     together = read_lines(RunFolder(tmp_path, run.name).metrics)
-    alone = Trainer(run, RunFolder(tmp_path / "alone", run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    alone = build_trainer(run, tmp_path / "alone", images)
     alone.fit()
     for one, other in zip(together, read_lines(alone.paths.metrics), strict=True):
         assert one == pytest.approx(other, abs=1e-4), one["step"]

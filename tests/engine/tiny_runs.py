@@ -9,6 +9,7 @@ import torch
 
 from pipeline.config import Layers, merge
 from pipeline.data.prepare import prepare
+from pipeline.data.sources import DataConfig
 from pipeline.engine.distributed import World
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
@@ -99,8 +100,12 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
-def prepare_in(results: Path, folder: Path) -> None:
-    prepare(tiny_run().data, folder, RunFolder(results, "").manifest("small").parent, progress=False)
+def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
+    """Prepare the set of a run, unless that has been done in this results folder."""
+    data = data or tiny_run().data
+    manifest = RunFolder(results, "").manifest(data.name)
+    if not manifest.exists():
+        prepare(data, folder, manifest.parent, progress=False)
 
 
 class StopAfter(StopRequest):
@@ -116,11 +121,19 @@ class StopAfter(StopRequest):
         return self.looks <= 0
 
 
+def build_trainer(
+    run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object
+) -> Trainer:
+    """A trainer in this process, on prepared data."""
+    prepare_in(results, folder, run.data)
+    given = {"device": "cpu", "data": {"small": folder}, **site}
+    return Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
+
+
 def fit(run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object) -> Trainer:
     """Train to the end or until asked to stop, in this process."""
     torch.set_num_threads(1)
-    given = {"device": "cpu", "data": {"small": folder}, **site}
-    trainer = Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
+    trainer = build_trainer(run, results, folder, stop, **site)
     try:
         trainer.fit()
     except Requeue:

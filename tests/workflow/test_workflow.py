@@ -1,9 +1,11 @@
 """The graph as a user meets it: real Snakemake, real training, real reruns."""
 
+import gzip
 import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -98,6 +100,31 @@ def test_change__comment_in_config_and_code__reruns_nothing(done):
         path = done.root / file
         path.write_text(path.read_text() + "\n# a comment\n")
     assert done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
+def test_change__data_moved_and_prepared_by_hand__reruns_nothing(done, tmp_path, monkeypatch):
+    shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "moved")
+    (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'moved'}}}\n")
+    monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+    assert done.jobs("demo", *LOCAL) == {}
+    manifest = done.root / "results/demo/data/fashion_mnist/manifest.json"
+    written = manifest.stat().st_mtime
+    result = done.run("python", "-m", "pipeline", "prepare", "--data", "fashion_mnist")
+    assert result.returncode == 0, result.stderr
+    assert manifest.stat().st_mtime > written and done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
+def test_change__site_names_a_folder_with_other_labels__prepares_it_and_trains_on_it(done, tmp_path, monkeypatch):
+    shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "other")
+    labels = tmp_path / "other/train-labels-idx1-ubyte.gz"
+    content = gzip.decompress(labels.read_bytes())
+    labels.write_bytes(gzip.compress(content[:-2] + bytes([content[-1], content[-2]])))
+    (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'other'}}}\n")
+    monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+    jobs = done.jobs("demo", *LOCAL)
+    assert jobs["prepare_data"] == 1 and jobs["train_run"] == len(done.graph("demo").runs)
 
 
 @pytest.mark.slow
