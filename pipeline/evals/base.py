@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Strict
+from pipeline.config import Strict, fingerprint, science
 from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
 from pipeline.engine.distributed import World
+from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, mean_over_set
 from pipeline.methods.base import Method
@@ -34,6 +35,13 @@ class EvalConfig(Strict):
         """The names that `compute` returns with this config."""
         raise NotImplementedError
 
+    @property
+    def fingerprint(self) -> str:
+        """Of everything but the group: which evaluations share a process changes no number."""
+        content = science(self)
+        del content["group"]
+        return fingerprint(content)
+
 
 class Evaluation:
     """One evaluation of one run; `compute` returns the metrics that its config names."""
@@ -54,4 +62,5 @@ class Evaluation:
         images = open_split(data, data_folder(self.site, data), "val", self.paths.manifest(data.name).parent)
         loader = eval_loader(images, eval_view(data, crop), 128, self.world.rank, self.world.size, self.site.workers)
         transform = BatchTransform(data, smoothing=0.0, device=self.world.device)
-        return mean_over_set(method, loader, transform, self.world, measure, self.cfg.seed)
+        precision = precision_of(self.site, self.world.device)
+        return mean_over_set(method, loader, transform, self.world, precision, measure, self.cfg.seed)

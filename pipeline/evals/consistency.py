@@ -33,7 +33,7 @@ class Consistency(Evaluation):
         def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
             moved, shuffled = shuffler(method, batch.images)
             clean, other = method.predict(batch.images), method.predict(moved, shuffled)
-            norm = (clean.features - other.features).float().norm(dim=1)
+            norm = (clean.features.float() - other.features.float()).norm(dim=1)
             same = clean.logits.argmax(dim=1) == other.logits.argmax(dim=1)
             return {
                 "consistency": 100 * same.sum(),

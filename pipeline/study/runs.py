@@ -31,6 +31,7 @@ def add_run(draft: Draft, key: str) -> None:
     layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
+    _check_name(draft, run, where)
     config, init = run.model_dump(mode="json"), draft.runs.get(spec.init or "")
     entry = RunEntry(config=config, label=spec.label, data=run.data.name, init=init)
     entry = draft.graph.runs.setdefault(run.name, entry)
@@ -114,6 +115,26 @@ def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
             raise ConfigError(
                 f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"
             )
+
+
+def _check_name(draft: Draft, run: "RunConfig", where: str) -> None:
+    """Runs of one name share their files, so they must be equal in everything, also in what is not in the name."""
+    known = draft.graph.runs.get(run.name)
+    keys = _differing(known.config, run.model_dump(mode="json")) if known else []
+    if known and keys:
+        raise ConfigError(
+            f"{where}: has the name {run.name}, as {known.label!r} of study {known.studies[0]} has, but another "
+            f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
+            "name, such as the seed"
+        )
+
+
+def _differing(one: Any, other: Any, key: str = "") -> list[str]:
+    """Dotted keys of the values that differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = dict.fromkeys([*one, *other])
+        return [found for name in names for found in _differing(one.get(name), other.get(name), f"{key}.{name}")]
+    return [] if one == other else [key.removeprefix(".")]
 
 
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:

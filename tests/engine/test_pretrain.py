@@ -48,7 +48,7 @@ def measured(run, method, images, world=ALONE, batch=16, measure=None):
     split, view = open_split(data, images, "val"), eval_view(data, data.eval_crop)
     loader = eval_loader(split, view, batch, world.rank, world.size, 0)
     transform = BatchTransform(data, 0.0, world.device)
-    return mean_over_set(method, loader, transform, world, measure or type(method).measure)
+    return mean_over_set(method, loader, transform, world, "fp32", measure or type(method).measure)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])  # of three batches: shared unevenly, one each, too few

@@ -1,7 +1,6 @@
 """Evaluations on a small set in Fashion-MNIST's published layout, against one image at a time."""
 
 import gzip
-import json
 import math
 import random
 import struct
@@ -24,7 +23,7 @@ from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
 from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
-from pipeline.files import write_text
+from pipeline.files import digest, write_json, write_text
 from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
@@ -32,6 +31,7 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.patches import Grid
 from pipeline.models.position import encode
+from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site
@@ -194,7 +194,10 @@ def finish(world, method, seed=1, **data):
     paths = RunFolder(world.results, run.name)
     export(method, paths)
     write_text(paths.config, resolved_yaml(run))
-    write_text(paths.done, json.dumps({"run": run.name}))
+    files = {path.name: digest(path) for path in (paths.encoder, paths.heads)}
+    inputs = Inputs(data="", init=None)
+    record = TrainRecord(run=run.name, metrics={}, files=files, inputs=inputs, provenance={})
+    write_json(paths.done, record.model_dump())
     return run.name
 
 

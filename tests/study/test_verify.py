@@ -23,7 +23,16 @@ def graph(project):
         write_text(path, f"content of {path.name}")
     files = {path.name: digest(path) for path in (folder.encoder, folder.heads, folder.metrics)}
     trained = {"code": METHODS.code("supervised"), "wall_s": 1.0}
-    write_json(folder.done, {"run": name, "metrics": {"params_m": 1.0}, "files": files, "provenance": trained})
+    write_json(
+        folder.done,
+        {
+            "run": name,
+            "metrics": {"params_m": 1.0},
+            "files": files,
+            "inputs": {"data": "d", "init": None},
+            "provenance": trained,
+        },
+    )
     origin = {"weights": files["encoder.safetensors"]}
     results = {
         key: {"run": name, "metrics": {"top1": 70.0}, "provenance": origin} for key in ("classify", "consistency")

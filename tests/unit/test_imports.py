@@ -12,11 +12,12 @@ ROOT = Path(pipeline.__file__).parent
 FLOORS = [
     {"errors"},
     {"config", "source", "seeds"},
-    {"files", "registry", "logs"},
+    {"files", "registry", "logs", "dynamo"},
     {"records", "provenance"},
     {"models"},
     {"data", "methods"},
     {"results", "site"},
+    {"inputs"},
     {"engine"},
     {"evals"},
     {"study", "launch"},
