@@ -28,9 +28,10 @@ from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Fidelity, Method, Output
-from pipeline.models.decoder import Decoder, start_as_mae
+from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, send, take, to_patches
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos")

@@ -22,10 +22,11 @@ from torch.nn import functional as F
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Method
 from pipeline.methods.droppos import DropPos, smoothing_distances
-from pipeline.models.decoder import Decoder, start_as_mae
+from pipeline.models.decoder import Decoder
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Grid, take, to_images, to_patches
 from pipeline.models.position import add_positions, sincos_positions
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos_swin")

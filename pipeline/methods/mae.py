@@ -12,9 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Method, Output
-from pipeline.models.decoder import Decoder, start_as_mae
+from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("mae")

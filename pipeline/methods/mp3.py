@@ -22,6 +22,7 @@ from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import with_cls
+from pipeline.models.starts import start_as_deit
 
 
 @METHODS.register("mp3")
@@ -48,8 +49,7 @@ class MP3(Method):
         self.grid: Grid = grid_of(encoder)
         self.num_context = cfg.num_context(self.grid.size)
         self.head = nn.Linear(encoder.embed_dim, self.grid.size)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        start_as_deit(self.head)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """order (B, N): for each image its patches, the context first."""

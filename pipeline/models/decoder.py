@@ -1,4 +1,4 @@
-"""The narrow transformer that MAE and DropPos put behind the encoder, and the start of weights both use."""
+"""The narrow transformer that MAE and DropPos put behind the encoder."""
 
 from torch import Tensor, nn
 
@@ -22,16 +22,3 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
         """Embedded tokens (B, n, width) -> (B, n - first, out): what comes before `first` is attended to only."""
         return self.head(self.norm(self.blocks(tokens)[:, first:]))
-
-
-def start_as_mae(module: nn.Module) -> None:
-    """MAE's start: Xavier for every linear layer and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Conv2d):
-            nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1))
-    if getattr(module, "cls_token", None) is not None:
-        nn.init.normal_(module.cls_token, std=0.02)

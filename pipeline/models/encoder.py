@@ -16,7 +16,14 @@ from pipeline.models.patches import Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
-ONLY_FOR = {"depth": "vit", "pool": "vit", "act_layer": "vit", "depths": "swin", "window_size": "swin"}
+ONLY_FOR = {
+    "depth": "vit",
+    "cls_std": "vit",
+    "pool": "vit",
+    "act_layer": "vit",
+    "depths": "swin",
+    "window_size": "swin",
+}
 
 
 class ModelConfig(Strict):
@@ -36,6 +43,9 @@ class ModelConfig(Strict):
         None,
         description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
         "biases stay whatever is said here",
+    )
+    cls_std: float | None = Field(
+        None, gt=0, description="of CLS at the start; null: 0.02 where the method's code says so, else timm's 1e-6"
     )
     pos_resampling: PositionResampling = Field(
         "timm",
@@ -99,6 +109,9 @@ def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes:
     side = image_size // (cfg.patch_size or CNN_SQUARE)
     encoder.grid = Grid(side, side) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
     _add_positions(encoder, cfg)
+    encoder.cls_std = cfg.cls_std  # for methods that start CLS themselves
+    if cfg.cls_std:
+        nn.init.trunc_normal_(encoder.cls_token, std=cfg.cls_std)
     if cfg.head_std and num_classes:
         nn.init.trunc_normal_(encoder.get_classifier().weight, std=cfg.head_std)
     return encoder
