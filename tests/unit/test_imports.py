@@ -11,7 +11,7 @@ ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
     {"errors"},
-    {"config", "source", "seeds"},
+    {"config", "source", "seeds", "dynamo"},
     {"files", "registry", "logs"},
     {"records", "provenance"},
     {"models"},
