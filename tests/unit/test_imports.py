@@ -11,8 +11,8 @@ ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
     {"errors"},
-    {"config", "source", "seeds"},
-    {"files", "registry", "logs", "dynamo"},
+    {"config", "source", "seeds", "dynamo"},
+    {"files", "registry", "logs"},
     {"records", "provenance"},
     {"models"},
     {"results"},
