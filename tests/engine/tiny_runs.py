@@ -80,11 +80,11 @@ def tiny_run(*changes: dict) -> RunConfig:
     return parse_run(Layers(("test", tiny_config(*changes))))
 
 
-def write_images(folder: Path) -> Path:
+def write_images(folder: Path, num_train: int = NUM_TRAIN, num_val: int = NUM_VAL) -> Path:
     """Ten classes that can be told apart: a bright bar at a height of its own, with noise."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_VAL)):
+    for prefix, count in (("train", num_train), ("t10k", num_val)):
         labels = np.arange(count) % 10
         pixels = rng.integers(0, 100, (count, 28, 28))
         for image, label in zip(pixels, labels, strict=True):
@@ -99,8 +99,8 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
-def prepare_in(results: Path, folder: Path) -> None:
-    prepare(tiny_run().data, folder, RunFolder(results, "").manifest("small").parent, progress=False)
+def prepare_in(results: Path, folder: Path, run: RunConfig | None = None) -> None:
+    prepare((run or tiny_run()).data, folder, RunFolder(results, "").manifest("small").parent, progress=False)
 
 
 class StopAfter(StopRequest):
