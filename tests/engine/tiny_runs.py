@@ -84,11 +84,11 @@ def tiny_run(*changes: dict) -> RunConfig:
     return parse_run(Layers(("test", tiny_config(*changes))))
 
 
-def write_images(folder: Path, shift: int = 0) -> Path:
+def write_images(folder: Path, shift: int = 0, num_train: int = NUM_TRAIN, num_val: int = NUM_VAL) -> Path:
     """Ten classes that can be told apart: a bright bar at a height of its own, with noise. A shift renames classes."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_VAL)):
+    for prefix, count in (("train", num_train), ("t10k", num_val)):
         labels = np.arange(count) % 10
         pixels = rng.integers(0, 100, (count, 28, 28))
         for image, label in zip(pixels, labels, strict=True):
@@ -104,11 +104,8 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
 
 
 def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
-    """Prepare the set of a run, unless that has been done in this results folder."""
     data = data or tiny_run().data
-    manifest = RunFolder(results, "").manifest(data.name)
-    if not manifest.exists():
-        prepare(data, folder, manifest.parent, progress=False)
+    prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
 
 
 class StopAfter(StopRequest):
@@ -128,7 +125,8 @@ def build_trainer(
     run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object
 ) -> Trainer:
     """A trainer in this process, on prepared data."""
-    prepare_in(results, folder, run.data)
+    if not RunFolder(results, "").manifest(run.data.name).exists():
+        prepare_in(results, folder, run.data)
     given = {"device": "cpu", "data": {"small": folder}, **site}
     return Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
 
