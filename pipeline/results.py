@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS, read_yaml
+from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, write_text
 from pipeline.records import Measured, read_record
@@ -25,6 +25,12 @@ def results_of(scale: str) -> "ScaleFolder":
     return ScaleFolder(RESULTS / scale)
 
 
+def scales_with_results() -> list[str]:
+    """Scales of configs/scale at which something was trained, or begun."""
+    scales = [results_of(name) for name in names(CONFIGS / "scale")]
+    return [scale.folder.name for scale in scales if scale.run_names()]
+
+
 @dataclass(frozen=True)
 class ScaleFolder:
     """Paths of everything that one scale has in common."""
@@ -33,6 +39,15 @@ class ScaleFolder:
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
+
+    def run_names(self) -> list[str]:
+        """Every run that left something here, whether or not a config still names it."""
+        folders = [*self.folder.glob("runs/*/"), *self.folder.glob("state/*/")]
+        return sorted({folder.name for folder in folders})
+
+    def log(self, rule: str, job: str) -> Path:
+        """What the last job of a rule printed."""
+        return self.folder / "logs" / rule / f"{job}.log"
 
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"
@@ -194,8 +209,8 @@ class RunFolder:
         recorded, found = read_record(self.done, Measured).files.get(path.name), digest(path)
         if found != recorded:
             raise CheckpointError(
-                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; the file was changed or "
-                "damaged: restore it (`dvc checkout`), or delete this run's folders to train it again"
+                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; the file was changed "
+                "or damaged: restore it (`dvc checkout`), or delete this run's folders to train it again"
             )
 
     def publish(self) -> None:
