@@ -18,8 +18,8 @@ help:
 	@echo "Patchwork needs Python 3.11+, git and make, on Linux. Whichever of these runs first installs the"
 	@echo "rest into .venv (6 GB, the versions of requirements.lock); the others reuse it."
 	@echo
-	@echo "  make demo     run everything end to end, small, on this machine, and sum up what came out"
-	@echo "                (stopped half-way? run it again: it goes on where it was)"
+	@echo "  make demo     run everything end to end, small, on this machine, and print the tables"
+	@echo "                (stopped half-way? run it again: it continues where it was)"
 	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
 	@echo "                is told which tests skip"
 	@echo "  make lint     ruff, snakefmt and mypy, changing nothing"
@@ -42,8 +42,7 @@ help:
 
 demo: .venv/.installed
 	@echo "demo: running the workflow"
-	@$(IN_VENV) snakemake demo --profile workflow/profiles/local
-	@$(IN_VENV) python -m pipeline summary --scale demo
+	@$(IN_VENV) snakemake demo
 
 test: .venv/.installed lint
 	@sh workflow/setup/chromium.sh

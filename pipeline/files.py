@@ -66,7 +66,7 @@ def is_held(path: Path) -> bool:
     """Whether some process holds this lock file now."""
     if not path.exists():
         return False
-    with path.open("a") as file:
+    with path.open("rb") as file:  # also where nothing can be written
         return not _locked(file, fcntl.LOCK_SH)
 
 
@@ -89,7 +89,7 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PatchworkError(
-            f"could not write {path}: {error.strerror}; free space or mend the permissions, then start again: "
+            f"could not write {path}: {error.strerror}; free space or fix the permissions, then start again: "
             "nothing that was there before is lost"
         ) from error
 
@@ -119,6 +119,16 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
                 "restore the file"
             ) from None
     return records
+
+
+def last_line(path: Path, most_bytes: int = 100_000) -> str:
+    """The last complete line of a text file that another process may be writing; empty without one."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        lines = file.read().split(b"\n")[:-1]
+    return lines[-1].decode() if lines else ""
 
 
 def digest(path: Path) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS, read_yaml
+from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, write_text
 from pipeline.records import Inputs, TrainRecord, read_record, short_digest
@@ -29,6 +29,12 @@ def prepare_command(manifest: Path) -> str:
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
 
 
+def scales_with_results() -> list[str]:
+    """Scales of configs/scale at which something was trained, or begun."""
+    scales = [results_of(name) for name in names(CONFIGS / "scale")]
+    return [scale.folder.name for scale in scales if scale.run_names()]
+
+
 @dataclass(frozen=True)
 class ScaleFolder:
     """Paths of everything that one scale has in common."""
@@ -37,6 +43,15 @@ class ScaleFolder:
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
+
+    def run_names(self) -> list[str]:
+        """Every run that left something here, whether or not a config still names it."""
+        folders = [*self.folder.glob("runs/*/"), *self.folder.glob("state/*/")]
+        return sorted({folder.name for folder in folders})
+
+    def log(self, rule: str, job: str) -> Path:
+        """What the last job of a rule printed."""
+        return self.folder / "logs" / rule / f"{job}.log"
 
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"

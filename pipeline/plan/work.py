@@ -4,11 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.config import nearest
-from pipeline.errors import ConfigError
 from pipeline.study.entries import Graph
-
-Chosen = list[tuple[str, str]]  # table ids, and which of their rows
+from pipeline.study.targets import tables_of
 
 
 @dataclass
@@ -44,25 +41,14 @@ def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
 
 def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
     """Everything that the targets need, finished or not."""
-    work, known = Work(), targets_of(graph)
+    work = Work()
     for target in [*targets] or ["all"]:
         if "-" in target:  # a run's name has dashes, and no other target has
             _add_run(graph, work, target, graph.run(target).studies[0])
-        elif target not in known:
-            raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, known)}, or a run's name")
-        for table, rows in known.get(target, []):
+            continue
+        for table, rows in tables_of(graph, [target]):
             _add_table(graph, work, table, rows)
     return work
-
-
-def targets_of(graph: Graph) -> dict[str, Chosen]:
-    """Snakemake's own targets and the tables behind each."""
-    targets = {"all": [(table, "all") for table in graph.tables]}
-    targets |= {study: [(table, "all") for table in graph.selected("all", study)] for study in graph.studies()}
-    targets |= {table.replace(".t", "_table"): [(table, "all")] for table in graph.tables}
-    if graph.scale == "demo":
-        targets["demo"] = [(table, "headline") for table in graph.selected("headline")]
-    return targets
 
 
 def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:

@@ -1,9 +1,13 @@
-"""What the report and the summary are made of: tables, claims and runs, read from the results of one scale."""
+"""What the report and the summary are made of: tables, claims and runs, from the results of one scale as they are now.
+
+Tables are filled here again, not read as they were drawn: whatever is finished shows, and nothing that is stale.
+"""
 
 from typing import NamedTuple
 
 from pipeline.records import Measured, read_record
 from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
+from pipeline.report.tables import fill_table, judge_tables
 from pipeline.study.entries import Graph
 
 
@@ -15,8 +19,8 @@ class Content(NamedTuple):
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables = [read_record(graph.results.table(key, selection), FilledTable) for key in graph.selected(selection)]
-    claims = [read_record(graph.results.claims(study, selection), JudgedStudy) for study in graph.studies()]
+    tables = [fill_table(graph, key, selection) for key in graph.selected(selection)]
+    claims = [judge_tables(graph, study, tables) for study in graph.studies()]
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
     shown = graph.with_inits(run for row in rows for run in row.runs.values())
     runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]

@@ -7,6 +7,7 @@ from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, 
 from pipeline.study.claims import Values, judge
 from pipeline.study.entries import Graph, RowEntry, TableEntry
 from pipeline.study.spec import TRAIN, Column
+from pipeline.study.targets import command_for
 
 
 def fill_table(graph: Graph, table_id: str, selection: str) -> FilledTable:
@@ -14,7 +15,7 @@ def fill_table(graph: Graph, table_id: str, selection: str) -> FilledTable:
     table, selected = graph.table(table_id), graph.rows(table_id, selection)
     rows = []
     for row_id, row in table.rows.items():
-        left_out = "" if row_id in selected else f"not a {selection} row; `snakemake all` runs it"
+        left_out = "" if row_id in selected else f"not a {selection} row; `{command_for('all', graph.scale)}` runs it"
         cells = {key: _cell(graph, row, column, left_out) for key, column in table.columns.items()}
         fidelities = dict.fromkeys(graph.runs[run].config["method"]["fidelity"] for run in row.runs.values())
         rows.append(FilledRow(id=row_id, label=row.label, runs=row.runs, fidelity=", ".join(fidelities), cells=cells))
@@ -48,7 +49,12 @@ def _filled(graph: Graph, table_id: str, table: TableEntry, rows: list[FilledRow
 def judge_study(graph: Graph, study: str, selection: str) -> JudgedStudy:
     """The claims of a study, judged on the tables as they were drawn."""
     paths = [graph.results.table(key, selection) for key in graph.selected(selection, study)]
-    values = cell_values([read_record(path, FilledTable) for path in paths])
+    return judge_tables(graph, study, [read_record(path, FilledTable) for path in paths])
+
+
+def judge_tables(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
+    """The claims of a study, judged on those of these tables that are its own."""
+    values = cell_values([table for table in tables if table.study == study])
     return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), values))
 
 

@@ -2,9 +2,10 @@
 import functools
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 from pipeline.data.sources import DataConfig, prepared_from
-from pipeline.errors import PatchworkError
+from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life
 from workflow.restore import adopt_restored
 from pipeline.site import Slurm, choose_site, named_folder
@@ -14,7 +15,10 @@ from pipeline.report.freshness import (
     table_fingerprint,
 )
 from pipeline.study.graph import load_graph
+from pipeline.study.targets import target_name, targets_of
+from workflow import invocation
 
+CALL = invocation.read_invocation(workflow)
 SCALE = config.get("scale", "demo")
 
 
@@ -32,6 +36,10 @@ def or_message(function, *arguments):
         return function(*arguments)
     except PatchworkError as error:
         raise WorkflowError(str(error)) from None
+    except OSError as error:
+        if not (problem := storage_problem(error)):
+            raise
+        raise WorkflowError(problem) from None
 
 
 @functools.cache
@@ -43,10 +51,16 @@ def run_of(wildcards):
     return or_message(graph(wildcards.scale).run, wildcards.run)
 
 
-# Every config is read and checked here, before the graph of jobs is built.
+# Everything that a user wrote is read and checked here, before the graph of jobs is built.
+or_message(invocation.check_config, config)
 graph(SCALE)
 or_message(adopt_restored, SCALE)
-SITE = or_message(choose_site, config.get("site"))
+SITE_NAME = invocation.choose_site_name(workflow, config)
+SITE = or_message(choose_site, SITE_NAME)
+or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
+invocation.take_all_cores(workflow)
+if not CALL.is_job:
+    logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
 SLURM = SITE.slurm or Slurm()
 COUNTED = {"source", "num_train", "num_val", "num_classes"}
 QUEUE = {
