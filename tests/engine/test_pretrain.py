@@ -173,6 +173,18 @@ def test_finetune__averaging_patches__starts_its_norm_anew(pretrained, images):
     assert sorted(init["dropped"]) == ["norm.bias", "norm.weight"]
 
 
+@pytest.mark.parametrize(("resampling", "positions"), [("timm", "formula"), ("released", "released")])
+def test_finetune__at_another_image_size__says_how_the_positions_came_to_its_grid(
+    pretrained, images, resampling, positions
+):
+    results, runs = pretrained
+    changes = {"data": {"image_size": 42}, "model": {"pos_embed": "sincos", "pos_resampling": resampling}}
+    run = tiny_run(changes, {"init": runs["mae"][0].name, "optim": {"epochs": 1, "warmup_epochs": 0}})
+    init = train(run, results, images)["provenance"]["init"]
+    assert init["positions"] == positions
+    assert init["resized"] == (["pos_embed 4x4 -> 6x6"] if positions == "released" else [])
+
+
 WRONG_MODELS = {
     "another width": ({"embed_dim": 24}, r"another architecture \(embed dim found 16, expected 24\)"),
     "another depth": ({"depth": 3}, r"blocks\.2\.norm1\.weight: missing, expected \(16,\)"),
