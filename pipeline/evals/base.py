@@ -4,7 +4,7 @@ One file, one config class, the names of its metrics, `@EVALS.register("name")`.
 computed by one job, which writes one JSON: starting a process costs more than a small evaluation.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -53,7 +53,8 @@ class Evaluation:
     def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
         self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
 
-    def compute(self, method: Method) -> dict[str, float]:
+    def compute(self, method: Any) -> dict[str, float]:
+        """`method` is of one of the `methods`."""
         raise NotImplementedError
 
     def over_validation_set(self, method: Method, crop: float, measure: Measure) -> dict[str, float]:

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
-from pipeline.models.patches import Grid, grid_of, send
+from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
 from pipeline.models.starts import STD, start_as_deit
 
@@ -113,8 +113,9 @@ class MJP(Method):
                 )
 
     cfg: Config
+    coordinates: Tensor
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self.register_buffer("coordinates", self.grid.coordinates().float(), persistent=False)
@@ -190,7 +191,7 @@ class MJP(Method):
 
     def _predict(self, images: Tensor, shuffled: Tensor | None, order: Tensor | None) -> Prediction:
         """`order` tells where the patches went; an evaluation does not."""
-        positions = getattr(self.encoder, "pos_embed", None)
+        positions: Any = getattr(self.encoder, "pos_embed", None)
         if shuffled is not None and self.cfg.unknown:
             positions = with_unknown(positions, self.unknown, shuffled)
         if self.cfg.index != "none":
@@ -233,7 +234,7 @@ def dal_weight(cfg: MJP.Config, progress: float) -> float:
     return cfg.dal_weight * (0.75 + 0.25 * math.cos(math.pi * rest))
 
 
-def _regressor(cfg: MJP.Config, encoder: nn.Module) -> nn.Module | None:
+def _regressor(cfg: MJP.Config, encoder: Encoder) -> nn.Module | None:
     """g of MJP Eq. 1: D -> (row, column)."""
     if cfg.dal == "linear":
         return nn.Linear(encoder.embed_dim, 2)

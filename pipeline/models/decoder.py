@@ -2,11 +2,13 @@
 
 from torch import Tensor, nn
 
+from pipeline.models.patches import Encoder
+
 
 class Decoder(nn.Module):
     """`embed` changes the width; the rest is blocks, a norm and a linear head."""
 
-    def __init__(self, encoder: nn.Module, width: int, depth: int, num_heads: int, out_dim: int) -> None:
+    def __init__(self, encoder: Encoder, width: int, depth: int, num_heads: int, out_dim: int) -> None:
         from timm.models.vision_transformer import Block
 
         super().__init__()

@@ -12,7 +12,7 @@ from torch import nn
 from pipeline.config import Strict
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
-from pipeline.models.patches import Grid
+from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
@@ -87,7 +87,7 @@ class ModelConfig(Strict):
             raise ValueError(f"num_heads of a ViT is one number, found {list(heads)}")
         if self.family == "swin" and isinstance(heads, int):
             raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
-        if self.family == "swin" and heads and len(heads) != num_stages:
+        if self.family == "swin" and isinstance(heads, tuple) and len(heads) != num_stages:
             raise ValueError(f"num_heads has {len(heads)} stages, depths has {num_stages}; make them equal")
 
 
@@ -136,7 +136,7 @@ def _arguments(cfg: ModelConfig, image_size: int) -> dict[str, Any]:
     return given
 
 
-def _add_positions(encoder: nn.Module, cfg: ModelConfig) -> None:
+def _add_positions(encoder: Encoder, cfg: ModelConfig) -> None:
     """Those that timm does not make: sin-cos tables, relative biases, absolute positions of a Swin."""
     if cfg.positions == "relative":
         from pipeline.models.relative import add_relative_positions

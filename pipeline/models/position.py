@@ -5,13 +5,13 @@ Shapes: B images, N patches, P prefix tokens (CLS), D width.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.models.patches import Grid, embed_patches, grid_of, to_patches
+from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
 
 PositionResampling = Literal["timm", "released"]
 
@@ -29,12 +29,12 @@ def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
     return F.pad(table, (0, 0, num_prefix, 0)).float().unsqueeze(0)
 
 
-def patch_positions(encoder: nn.Module) -> Tensor:
+def patch_positions(encoder: Encoder) -> Tensor:
     """(N, D) position embeddings of the patches, without the prefix tokens."""
     return encoder.pos_embed[0, num_prefix_tokens(encoder) :]
 
 
-def num_prefix_tokens(encoder: nn.Module) -> int:
+def num_prefix_tokens(encoder: Encoder) -> int:
     """Tokens before the patches: 1 (CLS) for a ViT, 0 for a Swin."""
     return getattr(encoder, "num_prefix_tokens", 0)
 
@@ -49,7 +49,7 @@ def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor
     return torch.where(shuffled.unsqueeze(-1), unknown, pos_embed)
 
 
-def with_cls(encoder: nn.Module, tokens: Tensor, position: Tensor | None = None) -> Tensor:
+def with_cls(encoder: Encoder, tokens: Tensor, position: Tensor | None = None) -> Tensor:
     """The CLS token, plus its position (1, 1, D) where there is one, before the others."""
     cls = encoder.cls_token if position is None else encoder.cls_token + position
     return torch.cat([cls.expand(len(tokens), -1, -1).to(tokens.dtype), tokens], dim=1)
@@ -63,7 +63,7 @@ def add_positions(tokens: Tensor, positions: Tensor) -> Tensor:
     return tokens + positions.expand_as(tokens).to(tokens.dtype)
 
 
-def encode(encoder: nn.Module, images: Tensor, positions: Tensor | None = None) -> Tensor:
+def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) -> Tensor:
     """timm's `forward_features` with these position embeddings (B or 1, P+N, D), or else with the encoder's own.
 
     -> tokens (B, P+N, D) of a ViT; a feature map of a Swin, whose absolute positions timm does not know, or of a CNN.
@@ -85,7 +85,7 @@ def encode(encoder: nn.Module, images: Tensor, positions: Tensor | None = None) 
     return encoder.norm(encoder.blocks(tokens))
 
 
-def resized_positions(encoder: nn.Module, value: Tensor, target: Tensor, antialias: bool) -> tuple[Tensor, str] | None:
+def resized_positions(encoder: Encoder, value: Tensor, target: Tensor, antialias: bool) -> tuple[Tensor, str] | None:
     """(1, P+N, D) on a square grid -> the model's grid; the P prefix rows stay. None if that cannot be."""
     from timm.layers import resample_abs_pos_embed
 
@@ -98,7 +98,7 @@ def resized_positions(encoder: nn.Module, value: Tensor, target: Tensor, antiali
     return value, f"{side}x{side} -> {rows}x{cols}"
 
 
-def resized_bias_table(attention: nn.Module, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
+def resized_bias_table(attention: Any, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
     """((2w-1)^2, heads) of a square window -> the model's window. None if that cannot be."""
     from timm.layers import resize_rel_pos_bias_table
 

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from pipeline.models.patches import Encoder
+
 STD = 0.02
 
 
@@ -17,7 +19,7 @@ def start_as_deit(module: nn.Module) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def start_as_mae(module: nn.Module) -> None:
+def start_as_mae(module: Encoder) -> None:
     """MAE's start: Xavier for every linear layer and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
     for part in module.modules():
         if isinstance(part, nn.Linear):

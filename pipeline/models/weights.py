@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from pipeline.errors import CheckpointError
 from pipeline.files import digest
 from pipeline.models.formats import BESIDE, normalised, read_pickle
+from pipeline.models.patches import Encoder
 from pipeline.models.position import PositionResampling, resized_bias_table, resized_positions
 
 PATCHES = "patch_embed.proj.weight"
@@ -71,7 +72,7 @@ class LoadReport:
         }
 
 
-def load_encoder(encoder: nn.Module, path: Path, resampling: PositionResampling = "timm") -> LoadReport:
+def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = "timm") -> LoadReport:
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
@@ -87,7 +88,7 @@ def load_encoder(encoder: nn.Module, path: Path, resampling: PositionResampling 
     return LoadReport(
         source=str(path),
         format=layout,
-        sha256=digest(path),
+        sha256=digest(path) or "",
         matched=[name for name in own if name in used and name not in resized],
         resized=[f"{name} {change}" for name, change in resized.items()],
         fresh=fresh,
@@ -97,7 +98,7 @@ def load_encoder(encoder: nn.Module, path: Path, resampling: PositionResampling 
 
 
 def _position_source(
-    encoder: nn.Module, own: dict[str, Tensor], used: dict[str, Tensor], of_file: PositionSource
+    encoder: Encoder, own: dict[str, Tensor], used: dict[str, Tensor], of_file: PositionSource
 ) -> PositionSource:
     if "pos_embed" not in own:
         return "none"
@@ -182,7 +183,7 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
         )
 
 
-def _unused(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
+def _unused(encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
     """Names in the file that a rule leaves aside."""
     unused = {name for name in weights if name not in own and (BESIDE.match(name) or _is_position(name))}
     theirs, ours = (
@@ -199,7 +200,7 @@ def _same_shape(name: str, own: dict[str, Tensor], weights: dict[str, Tensor]) -
     return name in own and name in weights and own[name].shape == weights[name].shape
 
 
-def _optional(encoder: nn.Module, own: dict[str, Tensor]) -> set[str]:
+def _optional(encoder: Encoder, own: dict[str, Tensor]) -> set[str]:
     """Names in the model that the file need not have."""
     return {name for name in own if _is_classifier(encoder, name) or _is_position(name) or name.startswith("fc_norm.")}
 
@@ -209,18 +210,18 @@ def _is_position(name: str) -> bool:
     return name == "pos_embed" or name.endswith(f".rel_pos.{BIAS_TABLE}")
 
 
-def _is_classifier(encoder: nn.Module, name: str) -> bool:
+def _is_classifier(encoder: Encoder, name: str) -> bool:
     heads = encoder.default_cfg["classifier"]
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
     return name.startswith(tuple(f"{head}." for head in heads))
 
 
-def _has_fixed_positions(encoder: nn.Module, own: dict[str, Tensor]) -> bool:
+def _has_fixed_positions(encoder: Encoder, own: dict[str, Tensor]) -> bool:
     return "pos_embed" in own and not encoder.pos_embed.requires_grad
 
 
 def _resize_positions(
-    encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor], resampling: PositionResampling
+    encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor], resampling: PositionResampling
 ) -> dict[str, str]:
     """Bring positions of another grid or window to the model's, in place; says what changed, by name."""
     resized = {}
