@@ -130,7 +130,7 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     data = parse(DataConfig, Layers((options.data, content)))
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
-    print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images are sound")
+    print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images verified")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
