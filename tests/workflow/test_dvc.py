@@ -14,7 +14,7 @@ from snakemake.persistence.file import FilePersistence
 from pipeline.config import CONFIGS
 
 STUDY = "configs/study/mjp.yaml"
-LOCAL = ("results/demo/report/headline.html", "--profile", "workflow/profiles/local")
+LOCAL = ("results/demo/report/headline.html", "--profile", "workflow/profiles/default")
 # Run d is in Tables 3 and 4, not in Table 1.
 EDIT_OF_D = (STUDY, "shuffle: none", "dal_weight: 0.02\n        shuffle: none")
 JOBS_OF_D = {"train_run": 1, "evaluate_run": 1, "draw_table": 2, "judge_claims": 1, "write_report": 1}
@@ -57,7 +57,7 @@ def recorded(small_project):
         row["headline"] = row["run"] in ("a", "d")
     (project.root / STUDY).write_text(yaml.safe_dump(study, sort_keys=False))
     # MLflow has its own tests.
-    project.edit("workflow/profiles/local/config.yaml", "keep-going: true", "keep-going: true\nno-hooks: true")
+    project.edit("workflow/profiles/default/config.yaml", "keep-going: true", "keep-going: true\nno-hooks: true")
     succeed(project, "git", "init", "-q")
     succeed(project, "dvc", "config", "cache.type", "hardlink")
     succeed(project, "dvc", "remote", "add", "-d", "box", str(project.root.parent / "remote"))
