@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import DataError
-from pipeline.report.tables import cell_values, read_record
+from pipeline.records import Measured, Started, read_evaluations, read_record
+from pipeline.report.records import FilledTable, JudgedStudy
+from pipeline.report.tables import cell_values
 from pipeline.results import RunFolder
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 from pipeline.track.store import Experiment, Point, Tracked
 from pipeline.track.tail import Tail
 
@@ -63,7 +65,7 @@ class Mirror:
 
     def _run_files(self, name: str) -> list[Path]:
         folder = self.graph.results.run(name)
-        evaluations = [folder.evaluation(group) for group in self.graph.runs[name]["groups"]]
+        evaluations = [folder.evaluation(group) for group in self.graph.runs[name].groups]
         return [folder.started, folder.done, folder.config, folder.metrics, folder.timing, *evaluations]
 
     def _drawings(self, table: str) -> list[Path]:
@@ -77,15 +79,16 @@ class Mirror:
         folder, entry = self.graph.results.run(name), self.graph.runs[name]
         if not folder.started.exists():
             return
-        start, done = read_record(folder.started), read_record(folder.done) if folder.done.exists() else None
-        facts = start if done is None else done["provenance"]
+        start = read_record(folder.started, Started)
+        done = read_record(folder.done, Measured) if folder.done.exists() else None
+        facts = start.model_dump() if done is None else done.provenance
         tags = {key: facts[key] for key in ("commit", "device") if key in facts}
-        run = self._open_run(name, start["identity"], tags | self._tags(name), folder)
+        run = self._open_run(name, start.identity, tags | self._tags(name), folder)
         self._add_curves(run, name, folder, done)
-        for group in entry["groups"]:
+        for group in entry.groups:
             path = folder.evaluation(group)
-            for key, result in (read_record(path) if path.exists() else {}).items():
-                self._mirror_evaluation(run, f"{name}/{key}", start["identity"], key, result)
+            for key, result in (read_evaluations(path) if path.exists() else {}).items():
+                self._mirror_evaluation(run, f"{name}/{key}", start.identity, key, result)
 
     def _open_run(self, name: str, identity: str, tags: dict[str, str], folder: RunFolder) -> Tracked:
         key = f"{name}@{identity}"
@@ -94,15 +97,15 @@ class Mirror:
             for other, run in self.experiment.runs.items():
                 if other.startswith(f"{name}@") and run.status == "RUNNING":
                     self.experiment.end(run, "KILLED")
-        return self.experiment.open(key, name, tags, self.graph.runs[name]["config"], folder.started)
+        return self.experiment.open(key, name, tags, self.graph.runs[name].config, folder.started)
 
     def _tags(self, name: str) -> dict[str, str]:
         tables, entry = self.shown_in[name], self.graph.runs[name]
-        parent = self._table_run(tables[0]) if tables else self._study_run(entry["studies"][0])
-        study, table = ",".join(entry["studies"]), ",".join(tables)
-        return {"scale": self.graph.scale, "label": entry["label"], "study": study, "table": table, PARENT: parent.id}
+        parent = self._table_run(tables[0]) if tables else self._study_run(entry.studies[0])
+        study, table = ",".join(entry.studies), ",".join(tables)
+        return {"scale": self.graph.scale, "label": entry.label, "study": study, "table": table, PARENT: parent.id}
 
-    def _add_curves(self, run: Tracked, name: str, folder: RunFolder, done: dict[str, Any] | None) -> None:
+    def _add_curves(self, run: Tracked, name: str, folder: RunFolder, done: Measured | None) -> None:
         """What training has logged so far; of a finished run also its picture, and that nothing more will come."""
         files = {folder.config.name: folder.config.read_text()} if folder.config.exists() else {}
         state = _digest([folder.done, folder.metrics, folder.timing, folder.config]) if done else ""
@@ -111,28 +114,28 @@ class Mirror:
         tails = [self.tails.setdefault(path, Tail(path)) for path in (folder.metrics, folder.timing)]
         points = [point for tail in tails for line in tail.read() for point in _points(line)]
         if done:
-            points += _points({**done["metrics"], "step": done["provenance"]["steps"]})
-            files |= _curve(name, self.graph.runs[name]["label"], folder.metrics)
+            points += _points({**done.metrics, "step": done.provenance["steps"]})
+            files |= _curve(name, self.graph.runs[name].label, folder.metrics)
         self.experiment.add_points(run, points)
         self.experiment.attach(run, files)
         if done:
             self.experiment.end(run, "FINISHED", folder.done)
             self.experiment.tag(run, COMPLETE, state)
 
-    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, key: str, result: dict[str, Any]) -> None:
-        origin = result["provenance"]
+    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, key: str, result: Measured) -> None:
+        origin = result.provenance
         tags = {tag: parent.tags[tag] for tag in ("scale", "label", "study", "table")}
         tags |= {"evaluation": key, "commit": origin["commit"], "device": origin["device"], PARENT: parent.id}
         full_key = f"{name}@{identity}-{origin['eval_fingerprint']}"
         run = self.experiment.open(full_key, name, tags, self.graph.evals.get(key, {}))
-        self.experiment.set_values(run, _numbers(result["metrics"]))
+        self.experiment.set_values(run, _numbers(result.metrics))
         self.experiment.end(run, "FINISHED")
 
     def _table_run(self, table: str) -> Tracked:
         spec = self.graph.tables[table]
-        about = {"mlflow.note.content": f"{spec['study_title']}, {spec['label']}: {spec['title']}"}
-        tags = {"scale": self.graph.scale, "study": spec["study"], "table": table}
-        return self.experiment.open(table, table, tags | about | {PARENT: self._study_run(spec["study"]).id})
+        about = {"mlflow.note.content": f"{spec.study_title}, {spec.label}: {spec.title}"}
+        tags = {"scale": self.graph.scale, "study": spec.study, "table": table}
+        return self.experiment.open(table, table, tags | about | {PARENT: self._study_run(spec.study).id})
 
     def _study_run(self, study: str) -> Tracked:
         return self.experiment.open(study, study, {"scale": self.graph.scale, "study": study})
@@ -140,7 +143,7 @@ class Mirror:
     def _mirror_table(self, table: str) -> None:
         """The cells as metrics, and the table as it was drawn."""
         path = _newest(self._drawings(table))
-        cells = cell_values([read_record(path)])
+        cells = cell_values([read_record(path, FilledTable)])
         run = self._table_run(table)
         named = {f"{row.removeprefix(f'{table}.')}.{column}": value for (row, column), value in cells.items()}
         self.experiment.set_values(run, _numbers(named))
@@ -153,7 +156,7 @@ class Mirror:
         claims, report = _newest(self._pages(study)[:2]), _newest(self._pages(study)[2:])
         if claims is None:
             return
-        verdicts = [claim["verdict"] for claim in read_record(claims)["claims"]]
+        verdicts = [claim.verdict for claim in read_record(claims, JudgedStudy).claims]
         run = self._study_run(study)
         self.experiment.set_values(run, {f"claims.{verdict}": verdicts.count(verdict) for verdict in VERDICTS})
         files = {"claims.json": claims, "report.html": report}
@@ -164,7 +167,7 @@ class Mirror:
 def _tables_of(graph: Graph, name: str) -> list[str]:
     """The tables that show a run, in the studies' order."""
     rows = {table: graph.rows(table, "all").values() for table in graph.tables}
-    return [table for table in rows if any(name in row["runs"].values() for row in rows[table])]
+    return [table for table in rows if any(name in row.runs.values() for row in rows[table])]
 
 
 def _points(line: dict[str, Any]) -> list[Point]:
@@ -179,7 +182,7 @@ def _curve(name: str, label: str, metrics: Path) -> dict[str, str]:
     """The run's curve as a picture of its own, if it has logged anything."""
     from pipeline.report import curves
 
-    svg = curves.draw([{"name": name, "label": label, "metrics_file": str(metrics)}], "run")[0]["svg"]
+    svg = curves.draw([curves.Logged(name, label, metrics)], "run")[0].svg
     return {"curve.svg": svg.replace("<svg ", ALONE, 1)} if svg else {}
 
 

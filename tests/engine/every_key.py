@@ -114,9 +114,9 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.images = write_images(folder / "images", NUM_TRAIN, NUM_VAL)
+        self.images = write_images(folder / "images", num_train=NUM_TRAIN, num_val=NUM_VAL)
         self.prepared = folder / "prepared"
-        prepare_in(self.prepared, self.images, tiny_run(SHORT))
+        prepare_in(self.prepared, self.images, tiny_run(SHORT).data)
         self.known: dict[str, Record | PatchworkError] = {}
 
     def __call__(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:

@@ -57,9 +57,9 @@ def test_mirror__running_run__has_its_curve_config_tags_and_place_in_the_tree(sc
     run, runs = runs_of(mirror)[name], runs_of(mirror)
     assert curve(mirror, name) == [(step, 1 / step) for step in range(1, 31)]
     assert run.info.status == "RUNNING" and artifacts(mirror, name) == {"config.resolved.yaml"}
-    assert run.data.params["optim.epochs"] == str(scale.runs[name]["config"]["optim"]["epochs"])
+    assert run.data.params["optim.epochs"] == str(scale.runs[name].config["optim"]["epochs"])
     tags, tables = run.data.tags, run.data.tags["table"].split(",")
-    assert tags["study"] == ",".join(scale.runs[name]["studies"]) and tags["label"] == scale.runs[name]["label"]
+    assert tags["study"] == ",".join(scale.runs[name].studies) and tags["label"] == scale.runs[name].label
     assert tags["commit"] == COMMIT and tags["scale"] == scale.scale and "mjp.t4" in tables
     table = runs[tables[0]]
     assert tags["mlflow.parentRunId"] == table.info.run_id
