@@ -15,3 +15,10 @@ def test_numbers__cell_without_ours__is_left_out_of_both_files(tmp_path):
     write_numbers([FilledTable(**table)], tmp_path / "all.html")
     assert json.loads((tmp_path / "all.json").read_text()) == {"mjp.t1": {"deit-s": {"top1": 71.25}}}
     assert (tmp_path / "all.csv").read_text() == "cell,ours,paper\nmjp.t1.deit-s.top1,71.25,\n"
+
+
+def test_numbers__cell_of_0__is_a_number(tmp_path):
+    row = {"id": "mjp.t1.deit-s", "cells": {"top1": {"ours": 0.0, "paper": 1.5}}}
+    write_numbers([{"id": "mjp.t1", "rows": [row], "columns": [{"id": "top1"}]}], tmp_path / "all.html")
+    assert json.loads((tmp_path / "all.json").read_text()) == {"mjp.t1": {"deit-s": {"top1": 0.0}}}
+    assert (tmp_path / "all.csv").read_text() == "cell,ours,paper\nmjp.t1.deit-s.top1,0.0,1.5\n"

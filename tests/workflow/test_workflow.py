@@ -135,6 +135,13 @@ def test_change__tolerance__redraws_that_table_only(done):
 
 
 @pytest.mark.slow
+def test_change__claim__is_judged_again_and_no_table_is_drawn(done):
+    with done.changed("configs/study/mjp.yaml", "mjp.t4.a-deit-s:consistency < 100", "mjp.t4.a-deit-s:consistency < 9"):
+        assert done.jobs("demo", *LOCAL) == ONE_STUDY
+    assert done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
 def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_that_show_it(done):
     # Run d is in Tables 3 and 4, not in Table 1.
     with done.changed("configs/study/mjp.yaml", "shuffle: none", "dal_weight: 0.02\n        shuffle: none"):
