@@ -156,7 +156,7 @@ def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph
 
 def test_data__folder_with_other_images_than_were_verified__is_a_failure(graph, tmp_path):
     (run,) = graph.runs.values()
-    cfg = DataConfig(**run["config"]["data"])
+    cfg = DataConfig(**run.config["data"])
     manifest = graph.results.manifest(cfg.name)
     prepare(cfg, default_folder(cfg), manifest.parent, progress=False)
     finding = only(data.data_sets, graph)

@@ -257,10 +257,10 @@ def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_ra
     config = graph.runs[left].config
     batch = config["optim"]["global_batch"]
     config["optim"]["micro_batch"] = batch // 2
-    (found,) = estimate(graph, Site(processes=2), pending_work(graph, [left]))
+    (found,) = estimate(graph, Site(device="cuda", processes=2), pending_work(graph, [left]))
     num_images = config["data"]["num_train"] // batch * batch * config["optim"]["epochs"]
-    assert found.gpu_hours == pytest.approx(num_images / 100 / 3600)
-    assert found.hours == pytest.approx(found.gpu_hours / 2)
+    assert found.process_hours == pytest.approx(num_images / 100 / 3600)
+    assert found.hours == pytest.approx(found.process_hours / 2)
 
 
 def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
@@ -268,8 +268,8 @@ def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
     finish(graph, done, images_per_s=100.0)
     optim = graph.runs[left].config["optim"]
     optim["micro_batch"] = optim["global_batch"] // 10
-    (found,) = estimate(graph, Site(processes=5, slurm=Slurm(nodes=2)), pending_work(graph, [left]))
-    assert found.hours == pytest.approx(found.gpu_hours / 10)
+    (found,) = estimate(graph, Site(device="cuda", processes=5, slurm=Slurm(nodes=2)), pending_work(graph, [left]))
+    assert found.hours == pytest.approx(found.process_hours / 10)
 
 
 def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
@@ -277,11 +277,11 @@ def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
     finish(graph, done, images_per_s=0.1)
     optim = graph.runs[left].config["optim"]
     optim["micro_batch"] = optim["global_batch"] // 2
-    site = Site(processes=2)
+    site = Site(device="cuda", processes=2)
     (found,) = estimate(graph, site, pending_work(graph, [left]))
     (total,) = [line for line in text.plan(graph, site, [left]).splitlines() if line.startswith("total")]
-    assert text.hours(found.gpu_hours) in total.split()
-    assert text.hours(found.gpu_hours) != text.hours(found.hours)
+    assert text.hours(found.process_hours) in total.split()
+    assert text.hours(found.process_hours) != text.hours(found.hours)
 
 
 def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
@@ -292,11 +292,11 @@ def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
         paths.timing,
         "".join(json.dumps({"step": step, "images_per_s": rate}) + "\n" for step, rate in enumerate(rates)),
     )
-    assert Speeds(graph, [left]).of(left).images_per_s == pytest.approx(60)
+    assert Speeds(graph, [left], GPU).of(left).images_per_s == pytest.approx(60)
 
 
 def test_bytes__of_a_run_with_a_moving_average__have_it_in_every_checkpoint(graph):
-    config = next(run["config"] for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
+    config = next(run.config for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
     plain, averaged = (
         step_cost(parse_run(Layers(("a test", merge(config, {"optim": {"ema_decay": decay}})))))
         for decay in (None, 0.9)
@@ -317,7 +317,7 @@ def test_bytes__of_a_run_with_a_moving_average__have_it_in_every_checkpoint(grap
 )
 def test_costs__of_runs_that_differ_in_their_step__are_counted_apart(graph, change):
     first, second = two_alike(graph)
-    graph.runs[second]["config"] = merge(graph.runs[second]["config"], change)
+    graph.runs[second].config = merge(graph.runs[second].config, change)
     costs = costs_of(graph, [first, second])
     assert costs[first] != costs[second]
 
