@@ -81,6 +81,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     add("check", check, "read and validate every config, and say what would run")
     add("prepare", prepare, "verify a data set and write its manifest", "data")
+    describe_parser = add("describe", describe, "write the config of a data set from a folder of class folders", "name")
+    describe_parser.add_argument("folder", type=Path, help="with train/<class>/ and val/<class>/, or <class>/ alone")
+    describe_parser.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
+    describe_parser.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
+    describe_parser.add_argument("--val-share", type=float, help="share of each class that becomes val (default: 0.1)")
+    describe_parser.add_argument("--force", action="store_true", help="overwrite an existing config of this name")
     train_parser = add("train", train, "train one run, or continue it")
     which = train_parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run", help="name of a run; `check` lists them")
@@ -127,6 +133,21 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
     print(f"{data.name}: {found.splits['train'].count} + {found.splits['val'].count} images verified")
+
+
+def describe(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse, shown
+    from pipeline.data.describe import Choices, config_path, write_config
+    from pipeline.data.describe import describe as describe_folder
+    from pipeline.site import load_site
+
+    site, folder = load_site(), options.folder.expanduser().absolute()
+    given = {key: getattr(options, key) for key in Choices.model_fields}
+    found = describe_folder(folder, parse(Choices, Layers(("command line", given))), workers=site.workers)
+    has_changed = write_config(found, options.force)
+    print(f"{found.summary}; {'wrote' if has_changed else 'unchanged:'} {shown(config_path(options.name))}")
+    if site.data.get(options.name) != folder:
+        print(f"next: name the folder in the site file (`data: {{{options.name}: {folder}}}`)")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -26,7 +26,7 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
         folder = data_folder(patient.site, data)
     except DataError:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {patient.site_file}")
-    obtained = f"expected {source.layout}; from {source.obtained}; the folder is in {patient.site_file}"
+    obtained = f"expected {source.layout}; to get it: {source.obtained}; the folder is in {patient.site_file}"
     if not folder.is_dir():
         return failed(what, f"no folder {folder}", obtained)
     manifest = patient.graph.results.manifest(data.name)

@@ -43,7 +43,7 @@ graph(SCALE)
 or_message(adopt_restored, SCALE)
 SITE = or_message(choose_site, config.get("site"))
 SLURM = SITE.slurm or Slurm()
-COUNTED = {"source", "num_train", "num_val", "num_classes"}
+COUNTED = {"source", "num_train", "num_val", "num_classes", "val_share"}
 QUEUE = {
     "slurm_partition": SLURM.partition or "",
     "slurm_account": SLURM.account or "",
