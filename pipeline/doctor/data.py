@@ -26,7 +26,7 @@ def _data_set(subject: Subject, data: DataConfig) -> Finding:
         folder = data_folder(subject.site, data)
     except DataError:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
-    obtained = f"expected {source.layout}; from {source.obtained}; the folder is in {subject.site_file}"
+    obtained = f"expected {source.layout}; to get it: {source.obtained}; the folder is in {subject.site_file}"
     if not folder.is_dir():
         return failed(what, f"no folder {folder}", obtained)
     manifest = subject.graph.results.manifest(data.name)
