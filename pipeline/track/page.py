@@ -25,13 +25,13 @@ def note_of_runs(runs: str, tables: str, studies: list[str]) -> str:
     """The note of the experiment with the training runs; both experiments are given by their ids."""
     of_studies = ", ".join(f"[{study}]({curves_of(runs, study)})" for study in studies)
     return (
-        f"[Training curves]({curves_of(runs)}), by study: {of_studies}. [Tables and claims]({tables_of(tables)}). "
-        "Evaluations are below the run that they evaluate."
+        f"[Training curves]({curves_of(runs)}) of all runs, or of one study: {of_studies}. Expand a run to see its "
+        f"evaluations. [Tables and claims]({tables_of(tables)}) have an experiment of their own."
     )
 
 
 def note_of_tables(runs: str) -> str:
-    return f"Tables below their study, with the claims. [Training curves]({curves_of(runs)})."
+    return f"Expand a study to see its tables. [Training curves]({curves_of(runs)}) have an experiment of their own."
 
 
 def how_to_open(uri: str, address: str) -> str:
