@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old one or the new one, never half of it."""
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -65,7 +66,7 @@ def is_held(path: Path) -> bool:
     """Whether some process holds this lock file now."""
     if not path.exists():
         return False
-    with path.open("a") as file:
+    with path.open("rb") as file:  # also where nothing can be written
         return not _locked(file, fcntl.LOCK_SH)
 
 
@@ -88,7 +89,7 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PatchworkError(
-            f"could not write {path}: {error.strerror}; free space or mend the permissions, then start again: "
+            f"could not write {path}: {error.strerror}; free space or fix the permissions, then start again: "
             "nothing that was there before is lost"
         ) from error
 
@@ -120,12 +121,36 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
     return records
 
 
+def last_line(path: Path, most_bytes: int = 100_000) -> str:
+    """The last complete line of a text file that another process may be writing; empty without one."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        lines = file.read().split(b"\n")[:-1]
+    return lines[-1].decode() if lines else ""
+
+
 def digest(path: Path) -> str | None:
     """SHA-256 of a file, or None without one."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_by_stat(path: Path) -> str | None:
+    """The same, for those who ask often: a file is read again only when its size, time or inode has changed."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return _known_digest(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@functools.lru_cache(maxsize=64)
+def _known_digest(path: Path, size: int, mtime_ns: int, inode: int) -> str | None:
+    return digest(path)
 
 
 def _sync_folder(folder: Path) -> None:

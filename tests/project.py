@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "__pycache__", "*.egg-info", ".*_cache", "cache", "tmp"]
@@ -70,9 +70,7 @@ class Project:
         """What the configs as they are now say."""
         result = self.run("python", "-m", "pipeline", "check", "--scale", scale)
         assert result.returncode == 0, result.stderr
-        content = self.read(f"results/{scale}/graph.json")
-        del content["key"]
-        return Graph(**content)
+        return Graph.model_validate(self.read(f"results/{scale}/graph.json")["graph"])
 
     def read(self, file: str) -> dict:
         return json.loads((self.root / file).read_text())

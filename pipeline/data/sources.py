@@ -8,19 +8,21 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Strict, nearest
+from pipeline.config import Strict, nearest, shown
 from pipeline.data import cifar, fashion, tiny_imagenet
 from pipeline.data.augment import Augment
 from pipeline.data.imagenet import read_imagenet
-from pipeline.data.images import FileImages, ImageSet, Split, shortened
+from pipeline.data.images import FileImages, ImageSet, Split, SplitName, shortened
+from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.data.stamp import differences
 from pipeline.data.stanford_cars import read_stanford_cars
 from pipeline.errors import DataError
+from pipeline.results import prepare_command
 
-SplitName = Literal["train", "val"]
 MODES = {1: "L", 3: "RGB"}
 MAX_PROBLEMS = 20
 LIST_HEADER = ["path", "label"]
@@ -63,13 +65,13 @@ SOURCES = {
     ),
     "cifar10": Source(
         read=cifar.read_cifar10,
-        layout="cifar-10-batches-bin/, cifar-10-batches-py/, or the tar.gz of either",
+        layout="cifar-10-batches-bin/ or cifar-10-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         side=cifar.SIDE,
     ),
     "cifar100": Source(
         read=cifar.read_cifar100,
-        layout="cifar-100-binary/, cifar-100-python/, or the tar.gz of either",
+        layout="cifar-100-binary/ or cifar-100-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         side=cifar.SIDE,
     ),
@@ -128,20 +130,75 @@ def default_folder(cfg: DataConfig) -> Path | None:
 
 
 def open_split(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
-    """The images of a split; `index` is the folder with the lists of `prepare`, None looks for files."""
-    source = SOURCES[cfg.source]
+    """The images of a split, ready to be decoded; `index` is the folder that `prepare` wrote to, None looks for files.
+
+    With an index the images are those that were verified, or there is an error.
+    """
+    images = find_images(cfg, folder, split, index)
+    images.mode = MODES[cfg.channels]
+    images.preload()
+    return images
+
+
+def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
+    """The images of a split, none of them read yet."""
     if not folder.is_dir():
         raise data_error(cfg, folder, [f"found no folder {folder}"])
-    if index is not None and source.has_files:
+    manifest = read_manifest(index / MANIFEST) if index else None
+    if index and SOURCES[cfg.source].has_files:
         found = Split(_read_list(folder, index / f"{split}.csv"))
     else:
-        found = source.read(folder, split)
+        found = read_split(cfg, folder, split)
     problems = found.problems + count_problems(cfg, split, found)
     if problems:
         raise data_error(cfg, folder, problems)
-    found.images.mode = MODES[cfg.channels]
-    found.images.preload()
+    if index and manifest:
+        _check_stamp(found.images, manifest, split, folder, index / MANIFEST)
     return found.images
+
+
+def read_split(cfg: DataConfig, folder: Path, split: SplitName) -> Split:
+    """One split as it lies in the folder, with all that is wrong with it."""
+    return SOURCES[cfg.source].read(folder, split)
+
+
+def prepared_from(cfg: DataConfig, folder: Path | None, index: Path) -> str | None:
+    """The folder that the data is prepared from: the verified one, unless `folder` holds other images now."""
+    named = shown(folder) if folder else None
+    try:
+        verified = read_manifest(index / MANIFEST).folder
+    except DataError:
+        return named
+    # Finished results need no data: a machine without the folder, or with a moved one, has nothing to prepare.
+    if folder is None or not folder.is_dir() or named == verified:
+        return verified
+    try:
+        for split in get_args(SplitName):
+            find_images(cfg, folder, split, index)
+    except DataError:
+        return named
+    return verified
+
+
+def _check_stamp(images: ImageSet, manifest: Manifest, split: SplitName, folder: Path, path: Path) -> None:
+    """Refuse images that are not those of the manifest."""
+    found = differences(images, manifest.splits[split].stamp)
+    if not found:
+        return
+    raise DataError(
+        f"data set {manifest.name!r}: the folder does not hold the {split} images that were verified\n"
+        + "\n".join(f"  - {split}: {line}" for line in listed(found))
+        + f"\nfolder that the site names: {folder}\n"
+        f"folder that was verified: {manifest.folder} ({shown(path)})\n"
+        f"what to do: if the site names the right folder, run `{prepare_command(path)}`; "
+        f"if not, fix `data: {manifest.name}:` in the site file"
+    )
+
+
+def listed(problems: list[str]) -> list[str]:
+    """The first problems and how many more there are."""
+    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+    return [*problems[:MAX_PROBLEMS], *more]
 
 
 def _read_list(folder: Path, path: Path) -> FileImages:
@@ -154,7 +211,7 @@ def _read_list(folder: Path, path: Path) -> FileImages:
             raise ValueError(f"header {header}")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `prepare` again"
+            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `{prepare_command(path)}` again"
         ) from None
     return FileImages(folder, files, labels)
 
@@ -178,16 +235,13 @@ def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]
 
 
 def data_error(cfg: DataConfig, folder: Path, problems: list[str]) -> DataError:
-    """One error for all problems of a set: what was found, what is expected, where it is obtained."""
+    """One error for all problems of a set: what was found, what is expected, where to get it."""
     source = SOURCES[cfg.source]
-    lines = [f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}"]
-    lines += [f"  - {problem}" for problem in problems[:MAX_PROBLEMS]]
-    if len(problems) > MAX_PROBLEMS:
-        lines.append(f"  - and {len(problems) - MAX_PROBLEMS} more")
-    lines += [
-        f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes",
-        f"in the published layout: {source.layout}",
-        f"obtained from: {source.obtained}",
-        f"what to do: mend or download the set, or set its folder under `data: {cfg.name}:` in the site file",
-    ]
-    return DataError("\n".join(lines))
+    return DataError(
+        f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}\n"
+        + "".join(f"  - {line}\n" for line in listed(problems))
+        + f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes\n"
+        f"in the published layout: {source.layout}\n"
+        f"obtained from: {source.obtained}\n"
+        f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
+    )

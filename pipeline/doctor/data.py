@@ -1,19 +1,22 @@
 """What the runs of the scale read: data sets, and weights from elsewhere."""
 
-import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
 
 from pipeline.config import FILE, Layers, parse, shown
-from pipeline.data.sources import SOURCES, DataConfig, count_problems
+from pipeline.data.images import SplitName
+from pipeline.data.sources import SOURCES, DataConfig, count_problems, find_images, read_split
 from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
 from pipeline.errors import DataError
+from pipeline.results import prepare_command
 from pipeline.site import data_folder, weights_path
 
 
 def data_sets(patient: Patient) -> Iterator[Finding]:
-    """Each where the site says, and either verified or of the right layout."""
+    """Each in the folder that the site names, and either verified or of the right layout."""
     for name in patient.graph.data_sets():
-        content = patient.graph.run_with_data(name)["config"]["data"]
+        content = patient.graph.run_with_data(name).config["data"]
         yield _data_set(patient, parse(DataConfig, Layers((name, content))))
 
 
@@ -28,10 +31,9 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
         return failed(what, f"no folder {folder}", obtained)
     manifest = patient.graph.results.manifest(data.name)
     if manifest.exists():
-        found = json.loads(manifest.read_text())["splits"]
-        return ok(what, f"{found['train']['count']} + {found['val']['count']} images, verified: {shown(manifest)}")
+        return _verified(what, data, folder, manifest)
     # Only the smaller split: the first job decodes every image of both anyway.
-    split = source.read(folder, "val")
+    split = read_split(data, folder, "val")
     problems = split.problems + count_problems(data, "val", split)
     if problems:
         return failed(what, f"{folder}: {problems[0]}", obtained)
@@ -40,9 +42,19 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
     )
 
 
+def _verified(what: str, data: DataConfig, folder: Path, manifest: Path) -> Finding:
+    """Whether the folder still holds what was verified."""
+    try:
+        train, val = (len(find_images(data, folder, split, manifest.parent)) for split in get_args(SplitName))
+    except DataError as error:
+        text, _, remedy = str(error).partition("\nwhat to do: ")
+        return failed(what, text, remedy or f"run `{prepare_command(manifest)}`")
+    return ok(what, f"{train} + {val} images, verified: {shown(manifest)}")
+
+
 def weights(patient: Patient) -> Iterator[Finding]:
     """The files that runs start from."""
-    inits = {run["config"]["init"] or "" for run in patient.graph.runs.values()}
+    inits = {run.config["init"] or "" for run in patient.graph.runs.values()}
     paths = sorted({weights_path(patient.site, init) for init in inits if init.startswith(FILE)})
     missing = [str(path) for path in paths if not path.is_file()]
     if not paths:

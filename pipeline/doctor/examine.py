@@ -8,7 +8,7 @@ from pipeline.doctor import cluster, data, job, machine
 from pipeline.doctor.finding import Finding, Patient, failed
 from pipeline.errors import PatchworkError
 from pipeline.site import Site
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 Check = Callable[[Patient], Iterator[Finding]]
 HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipeline.site import Site
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 MARKS = {"ok": "\N{CHECK MARK}", "failed": "\N{BALLOT X}", "not applicable": "-"}
 

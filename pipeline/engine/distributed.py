@@ -52,15 +52,21 @@ class World:
 def join_world(device: str = "auto") -> World:
     """Join the peers that RANK, WORLD_SIZE and MASTER_ADDR (torchrun's variables) describe; alone without them."""
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
-    # A cluster may show each process its own GPU alone.
-    index = int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count())
-    chosen = torch.device("cuda", index) if has_gpu else torch.device("cpu")
-    if has_gpu:
+    chosen = device_of(device)
+    if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if size > 1:
-        dist.init_process_group("nccl" if has_gpu else "gloo")
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     return World(rank, size, chosen)
+
+
+def device_of(device: str) -> torch.device:
+    """The device that a site means for this process: auto, cpu or cuda."""
+    has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    if not has_gpu:
+        return torch.device("cpu")
+    # A cluster may show each process its own GPU alone.
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count()))
 
 
 def leave_world(world: World) -> None:

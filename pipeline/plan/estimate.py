@@ -9,7 +9,7 @@ from pipeline.plan.costs import Cost
 from pipeline.plan.speed import Speed, Speeds
 from pipeline.plan.work import Work
 from pipeline.site import Site
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ def estimate(graph: Graph, site: Site, work: Work) -> list[RunEstimate]:
 
 def _estimate_run(graph: Graph, site: Site, name: str, study: str, speeds: Speeds) -> RunEstimate:
     entry, speed = graph.runs[name], speeds.of(name)
-    optim = entry["config"]["optim"]
+    optim = entry.config["optim"]
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
-    steps = _steps_left(graph, name, entry["config"])
+    steps = _steps_left(graph, name, entry.config)
     gpu_hours = _hours(steps * optim["global_batch"], speed)
-    return RunEstimate(name, study, entry["init"], shape, gpu_hours, speed.source, speeds.costs[name])
+    return RunEstimate(name, study, entry.init, shape, gpu_hours, speed.source, speeds.costs[name])
 
 
 def _steps_left(graph: Graph, name: str, config: dict[str, Any]) -> int:

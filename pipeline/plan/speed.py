@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pipeline.config import CONFIGS, read_yaml
 from pipeline.plan.costs import Cost, costs_of
 from pipeline.results import RESULTS
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 H200 = CONFIGS / "speed" / "h200.json"
 OWN_BENCHMARK = RESULTS / "benchmarks" / "step.json"
@@ -55,7 +55,7 @@ class Speeds:
         if same:
             rates = [self.measured[other].images_per_s * self.costs[other]["gflop_per_image"] for other in same]
             return Speed(statistics.median(rates) / gflop, self.measured[same[0]].source)
-        config = self.graph.runs[name]["config"]
+        config = self.graph.runs[name].config
         device, cases = _cases(OWN_BENCHMARK)
         if not cases:
             device, cases = _cases(H200)
@@ -64,7 +64,7 @@ class Speeds:
 
     def _kind(self, name: str) -> tuple[str, str, int]:
         """Runs of one kind differ in speed as they do in operations."""
-        config = self.graph.runs[name]["config"]
+        config = self.graph.runs[name].config
         return config["method"]["name"], config["model"]["name"], config["data"]["image_size"]
 
     def _measure(self, kinds: set[tuple[str, str, int]]) -> dict[str, Speed]:

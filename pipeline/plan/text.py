@@ -8,7 +8,7 @@ from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estim
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
 from pipeline.site import Site
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 HEADER = ("study", "runs", "evaluations", "tables", "GPU hours", "storage", "longest run")
 
@@ -25,7 +25,7 @@ def plan(graph: Graph, site: Site, targets: list[str]) -> str:
 
 def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
     done = work.finished
-    unread = sorted({graph.runs[name]["data"] for name in work.runs} - _prepared(graph))
+    unread = sorted({graph.runs[name].data for name in work.runs} - _prepared(graph))
     sets = f" Data sets to verify first: {', '.join(unread)}." if unread else ""
     return _wrapped(
         f"Scale {graph.scale}, {' '.join(targets) or 'all'}: {len(work.runs)} runs to train, {len(work.evaluations)} "

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.errors import DataError
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 from pipeline.track import page
 from pipeline.track.runs import RunMirror
 from pipeline.track.store import Experiment, artifact_folder

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.tables import read_record
+from pipeline.records import Measured, Started, read_evaluations, read_record
 from pipeline.results import RunFolder
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, Tracked, numbers
 from pipeline.track.tail import Tail
 from pipeline.track.workers import Workers
@@ -35,7 +35,7 @@ class RunMirror:
     def files(self, name: str) -> list[Path]:
         """Everything that is mirrored of a run."""
         folder = self.graph.results.run(name)
-        evaluations = [folder.evaluation(group) for group in self.graph.runs[name]["groups"]]
+        evaluations = [folder.evaluation(group) for group in self.graph.runs[name].groups]
         return [folder.started, folder.done, folder.config, folder.metrics, folder.timing, *evaluations]
 
     def read_again(self) -> None:
@@ -46,16 +46,16 @@ class RunMirror:
         folder, entry = self.graph.results.run(name), self.graph.runs[name]
         if not folder.started.exists():
             return
-        start, done = read_record(folder.started), read_record(folder.done) if folder.done.exists() else None
-        facts = start if done is None else done["provenance"]
-        tags = {key: facts[key] for key in ("commit", "device") if key in facts}
-        run = self._open(name, start["identity"], tags | self._tags(name))
+        start = read_record(folder.started, Started)
+        done = read_record(folder.done, Measured) if folder.done.exists() else None
+        facts = {key: done.provenance[key] for key in ("commit", "device")} if done else {"commit": start.commit}
+        run = self._open(name, start.identity, facts | self._tags(name))
         self._add_curves(run, name, done)
         self._set_status(run, folder, is_done=done is not None)
-        for group in entry["groups"]:
+        for group in entry.groups:
             path = folder.evaluation(group)
-            for key, result in (read_record(path) if path.exists() else {}).items():
-                self._mirror_evaluation(run, name, start["identity"], key, result)
+            for key, result in (read_evaluations(path) if path.exists() else {}).items():
+                self._mirror_evaluation(run, name, start.identity, key, result)
 
     def end_stopped(self) -> int:
         """End the runs on which nothing works any more; returns the number of those that go on."""
@@ -76,18 +76,14 @@ class RunMirror:
                 if other.startswith(f"{name}@") and run.status == "RUNNING":
                     self.experiment.end(run, "KILLED")
         entry, started = self.graph.runs[name], self.graph.results.run(name).started
-        return self.experiment.open(key, _title(entry["label"], name), tags, entry["config"], started)
+        return self.experiment.open(key, _title(entry.label, name), tags, entry.config, started)
 
     def _tags(self, name: str) -> dict[str, str]:
-        entry, tables = self.graph.runs[name], ",".join(self.shown_in[name])
-        return {
-            "scale": self.graph.scale,
-            "label": entry["label"],
-            "study": ",".join(entry["studies"]),
-            "table": tables,
-        }
+        entry = self.graph.runs[name]
+        study, table = ",".join(entry.studies), ",".join(self.shown_in[name])
+        return {"scale": self.graph.scale, "label": entry.label, "study": study, "table": table}
 
-    def _add_curves(self, run: Tracked, name: str, done: dict[str, Any] | None) -> None:
+    def _add_curves(self, run: Tracked, name: str, done: Measured | None) -> None:
         """What training has logged so far; of a finished run also its picture, and that nothing more will come."""
         folder = self.graph.results.run(name)
         state = _digest([folder.done, folder.metrics, folder.timing, folder.config]) if done else ""
@@ -97,8 +93,8 @@ class RunMirror:
         points += [point for line in self._tail(folder.timing).read() for point in _points(line, SPEED)]
         files = {folder.config.name: folder.config.read_text()} if folder.config.exists() else {}
         if done:
-            points += _points({**done["metrics"], "step": 0}, RESULT)  # at step 0 MLflow compares runs as bars
-            files |= _curve(name, self.graph.runs[name]["label"], folder.metrics)
+            points += _points({**done.metrics, "step": 0}, RESULT)  # at step 0 MLflow compares runs as bars
+            files |= _curve(name, self.graph.runs[name].label, folder.metrics)
         self.experiment.add_points(run, points)
         self.experiment.attach(run, files)
         if done:
@@ -113,21 +109,21 @@ class RunMirror:
         elif run.status != "RUNNING" and not self.workers.have_left(folder):
             self.experiment.resume(run)
 
-    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, key: str, result: dict[str, Any]) -> None:
-        origin = result["provenance"]
+    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, key: str, result: Measured) -> None:
+        origin = result.provenance
         tags = {tag: parent.tags[tag] for tag in ("scale", "label", "study", "table")}
         tags |= {"evaluation": key, "commit": origin["commit"], "device": origin["device"], PARENT: parent.id}
         full_key = f"{name}/{key}@{identity}-{origin['eval_fingerprint']}"
         title = f"{key} of {_title(tags['label'], name)}"
         run = self.experiment.open(full_key, title, tags, self.graph.evals.get(key, {}))
-        self.experiment.set_values(run, numbers(result["metrics"]))
+        self.experiment.set_values(run, numbers(result.metrics))
         self.experiment.end(run, "FINISHED")
 
 
 def _tables_of(graph: Graph, name: str) -> list[str]:
     """The tables that show a run, in the studies' order."""
     rows = {table: graph.rows(table, "all").values() for table in graph.tables}
-    return [table for table in rows if any(name in row["runs"].values() for row in rows[table])]
+    return [table for table in rows if any(name in row.runs.values() for row in rows[table])]
 
 
 def _title(label: str, name: str) -> str:
@@ -151,7 +147,7 @@ def _curve(name: str, label: str, metrics: Path) -> dict[str, str]:
     """The run's curve as a picture of its own, if it has logged anything."""
     from pipeline.report import curves
 
-    svg = curves.draw([{"name": name, "label": label, "metrics_file": str(metrics)}], "run")[0]["svg"]
+    svg = curves.draw([curves.Logged(name, label, metrics)], "run")[0].svg
     return {"curve.svg": svg.replace("<svg ", ALONE, 1)} if svg else {}
 
 

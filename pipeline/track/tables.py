@@ -3,14 +3,18 @@
 Each shows the newest drawing: other numbers are the next step of its metrics.
 """
 
+from collections import Counter
 from pathlib import Path
+from typing import get_args
 
-from pipeline.report.tables import cell_values, read_record
-from pipeline.study.graph import Graph
+from pipeline.records import read_record
+from pipeline.report.records import FilledTable, JudgedStudy
+from pipeline.report.tables import cell_values
+from pipeline.study.claims import Verdict
+from pipeline.study.entries import Graph
 from pipeline.track.store import NOTE, PARENT, Experiment, Tracked, numbers
 
 SELECTIONS = ("headline", "all")
-VERDICTS = ("true", "false", "undecided")
 
 
 class TableMirror:
@@ -29,7 +33,9 @@ class TableMirror:
     def mirror(self, table: str) -> None:
         """The cells as metrics, and the table as it was drawn."""
         path = _newest(self.drawings(table))
-        cells = cell_values([read_record(path)])
+        if path is None:
+            return
+        cells = cell_values([read_record(path, FilledTable)])
         run = self._open_table(table, path)
         named = {f"{row.removeprefix(f'{table}.')}.{column}": value for (row, column), value in cells.items()}
         self.experiment.set_values(run, numbers(named))
@@ -42,18 +48,18 @@ class TableMirror:
         claims, report = _newest(self._claims(study)), _newest(self._reports())
         if claims is None:
             return
-        verdicts = [claim["verdict"] for claim in read_record(claims)["claims"]]
+        count = Counter(claim.verdict for claim in read_record(claims, JudgedStudy).claims)
         run = self._open_study(study, claims)
-        self.experiment.set_values(run, {f"claims.{verdict}": verdicts.count(verdict) for verdict in VERDICTS})
+        self.experiment.set_values(run, {f"claims.{verdict}": count[verdict] for verdict in get_args(Verdict)})
         files = {"claims.json": claims, "report.html": report}
         self.experiment.attach(run, {name: path.read_text() for name, path in files.items() if path})
         self.experiment.end(run, "FINISHED", claims)
 
     def _open_table(self, table: str, drawn: Path) -> Tracked:
         spec = self.graph.tables[table]
-        parent = self._open_study(spec["study"], drawn)
-        note = f"{spec['study_title']}, {spec['label']}: {spec['title']}"
-        tags = {"scale": self.graph.scale, "study": spec["study"], "table": table, NOTE: note, PARENT: parent.id}
+        parent = self._open_study(spec.study, drawn)
+        note = f"{spec.study_title}, {spec.label}: {spec.title}"
+        tags = {"scale": self.graph.scale, "study": spec.study, "table": table, NOTE: note, PARENT: parent.id}
         return self.experiment.open(table, table, tags, start=drawn)
 
     def _open_study(self, study: str, drawn: Path) -> Tracked:

@@ -57,7 +57,7 @@ def undisturbed(template, tmp_path_factory) -> Project:
 def new_trial(template, cluster, tmp_path_factory):
     """Makes a trial of the study's first run, each in a copy of its own."""
 
-    name = next(iter(template.read("results/demo/graph.json")["runs"]))
+    name = next(iter(template.read("results/demo/graph.json")["graph"]["runs"]))
     trials = []
 
     def make(on: Cluster = cluster) -> Trial:

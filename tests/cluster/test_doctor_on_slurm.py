@@ -11,7 +11,7 @@ from pipeline.doctor.finding import Patient
 from pipeline.doctor.job import try_job
 from pipeline.launch.slurm import scancel
 from pipeline.site import Site, Slurm
-from pipeline.study import graph as graphs
+from pipeline.study.entries import Graph
 
 pytestmark = pytest.mark.slow
 ON_GPUS = {**SLURM, "gres": "gpu"}
@@ -34,7 +34,7 @@ def patient(cluster, tmp_path, monkeypatch):
 
     def make(processes: int = 1, **slurm: object) -> Patient:
         site = Site(device="cpu", processes=processes, slurm=Slurm(**{**ON_GPUS, **slurm}))
-        return Patient(graphs.Graph("demo", "", False), site, "mine.yaml")
+        return Patient(Graph(scale="demo", note="", comparable=False), site, "mine.yaml")
 
     (tmp_path / "demo").mkdir()
     return make

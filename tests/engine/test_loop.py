@@ -7,12 +7,23 @@ import logging
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, differing, fit, tiny_run, weights_of
+from tiny_runs import (
+    ALONE,
+    PRETRAINING,
+    RICH,
+    StopAfter,
+    build_trainer,
+    differing,
+    fit,
+    publish,
+    tiny_run,
+    weights_of,
+)
 from unstable import Unstable, train_together
 
-from pipeline.engine.loop import Trainer, build_method, check_world
+from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.train import export, load_method, train_run
+from pipeline.engine.train import load_method, train_run
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
@@ -117,11 +128,10 @@ def test_resume__metrics_file_gone__is_refused(images, tmp_path):
 
 def test_stop__requested__leaves_with_requeue_after_a_checkpoint(images, tmp_path):
     run = tiny_run()
-    paths, site = RunFolder(tmp_path, run.name), Site(device="cpu")
-    trainer = Trainer(run, paths, images, site, ALONE, StopAfter(3))
+    trainer = build_trainer(run, tmp_path, images, StopAfter(3))
     with pytest.raises(Requeue, match="after step 3 of 18"):
         trainer.fit()
-    assert Trainer(run, paths, images, site, ALONE, StopRequest()).step == 3
+    assert build_trainer(run, tmp_path, images).step == 3
 
 
 def test_checkpoints__interval_of_zero__are_written_after_every_step(images, tmp_path):
@@ -169,9 +179,9 @@ def test_ema__every_step__is_the_average_by_hand(images, tmp_path):
 
 def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp_path):
     first = fit(tiny_run(), tmp_path, images)
-    export(first.method, first.paths)
+    publish(first)
     second = tiny_run({"init": first.run.name, "method": {"name": "mjp"}, "optim": {"ema_decay": 0.99}})
-    trainer = Trainer(second, RunFolder(tmp_path, second.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(second, tmp_path, images)
     encoder = first.method.encoder.state_dict()
     assert differing(encoder, trainer.method.encoder.state_dict()) == []
     assert differing(encoder, trainer.ema.module.encoder.state_dict()) == []
@@ -179,16 +189,16 @@ def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp
 
 def test_init__resumed__continues_from_the_checkpoint_and_not_from_init(images, tmp_path):
     first = fit(tiny_run(), tmp_path, images)
-    export(first.method, first.paths)
+    publish(first)
     second = tiny_run({"init": first.run.name, "seed": 3})
     stopped = fit(second, tmp_path, images, StopAfter(5))
-    resumed = Trainer(second, stopped.paths, images, Site(device="cpu"), ALONE, StopRequest())
+    resumed = build_trainer(second, tmp_path, images)
     assert differing(weights_of(stopped), weights_of(resumed)) == []
 
 
 def test_init__other_run_not_finished__says_so(images, tmp_path):
     run = tiny_run({"init": "supervised-mini-small-e9-s0-abcdef"})
-    with pytest.raises(CheckpointError, match=r"e9-s0-abcdef/encoder.safetensors is not there; finish the run"):
+    with pytest.raises(CheckpointError, match=r"e9-s0-abcdef is not finished .*train.json not found.*; train it first"):
         fit(run, tmp_path, images)
 
 
@@ -204,7 +214,7 @@ def test_world__number_of_processes_does_not_share_the_batch__is_refused(size):
 
 def test_train__data_not_prepared__says_what_to_run(images, tmp_path):
     run = tiny_run()
-    with pytest.raises(DataError, match="python -m pipeline prepare --data small"):
+    with pytest.raises(DataError, match=r"not found; run `python -m pipeline prepare --scale \S+ --data small` first"):
         train_run(run, RunFolder(tmp_path, run.name), Site(device="cpu", data={"small": images}), StopRequest())
 
 
@@ -221,7 +231,7 @@ def test_train__finished__has_everything_needed_to_train_it_again(images, result
     assert {"encoder.safetensors", "heads.safetensors", "metrics.jsonl"} <= {
         path.name for path in paths.folder.iterdir()
     }
-    assert paths.is_finished() and not paths.done.exists()
+    assert paths.is_finished(paths.record().inputs) and not paths.done.exists()
     paths.publish()
     assert paths.done.read_text() == paths.finished.read_text()
 
@@ -233,10 +243,11 @@ def test_train__finished_but_its_output_was_deleted__trains_nothing_again(images
     before = paths.encoder.stat().st_mtime_ns
     train_run(run, paths, site, StopRequest())
     assert paths.encoder.stat().st_mtime_ns == before
+    inputs = paths.record().inputs
     paths.encoder.write_bytes(b"damaged")
-    assert not paths.is_finished()
+    assert not paths.is_finished(inputs)
     train_run(run, paths, site, StopRequest())
-    assert paths.is_finished()
+    assert paths.is_finished(inputs)
 
 
 @pytest.fixture
@@ -291,7 +302,7 @@ def test_guard__loss_of_one_process_is_bad__both_skip_and_keep_equal_weights(uns
 def test_forward__same_step_and_micro_batch__draws_the_same_whatever_came_before(images, tmp_path):
     # Without MJP, whose loss depends on the step by its schedule too.
     run = tiny_run({**RICH, "method": {"name": "supervised"}})
-    trainer = Trainer(run, RunFolder(tmp_path, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(run, tmp_path, images)
     micro = torch.randint(256, (10, 1, 28, 28), dtype=torch.uint8), torch.arange(10)
     trainer.step = 12
     first = trainer.forward(*micro, 1).loss

@@ -1,6 +1,5 @@
 """The status that MLflow shows of a run: killed, continued, finished; with real processes that hold its lock."""
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -10,7 +9,9 @@ import pytest
 from following import wait_until
 from written import begin, finish, log_steps, statuses
 
-from pipeline.files import held, is_held, write_json
+from pipeline.files import held, is_held
+from pipeline.launch.slurm import JobRecord
+from pipeline.records import Inputs, write_record
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once
@@ -105,7 +106,7 @@ def test_status__config_of_a_killed_run_has_changed__is_killed_too(scale, databa
     Mirror(scale, f"sqlite:///{database}", Workers(scale.results, Site())).update()
     assert statuses(database, scale)[name] == "RUNNING"
     others = {other: entry for other, entry in scale.runs.items() if other != name}
-    mirror_once(dataclasses.replace(scale, runs=others), Site())
+    mirror_once(scale.model_copy(update={"runs": others}), Site())
     assert statuses(database, scale)[name] == "KILLED"
 
 
@@ -126,7 +127,8 @@ def test_workers__run_of_a_slurm_job__have_left_when_the_job_has_ended(tmp_path,
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
     run = RunFolder(tmp_path / "results/demo", "run")
-    write_json(run.job, {"job": "8" if state == "OF ANOTHER JOB" else "7", "time": time.time()})
+    job = "8" if state == "OF ANOTHER JOB" else "7"
+    write_record(run.job, JobRecord(job=job, time=time.time(), inputs=Inputs(data="d", init=None)))
     assert Workers(ScaleFolder(run.results), Site()).have_left(run) == have_left
 
 

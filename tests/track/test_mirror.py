@@ -1,6 +1,5 @@
 """What MLflow shows of the results, read back through MLflow's own client."""
 
-import dataclasses
 import json
 import math
 
@@ -35,7 +34,7 @@ def client(mirror):
 
 def baseline(graph):
     """The run that Table 4 of MJP shows first."""
-    return next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+    return next(iter(graph.tables["mjp.t4"].rows.values())).runs[""]
 
 
 def runs_of(mirror):
@@ -64,9 +63,9 @@ def test_mirror__running_run__is_at_the_top_with_its_curve_config_and_tags(scale
     run = runs_of(mirror)[name]
     assert curve(mirror, name) == [(step, 1 / step) for step in range(1, 31)]
     assert run.info.status == "RUNNING" and artifacts(mirror, name) == {"config.resolved.yaml"}
-    assert run.data.params["optim.epochs"] == str(scale.runs[name]["config"]["optim"]["epochs"])
-    tags, label = run.data.tags, scale.runs[name]["label"]
-    assert tags["study"] == ",".join(scale.runs[name]["studies"]) and tags["label"] == label
+    assert run.data.params["optim.epochs"] == str(scale.runs[name].config["optim"]["epochs"])
+    tags, label = run.data.tags, scale.runs[name].label
+    assert tags["study"] == ",".join(scale.runs[name].studies) and tags["label"] == label
     assert tags["commit"] == COMMIT and tags["scale"] == scale.scale and "mjp.t4" in tags["table"].split(",")
     assert run.info.run_name == f"{label} ({name})" and "mlflow.parentRunId" not in tags
 
@@ -109,7 +108,9 @@ def test_mirror__label_of_a_run_changes__its_mlflow_run_is_renamed(scale, mirror
     name = baseline(scale)
     log_steps(begin(scale, name), range(1, 3))
     mirror.update()
-    renamed = dataclasses.replace(scale, runs={**scale.runs, name: {**scale.runs[name], "label": "Another"}})
+    renamed = scale.model_copy(
+        update={"runs": {**scale.runs, name: scale.runs[name].model_copy(update={"label": "Another"})}}
+    )
     again = Mirror(renamed, f"sqlite:///{database}", Workers(scale.results, Site()))
     again.update()
     assert runs_of(again)[name].info.run_name == f"Another ({name})"
@@ -183,7 +184,7 @@ def test_mirror__run_trained_anew__is_another_mlflow_run_and_the_first_is_over(s
 @pytest.mark.slow
 def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_steps(scale, mirror):
     name = baseline(scale)
-    row = next(key for key, row in scale.tables["mjp.t4"]["rows"].items() if name in row["runs"].values())
+    row = next(key for key, row in scale.tables["mjp.t4"].rows.items() if name in row.runs.values())
     cell = f"{row.removeprefix('mjp.t4.')}.top1"
     folder = begin(scale, name)
     finish(folder)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
+from pipeline.records import write_record
 from pipeline.report import draw
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.results import RunFolder
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 COMMIT = "c0ffee" * 6
 RUNS = (
@@ -41,7 +42,7 @@ def finish(folder: RunFolder, **metrics: float) -> None:
 
 def evaluate(folder: RunFolder, **metrics: float) -> None:
     origin = {"commit": COMMIT, "device": "cpu", "eval_fingerprint": "e1", "wall_s": 1.0, "seed": 0}
-    write_json(folder.evaluation("quick"), {"classify": {"metrics": metrics, "provenance": origin}})
+    write_json(folder.evaluation("quick"), {"classify": {"run": folder.name, "metrics": metrics, "provenance": origin}})
 
 
 def draw_table(graph: Graph, table: str) -> None:
@@ -49,12 +50,12 @@ def draw_table(graph: Graph, table: str) -> None:
     filled, path = fill_table(graph, table, "all"), graph.results.table(table, "all")
     for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
         write_text(path.with_name(table + suffix), drawing(filled))
-    write_json(path, filled)
-    study = filled["study"]
+    write_record(path, filled)
+    study = filled.study
     for other in graph.selected("all", study):
         if not graph.results.table(other, "all").exists():
-            write_json(graph.results.table(other, "all"), fill_table(graph, other, "all"))
-    write_json(graph.results.claims(study, "all"), judge_study(graph, study, "all"))
+            write_record(graph.results.table(other, "all"), fill_table(graph, other, "all"))
+    write_record(graph.results.claims(study, "all"), judge_study(graph, study, "all"))
     write_text(graph.results.folder / "report/all.html", "<p>the report</p>\n")
 
 

@@ -52,9 +52,9 @@ def test_targets__are_those_of_snakemake(graph):
 
 
 def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
-    name, run = next((name, run) for name, run in graph.runs.items() if run["init"])
+    name, run = next((name, run) for name, run in graph.runs.items() if run.init)
     work = needed_work(graph, [name])
-    assert work.runs.keys() == {name, run["init"]} and not work.evaluations and not work.tables
+    assert work.runs.keys() == {name, run.init} and not work.evaluations and not work.tables
 
 
 def test_work__of_all__is_every_run_once_and_every_partner_of_an_evaluation(graph):
@@ -83,7 +83,7 @@ def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
 
 @pytest.mark.parametrize("name", ["mjp", "mp3", "droppos", "mae", "droppos_swin", "supervised-resnet"])
 def test_step_cost__counted_without_numbers__is_that_of_real_tensors(graph, name):
-    config = next(run["config"] for key, run in graph.runs.items() if key.startswith(name))
+    config = next(run.config for key, run in graph.runs.items() if key.startswith(name))
     depth = {"model": {"depth": 4}} if config["model"]["arch"].startswith("vit") else {}
     run = parse_run(Layers(("a test", merge(config, depth, {"optim": {"ema_decay": None}}))))
     method, data = build_method(run).train(), run.data
@@ -115,7 +115,7 @@ def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph
 
 def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(graph):
     alike = [name for name in graph.runs if name.startswith("mp3-vit_demo-")]
-    ratios = {name: graph.runs[name]["config"]["method"]["mask_ratio"] for name in alike}
+    ratios = {name: graph.runs[name].config["method"]["mask_ratio"] for name in alike}
     most, least = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
     finish(graph, most, images_per_s=100.0, processes=2)
     speeds = Speeds(graph, [least])
@@ -128,7 +128,7 @@ def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(gr
 def test_speed__of_a_benchmarked_step__is_the_one_in_the_file(graph):
     name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
     model = read_yaml(CONFIGS / "model" / "vit_b.yaml")["model"]
-    config = graph.runs[name]["config"]
+    config = graph.runs[name].config
     config["model"], config["data"] = model, {**config["data"], "image_size": 224, "channels": 3, "num_classes": 1000}
     config["data"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
     rate, source = Speeds(graph, [name]).of(name)
@@ -175,7 +175,7 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
     name = next(name for name in graph.runs if name.startswith("mp3"))
     paths = finish(graph, name, images_per_s=100.0)
     paths.done.rename(paths.done.with_name("elsewhere"))
-    config = graph.runs[name]["config"]
+    config = graph.runs[name].config
     steps = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
     (whole,) = estimate(graph, Site(), pending_work(graph, [name]))
     put(paths.state / f"step-{steps // 4:09d}-0123456789abcdef.pt", "")
@@ -184,8 +184,8 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
 
 
 def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
-    name, run = next((name, run) for name, run in graph.runs.items() if run["init"])
-    run["config"]["optim"] |= {"global_batch": 40, "micro_batch": 10}
+    name, run = next((name, run) for name, run in graph.runs.items() if run.init)
+    run.config["optim"] |= {"global_batch": 40, "micro_batch": 10}
     said = text.plan(graph, Site(processes=4, slurm=Slurm()), [name])
     assert f"Scale demo, {name}: 2 runs to train" in said.replace("\n", " ")
     assert "Data sets to verify first: fashion_mnist." in said.replace("\n", " ")
@@ -198,7 +198,7 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
 
 
 def test_plan__where_all_is_finished__says_so(graph):
-    name = next(name for name, run in graph.runs.items() if not run["init"])
+    name = next(name for name, run in graph.runs.items() if not run.init)
     finish(graph, name)
     said = text.plan(graph, Site(), [name])
     assert "0 runs to train" in said and "Finished before: 1 runs" in said.replace("\n", " ")
