@@ -4,7 +4,6 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 """
 
 import argparse
-import json
 import os
 import sys
 
@@ -201,7 +200,7 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
         stop = StopRequest().listen()  # before MLflow is imported, which takes seconds
         follow(load_graph(options.scale), load_site(), stop)
     else:
-        print(json.dumps(mirror_once(load_graph(options.scale), load_site())))
+        print(mirror_once(load_graph(options.scale), load_site()))
 
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:

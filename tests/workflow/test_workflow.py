@@ -254,21 +254,22 @@ def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_tabl
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{done.root}/results/mlflow.db")
-    experiment = client.get_experiment_by_name("patchwork-demo").experiment_id
-    found = client.search_runs([experiment], max_results=100)
-    runs, graph = {run.info.run_name: run for run in found}, done.graph("demo")
-    tables = set(graph.selected("headline"))
+    experiments = [client.get_experiment_by_name(name) for name in ("patchwork-demo", "patchwork-demo-tables")]
+    found = [client.search_runs([experiment.experiment_id], max_results=100) for experiment in experiments]
+    runs, tables = ({run.data.tags["patchwork.name"].partition("@")[0]: run for run in part} for part in found)
+    graph = done.graph("demo")
     evaluations = {name for name in runs if "/" in name}
-    assert runs.keys() == {*graph.runs, *tables, *graph.studies(), *evaluations} and len(runs) == len(found)
+    assert runs.keys() == {*graph.runs, *evaluations} and len(runs) == len(found[0])
+    assert tables.keys() == {*graph.selected("headline"), *graph.studies()} and len(tables) == len(found[1])
     assert len(evaluations) == 3 * 2 + 1 + 1  # classify and consistency; MP3's positions; classify alone
-    assert {run.info.status for run in found} == {"FINISHED"}
+    assert {run.info.status for part in found for run in part} == {"FINISHED"}
     for name in graph.runs:
         lines = (done.root / "results/demo/runs" / name / "metrics.jsonl").read_text().splitlines()
         logged = [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
-        history = client.get_metric_history(runs[name].info.run_id, "loss")
+        history = client.get_metric_history(runs[name].info.run_id, "curves/loss")
         assert sorted((point.step, point.value) for point in history) == logged
     top1 = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"]
-    assert runs["mjp.t1"].data.metrics["deit-s.top1"] == top1
+    assert tables["mjp.t1"].data.metrics["deit-s.top1"] == top1
 
 
 @pytest.mark.slow
