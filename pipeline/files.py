@@ -7,24 +7,24 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
 _HELD = ExitStack()
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write through a temporary file: fsync, rename, fsync the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                write(file)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -130,7 +130,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_atomic(path, text.encode())
 
 
 def write_json(path: Path, content: Any) -> None:

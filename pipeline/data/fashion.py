@@ -30,7 +30,7 @@ def read_fashion_mnist(folder: Path, split: str) -> Split:
         problems.append(f"{split}: found {len(arrays[0])} images and {len(arrays[1])} labels, expected as many")
     if problems:
         arrays = [np.zeros((0, SIDE, SIDE)), np.zeros(0)]
-    return Split(ArrayImages(arrays[0], arrays[1], split), problems=problems)
+    return Split(ArrayImages(arrays[0], arrays[1].tolist(), split), problems=problems)
 
 
 def _read_idx(path: Path, magic: int, shape: tuple[int, ...]) -> np.ndarray:

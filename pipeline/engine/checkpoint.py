@@ -1,7 +1,7 @@
 """Checkpoints for exact resume: atomic, checked, and never alone.
 
 A checkpoint is `step-<step>-<digest>.pt`; the digest of its bytes is in its name, so writing it is one rename and a
-damaged file is recognised. The newest sound one is used; the one before it is kept for that case.
+damaged file is recognised. The newest undamaged one is used; the one before it is kept for that case.
 
 There is no RNG state in a checkpoint: every random choice is seeded from (seed, step, micro-batch) or (seed, epoch,
 position), so the state of all generators is a function of the step.
@@ -36,15 +36,15 @@ class Checkpoints:
         torch.save(state, buffer)
         content = buffer.getbuffer()
         path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
-        write_atomic(path, lambda file: file.write(content))
+        write_atomic(path, content)
         self._tidy(step)
         return path
 
     def latest(self) -> dict[str, Any] | None:
-        """The state of the newest sound checkpoint, or None to start from the beginning."""
+        """The state of the newest undamaged checkpoint, or None to start from the beginning."""
         for _, path in reversed(self._all()):
             content = path.read_bytes()
-            if _digest(content) == CHECKPOINT.fullmatch(path.name)[2]:
+            if path.stem.endswith(_digest(content)):
                 return _load(path, content)
             log.warning("%s is damaged (its checksum differs): using the one before it", path)
         return None

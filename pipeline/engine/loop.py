@@ -76,6 +76,7 @@ class Trainer:
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        self.best: dict[str, float] = {}
         self._open_data(data)
         self._restore()
 
@@ -145,8 +146,8 @@ class Trainer:
         log.info("%s", report.summary())
         return report
 
-    def _prepared_model(self) -> nn.Module:
-        model = self.method
+    def _prepared_model(self) -> Any:
+        model: nn.Module = self.method
         if self.world.size > 1:
             model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model

@@ -127,8 +127,7 @@ def export(method: Method, paths: RunFolder) -> None:
     encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
     heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
     for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
-        content = save(weights)
-        write_atomic(path, lambda file, content=content: file.write(content))
+        write_atomic(path, save(weights))
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
