@@ -28,7 +28,7 @@ def _data_set(patient: Patient, data: DataConfig) -> Finding:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {patient.site_file}")
     obtained = f"expected {source.layout}; to get it: {source.obtained}; the folder is in {patient.site_file}"
     if not folder.is_dir():
-        return failed(what, f"no folder {folder}", obtained)
+        return failed(what, f"folder {folder} not found", obtained)
     manifest = patient.graph.results.manifest(data.name)
     if manifest.exists():
         return _verified(what, data, folder, manifest)
