@@ -1,12 +1,18 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS
-from pipeline.files import digest, write_text
+from pipeline.config import CONFIGS, names, read_yaml
+from pipeline.errors import CheckpointError, DataError
+from pipeline.files import digest, digest_by_stat, write_text
+from pipeline.records import Inputs, TrainRecord, read_record, short_digest
+
+if TYPE_CHECKING:
+    from torch import nn
+
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -23,6 +29,12 @@ def prepare_command(manifest: Path) -> str:
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
 
 
+def scales_with_results() -> list[str]:
+    """Scales of configs/scale at which something was trained, or begun."""
+    scales = [results_of(name) for name in names(CONFIGS / "scale")]
+    return [scale.folder.name for scale in scales if scale.run_names()]
+
+
 @dataclass(frozen=True)
 class ScaleFolder:
     """Paths of everything that one scale has in common."""
@@ -31,6 +43,15 @@ class ScaleFolder:
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
+
+    def run_names(self) -> list[str]:
+        """Every run that left something here, whether or not a config still names it."""
+        folders = [*self.folder.glob("runs/*/"), *self.folder.glob("state/*/")]
+        return sorted({folder.name for folder in folders})
+
+    def log(self, rule: str, job: str) -> Path:
+        """What the last job of a rule printed."""
+        return self.folder / "logs" / rule / f"{job}.log"
 
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"
@@ -146,8 +167,14 @@ class RunFolder:
         return self.state / "lock"
 
     @property
+    def submit_lock(self) -> Path:
+        """Held by the launcher that submits: there is one job per run."""
+        return self.state / "submit.lock"
+
+    @property
     def identity(self) -> Path:
-        return self.state / "identity"
+        """Who is being trained: one from the first step to the last, whatever interrupts it."""
+        return self.state / "identity.json"
 
     @property
     def job(self) -> Path:
@@ -169,6 +196,10 @@ class RunFolder:
         """What a job said when it ended."""
         return self.state / "outcome.json"
 
+    def sibling(self, name: str) -> "RunFolder":
+        """Another run of the same scale."""
+        return RunFolder(self.results, name)
+
     def evaluation(self, group: str) -> Path:
         return self.folder / "evals" / f"{group}.json"
 
@@ -180,13 +211,75 @@ class RunFolder:
         names = [CHECKPOINT.fullmatch(path.name) for path in self.state.glob("step-*.pt")]
         return max((int(match[1]) for match in names if match), default=0)
 
-    def is_finished(self) -> bool:
-        """Whether training has come to its end, and what it made is still there as it was."""
-        if not self.finished.exists():
+    def is_finished(self, inputs: Inputs) -> bool:
+        """Whether training from these inputs has come to its end, and what it made is unchanged. Cheap to ask often."""
+        record = self.record()
+        if record is None or record.inputs != inputs:
             return False
-        files = json.loads(self.finished.read_text())["files"]
-        return all(digest(self.folder / name) == known for name, known in files.items())
+        return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
+
+    def record(self) -> TrainRecord | None:
+        """What training wrote when it came to its end."""
+        return _read_if_there(self.finished)
+
+    def trained(self) -> TrainRecord:
+        """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
+        found = _read_if_there(self.done) or self.record()
+        if found is None:
+            raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
+        return found
+
+    def verified(self, path: Path) -> Path:
+        """A file of this finished run, after comparing it with what training recorded."""
+        known, found = self.trained().files.get(path.name), digest(path)
+        if found is None or found != known:
+            state = f"has SHA-256 {short_digest(found)}" if found else "not found"
+            raise CheckpointError(
+                f"{path} {state}, expected {short_digest(known)} as {self.done.name} recorded it: it was changed or "
+                f"damaged after training; restore it, or train run {self.name} again, which exports it anew"
+            )
+        return path
+
+    def unpublish(self) -> None:
+        """Forget that the run was finished."""
+        for path in (self.done, self.finished):
+            path.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
         write_text(self.done, self.finished.read_text())
+
+
+def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
+    """The trained encoder of a finished run, as the timm model it is: for a notebook, or another project.
+
+    `run` is its name, or as much of the beginning or end of it as no other finished run has.
+    """
+    from pipeline.models.encoder import ModelConfig, build_encoder
+    from pipeline.models.weights import fill_weights, read_weights
+    from pipeline.registry import METHODS
+
+    folder = find_run(run, scale)
+    config = read_yaml(folder.config)
+    method = METHODS.get(config["method"]["name"]).Config(**config["method"])
+    size, data = method.encoder_size(config["data"]["image_size"]), config["data"]
+    num_classes = 0 if method.task == "pretrain" else data["num_classes"]
+    encoder = build_encoder(ModelConfig(**config["model"]), size, data["channels"], num_classes)
+    fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
+    return encoder.eval()
+
+
+def find_run(name: str, scale: str | None = None) -> RunFolder:
+    """The finished run of this name at any scale, or at one."""
+    done = sorted(RESULTS.glob(f"{scale or '*'}/runs/*/train.json"))
+    folders = [RunFolder(path.parents[2], path.parent.name) for path in done]
+    found = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    exact = [folder for folder in found if folder.name == name]
+    if len(exact or found) != 1:
+        names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
+        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
+    return (exact or found)[0]
+
+
+def _read_if_there(path: Path) -> TrainRecord | None:
+    return read_record(path, TrainRecord) if path.exists() else None

@@ -42,13 +42,17 @@ class Checkpoints:
 
     def latest(self) -> dict[str, Any] | None:
         """The state of the newest sound checkpoint, or None to start from the beginning."""
-        for step, path in reversed(self._all()):
+        for _, path in reversed(self._all()):
             content = path.read_bytes()
             if _digest(content) == CHECKPOINT.fullmatch(path.name)[2]:
-                log.info("resuming at step %d from %s", step, path.name)
                 return _load(path, content)
             log.warning("%s is damaged (its checksum differs): using the one before it", path)
         return None
+
+    def clear(self) -> None:
+        """Remove all of them."""
+        for _, path in self._all():
+            path.unlink(missing_ok=True)
 
     def _tidy(self, step: int) -> None:
         """Keep this step's checkpoint and the one before; later ones were damaged, or this step would not be new."""

@@ -3,6 +3,7 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
+import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
+from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import mean_over_set
@@ -29,6 +31,7 @@ from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
+from pipeline.records import Inputs
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
@@ -49,10 +52,20 @@ class Trainer:
     """Everything one run needs, built once and restored from its last checkpoint."""
 
     def __init__(
-        self, run: RunConfig, paths: RunFolder, data: Path, site: Site, world: World, stop: StopRequest
+        self,
+        run: RunConfig,
+        paths: RunFolder,
+        data: Path,
+        site: Site,
+        world: World,
+        stop: StopRequest,
+        inputs: Inputs | None = None,
     ) -> None:
-        self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
+        self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
+        if site.compile:
+            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
+        self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
         self.optimizer = build_optimizer(self.method, run.optim)
@@ -122,19 +135,20 @@ class Trainer:
         images, targets = self.batch_transform(images, labels)
         batch = Batch(images, targets, torch.Generator().manual_seed(seed))
         draw = self.method.draw(batch, self.step / self.run.total_steps)
-        with self._precision():
+        with in_precision(self.precision, self.world.device):
             return self.model(images, targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
-        path = weights_path(self.site, init) if init.startswith(FILE) else RunFolder(self.paths.results, init).encoder
-        report = load_encoder(self.method.encoder, path)
+        start = self.paths.sibling(init)
+        path = weights_path(self.site, init) if init.startswith(FILE) else start.verified(start.encoder)
+        report = load_encoder(self.method.encoder, path, self.run.model.pos_resampling)
         log.info("%s", report.summary())
         return report
 
     def _prepared_model(self) -> nn.Module:
         model = self.method
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
@@ -155,12 +169,6 @@ class Trainer:
             self.world.size,
             self.site.workers,
         )
-
-    def _precision(self) -> AbstractContextManager:
-        wanted = self.site.precision
-        if wanted == "bf16" or (wanted == "auto" and self.world.device.type == "cuda"):
-            return torch.autocast(self.world.device.type, torch.bfloat16)
-        return nullcontext()
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
@@ -189,8 +197,9 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.ema.module if self.ema else self.method
-        with self._precision():
-            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, type(method).measure)
+        found = mean_over_set(
+            method, self.val_loader, self.batch_transform, self.world, self.precision, type(method).measure
+        )
         self.last_validation = found
         shares = {name: value for name, value in found.items() if name.endswith("top1")}
         self.best = {name: max(value, self.best.get(name, 0.0)) for name, value in shares.items()}
@@ -205,6 +214,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
+            "inputs": self._inputs_state(),
             "step": self.step,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -222,8 +232,12 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self.checkpoints.latest() or {}
+        if state and state["inputs"] != self._inputs_state():
+            log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
+            state = {}
         self.last_validation, self.best = state.get("last_validation", {}), state.get("best", {})
         if state:
+            log.info("resuming at step %d", state["step"])
             self.step = state["step"]
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -238,7 +252,10 @@ class Trainer:
             )
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
-            self.timing = MetricsFile(self.paths.timing)
+            self.timing = MetricsFile(self.paths.timing, None if state else 0)
+
+    def _inputs_state(self) -> dict[str, str | None] | None:
+        return self.inputs.model_dump() if self.inputs else None
 
 
 def batch_plan(run: RunConfig) -> BatchPlan:

@@ -7,12 +7,23 @@ import logging
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, build_trainer, differing, fit, tiny_run, weights_of
+from tiny_runs import (
+    ALONE,
+    PRETRAINING,
+    RICH,
+    StopAfter,
+    build_trainer,
+    differing,
+    fit,
+    publish,
+    tiny_run,
+    weights_of,
+)
 from unstable import Unstable, train_together
 
 from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.train import export, load_method, train_run
+from pipeline.engine.train import load_method, train_run
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
@@ -168,7 +179,7 @@ def test_ema__every_step__is_the_average_by_hand(images, tmp_path):
 
 def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp_path):
     first = fit(tiny_run(), tmp_path, images)
-    export(first.method, first.paths)
+    publish(first)
     second = tiny_run({"init": first.run.name, "method": {"name": "mjp"}, "optim": {"ema_decay": 0.99}})
     trainer = build_trainer(second, tmp_path, images)
     encoder = first.method.encoder.state_dict()
@@ -178,7 +189,7 @@ def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp
 
 def test_init__resumed__continues_from_the_checkpoint_and_not_from_init(images, tmp_path):
     first = fit(tiny_run(), tmp_path, images)
-    export(first.method, first.paths)
+    publish(first)
     second = tiny_run({"init": first.run.name, "seed": 3})
     stopped = fit(second, tmp_path, images, StopAfter(5))
     resumed = build_trainer(second, tmp_path, images)
@@ -187,7 +198,7 @@ def test_init__resumed__continues_from_the_checkpoint_and_not_from_init(images, 
 
 def test_init__other_run_not_finished__says_so(images, tmp_path):
     run = tiny_run({"init": "supervised-mini-small-e9-s0-abcdef"})
-    with pytest.raises(CheckpointError, match=r"e9-s0-abcdef/encoder.safetensors is not there; finish the run"):
+    with pytest.raises(CheckpointError, match=r"e9-s0-abcdef is not finished .*train.json not found.*; train it first"):
         fit(run, tmp_path, images)
 
 
@@ -220,7 +231,7 @@ def test_train__finished__has_everything_needed_to_train_it_again(images, result
     assert {"encoder.safetensors", "heads.safetensors", "metrics.jsonl"} <= {
         path.name for path in paths.folder.iterdir()
     }
-    assert paths.is_finished() and not paths.done.exists()
+    assert paths.is_finished(paths.record().inputs) and not paths.done.exists()
     paths.publish()
     assert paths.done.read_text() == paths.finished.read_text()
 
@@ -232,10 +243,11 @@ def test_train__finished_but_its_output_was_deleted__trains_nothing_again(images
     before = paths.encoder.stat().st_mtime_ns
     train_run(run, paths, site, StopRequest())
     assert paths.encoder.stat().st_mtime_ns == before
+    inputs = paths.record().inputs
     paths.encoder.write_bytes(b"damaged")
-    assert not paths.is_finished()
+    assert not paths.is_finished(inputs)
     train_run(run, paths, site, StopRequest())
-    assert paths.is_finished()
+    assert paths.is_finished(inputs)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def measured(run, method, images, world=ALONE, batch=16, measure=None):
     split, view = open_split(data, images, "val"), eval_view(data, data.eval_crop)
     loader = eval_loader(split, view, batch, world.rank, world.size, 0)
     transform = BatchTransform(data, 0.0, world.device)
-    return mean_over_set(method, loader, transform, world, measure or type(method).measure)
+    return mean_over_set(method, loader, transform, world, "fp32", measure or type(method).measure)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])  # of three batches: shared unevenly, one each, too few
@@ -171,6 +171,18 @@ def test_finetune__averaging_patches__starts_its_norm_anew(pretrained, images):
     init = train(run, results, images)["provenance"]["init"]
     assert sorted(init["fresh"]) == sorted([*HEAD, "fc_norm.weight", "fc_norm.bias"])
     assert sorted(init["dropped"]) == ["norm.bias", "norm.weight"]
+
+
+@pytest.mark.parametrize(("resampling", "positions"), [("timm", "formula"), ("released", "released")])
+def test_finetune__at_another_image_size__says_how_the_positions_came_to_its_grid(
+    pretrained, images, resampling, positions
+):
+    results, runs = pretrained
+    changes = {"data": {"image_size": 42}, "model": {"pos_embed": "sincos", "pos_resampling": resampling}}
+    run = tiny_run(changes, {"init": runs["mae"][0].name, "optim": {"epochs": 1, "warmup_epochs": 0}})
+    init = train(run, results, images)["provenance"]["init"]
+    assert init["positions"] == positions
+    assert init["resized"] == (["pos_embed 4x4 -> 6x6"] if positions == "released" else [])
 
 
 WRONG_MODELS = {

@@ -14,6 +14,9 @@ from pipeline.engine.distributed import World
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.train import export
+from pipeline.files import digest, write_json
+from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -81,17 +84,17 @@ def tiny_run(*changes: dict) -> RunConfig:
     return parse_run(Layers(("test", tiny_config(*changes))))
 
 
-def write_images(folder: Path) -> Path:
-    """Ten classes that can be told apart: a bright bar at a height of its own, with noise."""
-    folder.mkdir(parents=True)
+def write_images(folder: Path, shift: int = 0, num_train: int = NUM_TRAIN, num_val: int = NUM_VAL) -> Path:
+    """Ten classes that can be told apart: a bright bar at a height of its own, with noise. A shift renames classes."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_VAL)):
+    for prefix, count in (("train", num_train), ("t10k", num_val)):
         labels = np.arange(count) % 10
         pixels = rng.integers(0, 100, (count, 28, 28))
         for image, label in zip(pixels, labels, strict=True):
             image[4 + 2 * label : 6 + 2 * label] += 150
         _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels)
-        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels)
+        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, (labels + shift) % 10)
     return folder
 
 
@@ -101,11 +104,8 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
 
 
 def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
-    """Prepare the set of a run, unless that has been done in this results folder."""
     data = data or tiny_run().data
-    manifest = RunFolder(results, "").manifest(data.name)
-    if not manifest.exists():
-        prepare(data, folder, manifest.parent, progress=False)
+    prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
 
 
 class StopAfter(StopRequest):
@@ -125,7 +125,8 @@ def build_trainer(
     run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object
 ) -> Trainer:
     """A trainer in this process, on prepared data."""
-    prepare_in(results, folder, run.data)
+    if not RunFolder(results, "").manifest(run.data.name).exists():
+        prepare_in(results, folder, run.data)
     given = {"device": "cpu", "data": {"small": folder}, **site}
     return Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
 
@@ -139,6 +140,16 @@ def fit(run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = 
     except Requeue:
         assert stop is not None
     return trainer
+
+
+def publish(trainer: Trainer) -> None:
+    """Let others start from what a trainer has learned so far."""
+    export(trainer.method, trainer.paths)
+    made = trainer.paths.encoder, trainer.paths.heads
+    files = {path.name: digest(path) for path in made}
+    inputs = Inputs(data="", init=None)
+    record = TrainRecord(run=trainer.run.name, metrics={}, files=files, inputs=inputs, provenance={})
+    write_json(trainer.paths.done, record.model_dump())
 
 
 def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:

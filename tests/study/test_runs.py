@@ -26,13 +26,13 @@ def toy(project):
         if not resolved:
             return project.problems()
         graph = build_graph("demo")
-        return {run["label"]: run for run in graph.runs.values()}
+        return {run.label: run for run in graph.runs.values()}
 
     return resolve
 
 
 def optim_of(run: dict, *keys: str) -> list:
-    return [run["config"]["optim"][key] for key in keys]
+    return [run.config["optim"][key] for key in keys]
 
 
 def test_recipes__named_by_a_run__win_over_common_and_over_earlier_ones(toy):
@@ -65,14 +65,14 @@ def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     found = toy(runs, scale=scale)
 
     assert (optim_of(found["pretrained"], "epochs"), optim_of(found["supervised"], "epochs")) == ([9], [20])
-    assert found["pretrained"]["config"]["method"]["mask_ratio"] == 0.5
+    assert found["pretrained"].config["method"]["mask_ratio"] == 0.5
 
 
 def test_set__of_a_run__wins_over_all_that_the_scale_says(toy):
     runs = {"a": {"set": {"optim": {"epochs": 8}, "method": {"mask_ratio": 0.1}}}}
     scale = {"pretrain": {"optim": {"epochs": 9}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 
-    found = toy(runs, scale=scale)["a"]["config"]
+    found = toy(runs, scale=scale)["a"].config
 
     assert (found["optim"]["epochs"], found["method"]["mask_ratio"]) == (8, 0.1)
 
@@ -94,23 +94,23 @@ def test_budget__of_a_scale_with_other_epochs__is_the_share_of_those(toy):
 
 
 def test_budget__one__renames_no_run(toy):
-    names = [run["config"] for run in toy({"a": {}}).values()]
+    names = [run.config for run in toy({"a": {}}).values()]
 
-    assert [run["config"] for run in toy({"a": {"budget": 1}}).values()] == names
+    assert [run.config for run in toy({"a": {"budget": 1}}).values()] == names
 
 
 def test_init__key_of_a_run__is_the_name_of_that_run(toy):
     found = toy({"tuned": {"method": "supervised", "init": "pretrained"}, "pretrained": {}})
 
-    assert found["tuned"]["init"] == found["tuned"]["config"]["init"] is not None
-    assert found["tuned"]["init"].startswith("mp3-")
+    assert found["tuned"].init == found["tuned"].config["init"] is not None
+    assert found["tuned"].init.startswith("mp3-")
 
 
 def test_init__file_from_elsewhere__is_passed_on_and_no_run_is_needed(toy):
     found = toy({"tuned": {"init": "file:deit_small.pth"}, "other": {"init": "file:deit_base.pth"}})
 
-    assert found["tuned"]["config"]["init"] == "file:deit_small.pth"
-    assert found["tuned"]["init"] is None
+    assert found["tuned"].config["init"] == "file:deit_small.pth"
+    assert found["tuned"].init is None
     assert len(found) == 2  # the file is part of the name
 
 
@@ -121,7 +121,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(" first, from file:deit_small.pth")
-    assert lines[1].endswith(f" tuned, from {found['tuned']['init']}")
+    assert lines[1].endswith(f" tuned, from {found['tuned'].init}")
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,25 @@ def test_scale__max_budget__cuts_longer_runs_and_leaves_shorter_ones(toy):
     found = toy(runs, scale={"max_budget": 2.0})
 
     assert [optim_of(found[key], "epochs") for key in runs] == [[40], [10], [20]]
+
+
+def test_check__two_runs_that_would_share_a_name__are_refused(toy, monkeypatch):
+    monkeypatch.setattr("pipeline.engine.run.fingerprint", lambda content: "abc")  # as short as it takes
+    runs = {"a": {"label": "first"}, "b": {"label": "second", "set": {"optim": {"eps": 1e-3}, "seed": 0}}}
+
+    (line,) = toy(runs, resolved=False)
+
+    assert line.startswith(
+        f"configs/{STUDY}: runs.b: has the name mp3-vit_demo-fashion_mnist-e20-s0-abc, as 'first' of"
+    )
+    assert "study toy has, but another optim.eps; " in line and "change what is in the name, such as the seed" in line
+
+
+def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):
+    (line,) = toy({"a": {"label": "first"}, "b": {"set": {"optim": {"log_every": 7}}}}, resolved=False)
+
+    assert "but another optim.log_every; " in line and "give both the same" in line
+
+
+def test_check__same_run_twice__is_one_run(toy):
+    assert len(toy({"a": {}, "b": {"set": {"seed": 0}}})) == 1
