@@ -80,7 +80,7 @@ def load_site() -> Site:
 
 
 def data_folder(site: Site, data: DataConfig) -> Path:
-    """Where a data set lies on this site."""
+    """The folder of a data set on this site, or an error that says where to name it."""
     folder = named_folder(site, data)
     if folder is None:
         raise DataError(

@@ -87,7 +87,7 @@ def write_config(description: Description, force: bool) -> bool:
 
 def _val_share(folder: Path, chosen: float | None) -> float | None:
     if not folder.is_dir():
-        raise DataError(f"found no folder {folder}; give the folder of your class folders")
+        raise DataError(f"folder {folder} not found; give the folder of your class folders")
     if has_splits(folder):
         if chosen:
             raise DataError(f"{folder} has train/ and val/ already; leave out --val-share, or give one of the two")

@@ -42,13 +42,13 @@ def class_names(folder: Path, val_share: float | None) -> list[str]:
 
 
 def has_splits(folder: Path) -> bool:
-    """Whether train and val are folders of their own."""
+    """Whether train and val are separate folders."""
     return (folder / "train").is_dir() and (folder / "val").is_dir()
 
 
 @dataclass
 class _Content:
-    """What lies in one class folder."""
+    """What one class folder contains."""
 
     images: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Content:
 
 def _no_split(split: str) -> str:
     return (
-        f"{split}: found no folder {split}/; expected train/<class>/ and val/<class>/, "
+        f"{split}: folder {split}/ not found; expected train/<class>/ and val/<class>/, "
         "or <class>/ alone and `val_share` in the config"
     )
 
@@ -100,26 +100,26 @@ def _problems(contents: dict[str, _Content], least: int) -> list[str]:
     nested = [f"{name}/{folder}" for name, content in contents.items() for folder in content.folders]
     others = [f"{name}/{file}" for name, content in contents.items() for file in content.others]
     names = [f"{name}/{image}" for name, content in contents.items() for image in content.images]
-    strange = [name.encode(errors="replace").decode() for name in names if not _is_utf8(name)]
+    undecodable = [name.encode(errors="replace").decode() for name in names if not _is_utf8(name)]
     return [
         f"found {len(found)} {what}: {shortened(found)}; {remedy}"
         for found, what, remedy in (
             (few, f"classes with fewer than {least} images", "add images or remove the folder"),
             (nested, "folders inside class folders", "expected images directly in each class folder"),
             (others, f"files that are not images ({KINDS}) in class folders", "move them elsewhere"),
-            (strange, "file names that are not UTF-8", "rename them"),
+            (undecodable, "file names that are not UTF-8", "rename them"),
         )
         if found
     ]
 
 
 def _loose_problems(folder: Path, classes: list[str]) -> list[str]:
-    """What is wrong beside the class folders; a README or a list of labels may lie there."""
+    """What is wrong next to the class folders; a README or a list of labels may be there."""
     kept = [entry for entry in os.scandir(folder) if not _is_left_out(entry.name)]
     loose = sorted(entry.name for entry in kept if _is_image(entry.name) and entry.is_file())
     problems = []
     if not classes:
-        problems.append("found no class folders; expected one folder of images for each class")
+        problems.append("no class folders found; expected one folder of images for each class")
     if loose:
         problems.append(f"found {len(loose)} images outside class folders: {shortened(loose)}; move them into one")
     return problems

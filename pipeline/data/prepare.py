@@ -25,7 +25,7 @@ def prepare(cfg: DataConfig, folder: Path, out: Path, workers: int = 0, progress
     """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest."""
     before = _taken_away(out / MANIFEST)
     if not folder.is_dir():
-        raise data_error(cfg, folder, [f"found no folder {folder}"])
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
     splits = {split: read_split(cfg, folder, split) for split in get_args(SplitName)}
     problems = _layout_problems(cfg, splits)
     inspections = inspect(cfg.name, splits, workers, progress)

@@ -111,7 +111,7 @@ class DataConfig(Strict):
     num_train: int = Field(gt=0)
     num_val: int = Field(gt=0)
     val_share: float | None = Field(
-        None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a folder of its own"
+        None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
     )
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -123,7 +123,7 @@ class DataConfig(Strict):
     @classmethod
     def _is_known(cls, source: str) -> str:
         if source not in SOURCES:
-            raise ValueError(f"no such source; {nearest(source, SOURCES)}")
+            raise ValueError(f"unknown source; {nearest(source, SOURCES)}")
         return source
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ def open_split(cfg: DataConfig, folder: Path, split: SplitName, index: Path | No
 def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
     """The images of a split, none of them read yet."""
     if not folder.is_dir():
-        raise data_error(cfg, folder, [f"found no folder {folder}"])
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
     manifest = read_manifest(index / MANIFEST) if index else None
     if index and SOURCES[cfg.source].has_files:
         found = Split(_read_list(folder, index / f"{split}.csv"))
@@ -182,7 +182,7 @@ def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | N
 
 
 def read_split(cfg: DataConfig, folder: Path, split: SplitName) -> Split:
-    """One split as it lies in the folder, with all that is wrong with it."""
+    """One split as found in the folder, with everything that is wrong with it."""
     source = SOURCES[cfg.source]
     return source.read(folder, split, **{key: getattr(cfg, key) for key in source.options})
 
@@ -244,7 +244,7 @@ def _read_list(folder: Path, path: Path) -> FileImages:
 def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]:
     """How the numbers of images and classes differ from those of the config."""
     labels = found.images.labels
-    # A split that could not be read has said so already.
+    # A split that could not be read has reported that already.
     if found.problems and not labels:
         return []
     problems = []

@@ -28,7 +28,7 @@ def _data_set(subject: Subject, data: DataConfig) -> Finding:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
     obtained = f"expected {source.layout}; to get it: {source.obtained}; the folder is in {subject.site_file}"
     if not folder.is_dir():
-        return failed(what, f"no folder {folder}", obtained)
+        return failed(what, f"folder {folder} not found", obtained)
     manifest = subject.graph.results.manifest(data.name)
     if manifest.exists():
         return _verified(what, data, folder, manifest)

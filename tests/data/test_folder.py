@@ -236,9 +236,9 @@ def test_describe__split_that_is_not_clear__says_what_to_do(tmp_path, splits, ch
 def test_describe__no_classes_or_no_folder__says_so(tmp_path):
     write(tmp_path / "mine" / "0.png")
     message = refusal(tmp_path / "mine")
-    assert "found no class folders" in message and "found 1 images outside class folders: 0.png" in message
+    assert "no class folders found" in message and "found 1 images outside class folders: 0.png" in message
     assert "number of problems: 2" in message
-    assert "found no folder" in refusal(tmp_path / "nowhere")
+    assert "not found" in refusal(tmp_path / "nowhere")
 
 
 def test_describe__one_image_of_a_class__cannot_be_split_by_share(tmp_path):

@@ -148,7 +148,7 @@ def test_tracking__server_that_is_ill_or_gone__is_a_failure(graph, status):
 
 
 def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph, tmp_path):
-    for folder, words in ((tmp_path / "nowhere", "no folder "), (tmp_path, "t10k-images-idx3-ubyte")):
+    for folder, words in ((tmp_path / "nowhere", "nowhere not found"), (tmp_path, "t10k-images-idx3-ubyte")):
         finding = only(data.data_sets, graph, data={"fashion_mnist": folder})
         assert finding.state == "failed" and words in finding.text, finding
         assert "https://github.com/zalandoresearch/fashion-mnist" in finding.remedy and "mine.yaml" in finding.remedy
