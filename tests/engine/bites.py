@@ -260,5 +260,5 @@ EVALS = {
     "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
     "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
     "eval.droppos_positions.seed": [Bite(1, "validation", DROPPOS)],
-    "eval.ensemble.partner": [Bite("second", "validation")],
+    "eval.ensemble.partner": [Bite("second", "validation", {"optim": {"base_lr": 1e-3}})],  # it leaves the word to them
 }
