@@ -148,7 +148,7 @@ class Trainer:
     def _prepared_model(self) -> nn.Module:
         model = self.method
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:

@@ -1,10 +1,11 @@
 """From a resolved run to its files: train, export the weights, write `train.json` last."""
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import torch
 from safetensors.torch import save
@@ -15,8 +16,9 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
-from pipeline.engine.signals import StopRequest
-from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.errors import LaunchError
+from pipeline.files import LockFile, digest, holder_of, is_wanted, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
@@ -27,20 +29,21 @@ from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)
 
+MEET_S = 2.0  # between two meetings of processes that wait
 
-def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, patience_s: float = 0) -> None:
+
+def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, takeover_s: float | None = None) -> None:
     """Train, or continue, one run on this process (and its peers, if it has any).
 
-    On a cluster a job may be started again elsewhere while a node that was given up still works on it: the new one
-    is patient, and the old one writes its checkpoint and gives way.
+    While another process works on the run, this one waits for it. With `takeover_s` it asks the other to write its
+    checkpoint and give way, and fails if that takes longer.
     """
     started = time.monotonic()
     torch.set_num_threads(site.threads)
     inputs = find_inputs(paths, site, run.data.name, run.init)
     world = join_world(site.device)
     try:
-        with _sole_trainer(paths, stop, patience_s) if world.is_main else nullcontext():
-            world.barrier()
+        with _sole_trainer(paths, world, stop, takeover_s):
             if world.any(world.is_main and paths.is_finished(inputs)):
                 log.info("%s is finished already", run.name)
                 return
@@ -62,8 +65,27 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, p
 
 
 @contextmanager
-def _sole_trainer(paths: RunFolder, stop: StopRequest, patience_s: float) -> Iterator[None]:
-    with held(paths.lock, paths.name, patience_s):
+def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s: float | None) -> Iterator[None]:
+    """Hold the run's lock, in the main process.
+
+    All processes wait for it together: they meet every few seconds, so that no collective operation takes longer than
+    that, and all of them leave when one is asked to stop or the time to take over has passed.
+    """
+    deadline = time.monotonic() + (math.inf if takeover_s is None else takeover_s)
+    wait_s = 0.0
+    with closing(LockFile(paths.lock)) if world.is_main else nullcontext() as lock:
+        while not world.any(lock is not None and lock.take(wait_s, is_asking=takeover_s is not None)):
+            holder = holder_of(paths.lock)
+            if world.any(stop.is_raised):
+                raise Requeue(f"{stop.why or 'a peer was asked to stop'} while {holder} worked on {paths.name}")
+            if world.any(time.monotonic() >= deadline):
+                raise LaunchError(
+                    f"{holder} works on {paths.name} ({paths.lock} is held) and did not give way within "
+                    f"{takeover_s:g} s; stop it, then start again"
+                )
+            if not wait_s:
+                log.info("%s works on %s; waiting for it", holder, paths.name)
+            wait_s = MEET_S
         stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
         yield
 

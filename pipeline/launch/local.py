@@ -18,6 +18,8 @@ from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
+TAKEOVER_S = 600  # a checkpoint on a slow file system takes a while
+
 
 def is_placed() -> bool:
     """Whether this process has its place among others already, rather than being the one that starts them."""
@@ -30,10 +32,11 @@ def train_here(config: dict[str, Any], paths: RunFolder, site: Site, stop: StopR
     from pipeline.engine.train import train_run
 
     run = parse_run(Layers((paths.name, config)))
-    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up.
-    patience_s = 600 if "SUBMITIT_EXECUTOR" in os.environ else 0
+    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up. On one machine it
+    # is a training that outlived the command that started it: that one comes to its end by itself.
+    takeover_s = TAKEOVER_S if "SUBMITIT_EXECUTOR" in os.environ else None
     try:
-        train_run(run, paths, site, stop, patience_s)
+        train_run(run, paths, site, stop, takeover_s)
     except Requeue as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME

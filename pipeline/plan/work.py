@@ -24,7 +24,7 @@ class Work:
 
 
 def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
-    """Everything that the targets need and that is not there yet."""
+    """Everything that the targets need and that is not finished yet."""
     asked, left, done = needed_work(graph, targets), Work(), Work()
     for name, study in asked.runs.items():
         (done if graph.results.run(name).done.exists() else left).runs[name] = study

@@ -136,7 +136,8 @@ def _known_cells(draft: Draft) -> dict[str, set[str]]:
     cells = {row: set(numbers) for row, numbers in draft.expected.rows.items()}
     for name, table in draft.study.tables.items():
         for row in table.rows:
-            cells.setdefault(f"{draft.name}.{name}.{row}", set(table.columns))
+            full_id = f"{draft.name}.{name}.{row}"
+            cells[full_id] = cells.get(full_id) or set(table.columns)
     return cells
 
 

@@ -12,6 +12,11 @@ from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
 
 COMMIT = "c0ffee" * 6
+RUNS = (
+    "(select run_uuid, status, substr(tags.value, 1, instr(tags.value, '@') - 1) as name from runs"
+    " join experiments using (experiment_id) join tags using (run_uuid)"
+    " where tags.key = 'patchwork.name' and experiments.name = ?)"
+)
 
 
 def begin(graph: Graph, name: str, identity: str = "0123456789abcdef") -> RunFolder:
@@ -55,10 +60,17 @@ def draw_table(graph: Graph, table: str) -> None:
 
 
 def points(database: Path, graph: Graph) -> list[tuple[str, str, int]]:
-    """(run name, metric, step) of all points that MLflow has of a scale, read past MLflow."""
+    """(run name, metric, step) of all points that MLflow has of the runs of a scale, read past MLflow."""
+    return _query(
+        database, graph, f"select shown.name, metrics.key, step from metrics join {RUNS} shown using (run_uuid)"
+    )
+
+
+def statuses(database: Path, graph: Graph) -> dict[str, str]:
+    """Run name -> status in MLflow, of the runs of a scale, read past MLflow."""
+    return dict(_query(database, graph, f"select name, status from {RUNS}"))
+
+
+def _query(database: Path, graph: Graph, query: str) -> list[tuple]:
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60) as connection:
-        return connection.execute(
-            "select runs.name, key, step from metrics join runs using (run_uuid) join experiments using (experiment_id)"
-            " where experiments.name = ?",
-            [f"patchwork-{graph.scale}"],
-        ).fetchall()
+        return connection.execute(query, [f"patchwork-{graph.scale}"]).fetchall()
