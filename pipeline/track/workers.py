@@ -18,7 +18,7 @@ class Workers:
         self.queue = Queue(results.queue, site.slurm.poll_s if site.slurm else POLL_S)
 
     def have_left(self, run: RunFolder) -> bool:
-        """Whether nothing works on this run; False also where SLURM cannot be asked about a job that was submitted."""
+        """Whether nothing works on this run; False also where SLURM was given a job and cannot be asked about it."""
         if is_held(run.lock):
             return False
         if not run.job.exists():

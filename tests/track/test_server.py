@@ -27,7 +27,7 @@ def first_chart(page):
 def returned(copy, new_scale, server):
     """A run trained, evaluated and drawn while a follower found no server; the server came back before the end."""
     graph = new_scale("outage")
-    name = next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+    name = next(iter(graph.tables["mjp.t4"].rows.values())).runs[""]
     with held(graph.results.folder / "workflow.lock", "a test"):
         follower = FollowerProcess(copy, graph, MLFLOW_TRACKING_URI=server.uri)
         folder = begin(graph, name)
