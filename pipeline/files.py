@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import IO, Any
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
+ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
 _HELD = ExitStack()
 
 
@@ -127,6 +129,23 @@ def explained(path: Path) -> Iterator[None]:
             f"could not write {path}: {error.strerror}; free space or fix the permissions, then start again: "
             "nothing that was there before is lost"
         ) from error
+
+
+def remove(path: Path) -> None:
+    """Delete a file if there is one."""
+    with explained(path):
+        path.unlink(missing_ok=True)
+
+
+def require_space(folder: Path, num_bytes: float, what: str) -> None:
+    """Refuse to begin what the disk has no room for: it would fail later, and its log could not say why."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    free, needed = shutil.disk_usage(nearest).free, num_bytes + ROOM
+    if free < needed:
+        raise PatchworkError(
+            f"{folder} has {free / 1e6:,.1f} MB of free space, {what} needs {needed / 1e6:,.1f} MB; free some, then "
+            "start again: nothing that was there before is lost"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

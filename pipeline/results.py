@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
-from pipeline.files import digest, digest_by_stat, write_text
+from pipeline.files import digest, digest_by_stat, remove, write_text
 from pipeline.records import Inputs, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
     from torch import nn
-
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -243,7 +242,7 @@ class RunFolder:
     def unpublish(self) -> None:
         """Forget that the run was finished."""
         for path in (self.done, self.finished):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""

@@ -18,7 +18,7 @@ from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import LockFile, digest, holder_of, is_wanted, write_atomic, write_json, write_text
+from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
@@ -38,7 +38,6 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
     While another process works on the run, this one waits for it. With `takeover_s` it asks the other to write its
     checkpoint and give way, and fails if that takes longer.
     """
-    started = time.monotonic()
     torch.set_num_threads(site.threads)
     inputs = find_inputs(paths, site, run.data.name, run.init)
     world = join_world(site.device)
@@ -57,7 +56,7 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
             found = trainer.fit()
             if world.is_main:
                 export(trainer.ema.module if trainer.ema else trainer.method, paths)
-                record = _record(trainer, found, inputs, started, first_step)
+                record = _record(trainer, found, inputs, first_step)
                 write_json(paths.finished, record.model_dump())
             world.barrier()
     finally:
@@ -105,8 +104,8 @@ def _set_aside_other_inputs(paths: RunFolder, inputs: Inputs) -> None:
         log.warning("%s since this run was last trained: it is trained again from the beginning", change)
         Checkpoints(paths.state).clear()
         paths.unpublish()
-        paths.started.unlink(missing_ok=True)
-        paths.identity.unlink()  # last: a process that is killed before this does it all again
+        remove(paths.started)
+        remove(paths.identity)  # last: a process that is killed before this does it all again
 
 
 def _begin(run: RunConfig, paths: RunFolder, inputs: Inputs) -> None:
@@ -139,7 +138,7 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, started: float, first_step: int) -> TrainRecord:
+def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
@@ -163,7 +162,7 @@ def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, started: 
             precision=trainer.precision,
             steps=run.total_steps,
             resumed_at_step=first_step,
-            wall_s=round(time.monotonic() - started, 1),
+            wall_s=round(trainer.wall_s, 1),
         ),
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pipeline.config import CONFIGS, Strict, shown
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import held, write_json
+from pipeline.files import explained, held, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
@@ -124,7 +124,8 @@ class Launcher:
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError
 
-        executor = SlurmExecutor(self.paths.jobs, python=None)
+        with explained(self.paths.jobs):
+            executor = SlurmExecutor(self.paths.jobs, python=None)
         executor.update_parameters(job_name=self.name, **sbatch_options(self.site, *self.shape))
         while True:
             asked_at = time.time()

@@ -21,6 +21,7 @@ from tiny_runs import (
 )
 from unstable import Unstable, train_together
 
+from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
@@ -248,6 +249,22 @@ def test_train__finished_but_its_output_was_deleted__trains_nothing_again(images
     assert not paths.is_finished(inputs)
     train_run(run, paths, site, StopRequest())
     assert paths.is_finished(inputs)
+
+
+def test_train__interrupted__its_time_is_the_sum_of_all_segments(images, results):
+    run = tiny_run()
+    paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images})
+    with pytest.raises(Requeue):
+        train_run(run, paths, site, StopAfter(5))
+    checkpoints = Checkpoints(paths.state)
+    state = checkpoints.latest()
+    assert state["wall_s"] > 0
+    checkpoints.save(5, state | {"wall_s": 1000.0})  # as after a long first segment
+    with pytest.raises(Requeue):
+        train_run(run, paths, site, StopAfter(5))
+    assert checkpoints.latest()["wall_s"] > 1000
+    train_run(run, paths, site, StopRequest())
+    assert 1000 < paths.record().provenance["wall_s"] < 1900
 
 
 @pytest.fixture
