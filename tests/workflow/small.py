@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from project import Project, copy_project, shrink_images
 
-LOCAL = ("--profile", "workflow/profiles/local")
+LOCAL = ("--profile", "workflow/profiles/default")
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
 PATIENCE_S = 300  # for a start on a busy machine
 
