@@ -37,7 +37,7 @@ class Checkpoints:
         content = buffer.getbuffer()
         path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
         write_atomic(path, content)
-        self._tidy(step)
+        self._tidy(path)
         return path
 
     def latest(self) -> dict[str, Any] | None:
@@ -63,12 +63,13 @@ class Checkpoints:
         for _, path in self._all():
             remove(path)
 
-    def _tidy(self, step: int) -> None:
-        """Keep this step's checkpoint and the one before; later ones were damaged, or this step would not be new."""
-        found = self._all()
-        later = [path for found_step, path in found if found_step > step]
-        earlier = [path for found_step, path in found if found_step <= step]
-        for path in [*later, *earlier[:-KEPT], *self.folder.glob(".step-*.tmp")]:
+    def _tidy(self, new: Path) -> None:
+        """Keep this checkpoint and the one before; later ones were damaged, or this step would not be new."""
+        step = int(CHECKPOINT.fullmatch(new.name)[1])
+        others = [(found_step, path) for found_step, path in self._all() if path != new]
+        earlier = [path for found_step, path in others if found_step < step]
+        rest = [path for found_step, path in others if found_step >= step]
+        for path in [*rest, *earlier[: 1 - KEPT], *self.folder.glob(".step-*.tmp")]:
             remove(path)
 
     def _all(self) -> list[tuple[int, Path]]:
