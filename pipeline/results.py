@@ -149,7 +149,7 @@ class RunFolder:
 
     @property
     def started(self) -> Path:
-        """Written when training begins: who this run is, whatever interrupts it."""
+        """Written when training begins: the identity that the run keeps through every interruption."""
         return self.folder / "started.json"
 
     @property
@@ -172,7 +172,7 @@ class RunFolder:
 
     @property
     def identity(self) -> Path:
-        """Who is being trained: one from the first step to the last, whatever interrupts it."""
+        """The run's identity: the same from the first step to the last, through every interruption."""
         return self.state / "identity.json"
 
     @property
@@ -235,7 +235,7 @@ class RunFolder:
             state = f"has SHA-256 {short_digest(found)}" if found else "not found"
             raise CheckpointError(
                 f"{path} {state}, expected {short_digest(known)} as {self.done.name} recorded it: it was changed or "
-                f"damaged after training; restore it, or train run {self.name} again, which exports it anew"
+                f"damaged after training; restore it, or train run {self.name} again, which exports it again"
             )
         return path
 

@@ -65,7 +65,7 @@ class Checkpoints:
 
     def _tidy(self, new: Path) -> None:
         """Keep this checkpoint and the one before; later ones were damaged, or this step would not be new."""
-        step = int(CHECKPOINT.fullmatch(new.name)[1])
+        step = int(new.name.split("-")[1])
         others = [(found_step, path) for found_step, path in self._all() if path != new]
         earlier = [path for found_step, path in others if found_step < step]
         rest = [path for found_step, path in others if found_step >= step]

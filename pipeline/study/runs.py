@@ -147,7 +147,7 @@ def _differing(one: Any, other: Any, key: str = "") -> list[str]:
 
 
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
-    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
+    """Keys of runs, each after the one it starts from; those whose start has a problem are left out."""
     ordered: list[str] = []
     for first in runs:
         with collector:
