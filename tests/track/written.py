@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
-from pipeline.records import write_record
+from pipeline.records import Inputs, TrainRecord, write_record
 from pipeline.report import draw
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.results import RunFolder
@@ -37,7 +37,9 @@ def log_steps(folder: RunFolder, steps: range, keep_bytes: int | None = None, li
 
 def finish(folder: RunFolder, **metrics: float) -> None:
     origin = {"commit": COMMIT, "device": "cpu", "steps": 100, "wall_s": 1.0, "seed": 0}
-    write_json(folder.done, {"run": folder.name, "metrics": {"params_m": 1.5, **metrics}, "provenance": origin})
+    inputs = Inputs(data="0123456789ab", init=None)
+    found = {"params_m": 1.5, **metrics}
+    write_record(folder.done, TrainRecord(run=folder.name, metrics=found, files={}, inputs=inputs, provenance=origin))
 
 
 def evaluate(folder: RunFolder, **metrics: float) -> None:
