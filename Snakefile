@@ -6,6 +6,9 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
+from pipeline.report.summary import summarise_targets
+from pipeline.verify import made_by_other_code
+from workflow.console import Console
 from workflow.follower import Follower
 
 min_version("9.27")
@@ -37,22 +40,42 @@ rule demo:
 include: "workflow/rules/targets.smk"
 
 
+def show_tables():
+    """What the targets of the command line came to."""
+    wanted = CALL.targets or ["all"]
+    names = [name for name in wanted if name in targets_of(graph(SCALE))]
+    if names:
+        print(or_message(summarise_targets, graph(SCALE), names), flush=True)
+
+
+OUTPUT = workflow.output_settings
+CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
+if not CALL.is_job:
+    CONSOLE.install()
 # MLflow follows the results in the background. Dry runs and the processes of jobs call no hooks.
 FOLLOWER = Follower(SCALE)
 
 
 onstart:
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
+    for notice in made_by_other_code(graph(SCALE)):
+        logger.warning(str(notice))
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
     or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
-    FOLLOWER.start()
+    or_message(FOLLOWER.start)
 
 
 onsuccess:
     logger.info(FOLLOWER.stop())
+    show_tables()
 
 
 onerror:
     logger.info(FOLLOWER.stop())
+    logger.info(
+        f"interrupted; the same command continues: {CALL.command}"
+        if CONSOLE.was_interrupted
+        else f"`python -m pipeline status --scale {SCALE}` lists what failed; the same command tries it again"
+    )
     # The log of a rule that failed for want of space is empty.
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")

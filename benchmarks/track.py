@@ -21,12 +21,12 @@ from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest
 from pipeline.files import held, write_json, write_text
 from pipeline.site import Site
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph, RunEntry
 from pipeline.track.follow import follow
 
 SITUATIONS = {"alone": None, "MLflow follows (SQLite)": "", "MLflow is down": "http://127.0.0.1:9"}
-RUN = {"config": {}, "label": "benchmark", "studies": ["benchmark"], "data": "none", "init": None, "groups": {}}
-GRAPH = Graph("benchmark", "", False, runs={"run": RUN})
+RUN = RunEntry(config={}, label="benchmark", studies=["benchmark"], data="none", init=None)
+GRAPH = Graph(scale="benchmark", note="", comparable=False, runs={"run": RUN})
 
 
 def main() -> None:

@@ -1,5 +1,10 @@
 import sys
 
-from pipeline.cli import main
+try:
+    from pipeline.cli import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # while modules were still being imported
+    sys.stderr.write("interrupted; the same command continues\n")
+    code = 75
+sys.exit(code)

@@ -4,16 +4,11 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 """
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
-from pipeline.errors import PatchworkError
+from pipeline.errors import PatchworkError, storage_problem
 from pipeline.logs import start_logging
-
-SCALE = "demo"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,6 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     except PatchworkError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if not (problem := storage_problem(error)):
+            raise
+        print(problem, file=sys.stderr)
+        return 1
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("pipeline"):
             raise
@@ -36,64 +39,62 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except BrokenPipeError:  # `... | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 75
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline",
-        description="Patchwork, one step at a time. Snakemake calls these verbs in the right order; "
-        "by hand, the order is prepare, train, evaluate, table, claims, report.",
+    from pipeline import options
+
+    return options.build_parser(
+        {
+            "check": check,
+            "doctor": doctor,
+            "plan": plan,
+            "status": status,
+            "summary": summary,
+            "verify": verify,
+            "clean": clean,
+            "describe": describe,
+            "prepare": prepare,
+            "train": train,
+            "evaluate": evaluate,
+            "table": table,
+            "claims": claims,
+            "report": report,
+            "track": track,
+        }
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-
-    def add(name: str, verb: Callable, help: str, *names: str) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=help, description=help)
-        sub.set_defaults(verb=verb)
-        sub.add_argument("--scale", default=SCALE, help="a file of configs/scale (default: %(default)s)")
-        sub.add_argument("--site", help="a file of configs/site, or a path (default: PATCHWORK_SITE, else local)")
-        for option in names:
-            sub.add_argument(f"--{option}", required=True)
-        return sub
-
-    add("check", check, "read and validate every config, and say what would run")
-    add("prepare", prepare, "verify a data set and write its manifest", "data")
-    train_parser = add("train", train, "train one run, or continue it")
-    which = train_parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--run", help="name of a run; `check` lists them")
-    which.add_argument("--config", type=Path, help="a config.resolved.yaml: enough to train that run again")
-    add("evaluate", evaluate, "compute a group of evaluations of a finished run", "run", "group")
-    for name, verb, text in (
-        ("table", table, "fill a table from metrics files"),
-        ("claims", claims, "judge a study's claims"),
-        ("report", report, "write the report page"),
-        ("summary", summary, "print what came out"),
-    ):
-        sub = add(name, verb, text, *{"table": ["table"], "claims": ["study"]}.get(name, []))
-        sub.add_argument("--rows", choices=["headline", "all"], default="all" if name != "summary" else "headline")
-    track_parser = add("track", track, "mirror runs, evaluations and tables into MLflow")
-    track_parser.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
-    plan_parser = add("plan", plan, "say what would run and what it would cost: jobs, GPU hours, storage")
-    plan_parser.add_argument("targets", nargs="*", help="studies, tables (mjp_table4) or runs; none: everything")
-    add("doctor", doctor, "check that this site can run a scale: commands, queue, GPUs, data, space, tracking")
-    return parser
 
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.check import all_scales, check_configs
+    from pipeline.verify import made_by_other_code
 
-    load_site()
-    graph = load_graph(options.scale)
-    for name, run in graph.runs.items():
-        start = f", from {run['config']['init']}" if run["config"]["init"] else ""
-        print(f"{name:60} {run['label']}{start}")
-    print(f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale {graph.scale}")
+    for graph in check_configs([options.scale] if options.scale else all_scales()):
+        for name, run in graph.runs.items() if options.scale else ():
+            start = f", from {run.config['init']}" if run.config["init"] else ""
+            print(f"{name:60} {run.label}{start}")
+        for notice in made_by_other_code(graph):
+            print(notice)
+        print(f"scale {graph.scale}: configs are valid: {len(graph.runs)} runs, {len(graph.tables)} tables")
+
+
+def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.study.graph import load_graph
+    from pipeline.verify import made_by_other_code
+    from pipeline.verify import verify as problems_of
+
+    graph, problems = load_graph(options.scale), []
+    for problem in problems_of(graph):
+        print(problem, flush=True)
+        problems.append(problem)
+    for notice in made_by_other_code(graph):
+        print(notice)
+    done = sum(graph.results.run(name).done.exists() for name in graph.runs)
+    print(f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems")
+    return int(bool(problems))
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -104,11 +105,26 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.study.graph import load_graph
 
     graph, site = load_graph(options.scale), load_site()
-    content = graph.run_with_data(options.data)["config"]["data"]
+    content = graph.run_with_data(options.data).config["data"]
     data = parse(DataConfig, Layers((options.data, content)))
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
-    print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images are sound")
+    print(f"{data.name}: {found.splits['train'].count} + {found.splits['val'].count} images verified")
+
+
+def describe(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse, shown
+    from pipeline.data.describe import Choices, config_path, write_config
+    from pipeline.data.describe import describe as describe_folder
+    from pipeline.site import load_site
+
+    site, folder = load_site(), options.folder.expanduser().absolute()
+    given = {key: getattr(options, key) for key in Choices.model_fields}
+    found = describe_folder(folder, parse(Choices, Layers(("command line", given))), workers=site.workers)
+    has_changed = write_config(found, options.force)
+    print(f"{found.summary}; {'wrote' if has_changed else 'unchanged:'} {shown(config_path(options.name))}")
+    if site.data.get(options.name) != folder:
+        print(f"next: name the folder in the site file (`data: {{{options.name}: {folder}}}`)")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -126,16 +142,15 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)
-    entry = graph.find("runs", options.run)
-    run = parse_run(Layers((options.run, entry["config"])))
-    keys = entry["groups"].get(options.group, [])
-    configs = {key: graph.evals[key] for key in keys}
+    run = parse_run(Layers((options.run, graph.run(options.run).config)))
+    configs = graph.evaluations(options.run, options.group)
     evals = {key: parse(EVALS.get(cfg["name"]).Config, Layers((key, cfg))) for key, cfg in configs.items()}
     evaluate_run(run, options.group, evals, graph.results.run(run.name), load_site())
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import write_json, write_text
+    from pipeline.files import write_text
+    from pipeline.records import write_record
     from pipeline.report import draw
     from pipeline.report.tables import fill_table
     from pipeline.study.graph import load_graph
@@ -145,16 +160,16 @@ def table(options: argparse.Namespace, arguments: list[str]) -> None:
     path = graph.results.table(options.table, options.rows)
     for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
         write_text(path.with_name(options.table + suffix), drawing(filled))
-    write_json(path, filled)
+    write_record(path, filled)
 
 
 def claims(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import write_json
+    from pipeline.records import write_record
     from pipeline.report.tables import judge_study
     from pipeline.study.graph import load_graph
 
     graph = load_graph(options.scale)
-    write_json(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
+    write_record(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
 
 
 def report(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -162,15 +177,17 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.report.numbers import write_numbers
     from pipeline.report.page import write_report
     from pipeline.study.graph import load_graph
+    from pipeline.study.targets import command_for
 
     graph = load_graph(options.scale)
     path = graph.results.report(options.rows)
     chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
-        subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `snakemake all` draws the others and every row."
+        more = command_for("all", graph.scale)
+        subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `{more}` draws the others and every row."
     content = collect(graph, options.rows)
-    write_numbers(content[0], path)
-    print(write_report(*content, path, title, graph.scale, subtitle))
+    write_numbers(content.tables, path)
+    print(write_report(content, path, title, graph.scale, subtitle))
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -183,7 +200,7 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
         stop = StopRequest().listen()  # before MLflow is imported, which takes seconds
         follow(load_graph(options.scale), load_site(), stop)
     else:
-        print(json.dumps(mirror_once(load_graph(options.scale), load_site())))
+        print(mirror_once(load_graph(options.scale), load_site()))
 
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -208,7 +225,46 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.report.summary import summarise
+    from pipeline.report.summary import summarise, summarise_targets
     from pipeline.study.graph import load_graph
 
-    print(summarise(load_graph(options.scale), options.rows))
+    graph = load_graph(options.scale)
+    print(summarise_targets(graph, options.targets) if options.targets else summarise(graph, options.rows))
+
+
+def status(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.results import scales_with_results
+    from pipeline.status import read_status
+    from pipeline.study.graph import load_graph
+
+    scales = [options.scale] if options.scale else scales_with_results()
+    for scale in scales:
+        print(read_status(load_graph(scale)), end="\n\n" if scale != scales[-1] else "\n")
+    if not scales:
+        print("nothing has run yet; `make demo` or `snakemake demo` runs the smallest scale")
+
+
+def clean(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.clean import delete, find_leftovers
+    from pipeline.results import scales_with_results
+    from pipeline.study.graph import load_graph
+
+    scales = [options.scale] if options.scale else scales_with_results()
+    found = find_leftovers(map(load_graph, scales))
+    print(found)
+    if not found.items or options.dry_run:
+        return
+    if options.yes or _agrees("delete all of this?"):
+        delete(found)
+        print(f"deleted {len(found.items)} entries")
+    else:
+        print("nothing was deleted")
+
+
+def _agrees(question: str) -> bool:
+    """Whether a person says yes; without one, the answer is no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

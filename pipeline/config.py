@@ -32,8 +32,17 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class Record(BaseModel):
+    """Base of what the program itself writes as JSON and reads back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 # libyaml's loader, where it is installed, reads several times as fast.
-class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeyLoader(_SafeLoader):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""
 
 

@@ -3,6 +3,10 @@
 `cli.py` prints them as one message without a traceback; anything else is a bug and keeps its traceback.
 """
 
+import errno
+
+STORAGE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+
 
 class PatchworkError(Exception):
     """Base of every error that the user can fix."""
@@ -26,3 +30,13 @@ class NumericsError(PatchworkError):
 
 class LaunchError(PatchworkError):
     """A job could not be started or did not come back."""
+
+
+def storage_problem(error: OSError) -> str:
+    """The message for a full disk or a missing permission; empty for any other error, which is a bug of ours."""
+    if error.errno not in STORAGE:
+        return ""
+    return (
+        f"could not use {error.filename or 'a file'}: {error.strerror}; free space or fix the permissions, then start "
+        "again: nothing that was there before is lost"
+    )

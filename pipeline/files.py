@@ -8,10 +8,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
@@ -19,14 +19,14 @@ ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
 _HELD = ExitStack()
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write through a temporary file: fsync, rename, fsync the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                write(file)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -103,7 +103,7 @@ def is_held(path: Path) -> bool:
     """Whether some process holds this lock file now."""
     if not path.exists():
         return False
-    with path.open("rb") as file:
+    with path.open("rb") as file:  # also where nothing can be written
         return not _locked(file, fcntl.LOCK_SH)
 
 
@@ -149,7 +149,7 @@ def require_space(folder: Path, num_bytes: float, what: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_atomic(path, text.encode())
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -173,6 +173,16 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
                 "restore the file"
             ) from None
     return records
+
+
+def last_line(path: Path, most_bytes: int = 100_000) -> str:
+    """The last complete line of a text file that another process may be writing; empty without one."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        lines = file.read().split(b"\n")[:-1]
+    return lines[-1].decode() if lines else ""
 
 
 def digest(path: Path) -> str | None:

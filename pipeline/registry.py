@@ -1,26 +1,35 @@
 """Names for things that plug in: `@METHODS.register("mjp")` is the only wiring.
 
-A registry finds its entries by importing every module of its package, so there is no list to edit.
+A registry reads which file registers which name and imports the one file that is asked for: there is no list to edit,
+and a half-written file stops nobody who does not use it.
 """
 
 import importlib
-import pkgutil
+import importlib.util
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pipeline.config import nearest
+from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
+from pipeline.source import code_behind, digest_of
+
+if TYPE_CHECKING:
+    from pipeline.evals.base import Evaluation
+    from pipeline.methods.base import Method
 
 Entry = TypeVar("Entry")
+_REGISTERED = re.compile(r"""^@[A-Z_]+\.register\(["']([\w-]+)["']\)""", re.M)
 
 
-class Registry:
-    """Name -> class, filled by importing the modules of one package."""
+class Registry(Generic[Entry]):
+    """Name -> class, registered in the modules of one package."""
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self.package = package
-        self._entries: dict[str, type] = {}
+        self._entries: dict[str, type[Entry]] = {}
 
     def register(self, name: str) -> Callable[[type[Entry]], type[Entry]]:
         def add(entry: type[Entry]) -> type[Entry]:
@@ -32,16 +41,44 @@ class Registry:
         return add
 
     def names(self) -> list[str]:
-        self._load()
-        return sorted(self._entries)
+        """Every registered name; nothing is imported."""
+        return sorted({*self._entries, *self._files()})
 
-    def get(self, name: str) -> type:
-        self._load()
-        if not isinstance(name, str) or name not in self._entries:
-            raise ConfigError(f"{self.kind} {name!r} is unknown; {nearest(str(name), self._entries)}")
+    def get(self, name: str) -> type[Entry]:
+        if str(name) not in self._entries:
+            path = self._files().get(str(name))
+            if path is None:
+                raise ConfigError(f"{self.kind} {name!r} is unknown; {nearest(str(name), self.names())}")
+            self._import(name, path)
         return self._entries[name]
 
-    def _load(self) -> None:
-        package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
+    def code(self, name: str) -> str:
+        """A digest of the source that is behind a name; empty for one that a test or a notebook registered."""
+        path = self._files().get(name)
+        return digest_of(code_behind(path)) if path else ""
+
+    def _import(self, name: str, path: Path) -> None:
+        try:
+            importlib.import_module(f"{self.package}.{path.stem}")
+        except SyntaxError as error:
+            raise ConfigError(
+                f"{self.kind} {name!r}: {shown(path)} is not valid Python ({error.msg}, line {error.lineno}); fix it"
+            ) from None
+
+    def _files(self) -> dict[str, Path]:
+        """Name -> file, read from the text of the package's modules."""
+        spec = importlib.util.find_spec(self.package)
+        folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+        found: dict[str, Path] = {}
+        for path in sorted(file for folder in folders for file in folder.glob("*.py")):
+            for name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
+                if name in found:
+                    where = f"{shown(found[name])} and {shown(path)}"
+                    raise ConfigError(f"{self.kind} {name!r} is registered twice, in {where}; rename one of them")
+                found[name] = path
+        return found
+
+
+# Here and not beside their base classes, so that names and digests are known without torch.
+METHODS: Registry["Method"] = Registry("method", "pipeline.methods")
+EVALS: Registry["Evaluation"] = Registry("evaluation", "pipeline.evals")

@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ValidationError
-
-from pipeline.config import CONFIGS, Strict
-from pipeline.errors import CheckpointError
+from pipeline.config import CONFIGS, names, read_yaml
+from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, remove, write_text
+from pipeline.records import Inputs, TrainRecord, read_record, short_digest
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -17,39 +19,19 @@ RESULTS = ROOT / "results"
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
 
 
-class Inputs(Strict):
-    """What a run is trained from, beside its config. Whatever is kept of a training says which inputs it is for."""
-
-    data: str  # fingerprint of the data set, from its manifest
-    init: str | None  # SHA-256 of the weights that it starts from
-
-    def change_since(self, other: "Inputs") -> str:
-        """In words, what is different from what was there before."""
-        names = {"data": "the data", "init": "the weights it starts from"}
-        changes = [
-            f"{names[key]} changed from {_short(before)} to {_short(now)}"
-            for (key, before), (_, now) in zip(other, self, strict=True)
-            if before != now
-        ]
-        return " and ".join(changes)
-
-
-class TrainRecord(BaseModel):
-    """What `train.json` says of a finished run."""
-
-    run: str
-    metrics: dict[str, float]
-    files: dict[str, str]  # name -> SHA-256
-    inputs: Inputs
-    provenance: dict[str, Any]
-
-
-def _short(sha256: str | None) -> str:
-    return sha256[:12] if sha256 else "none"
-
-
 def results_of(scale: str) -> "ScaleFolder":
     return ScaleFolder(RESULTS / scale)
+
+
+def prepare_command(manifest: Path) -> str:
+    """The command that writes the manifest at this path."""
+    return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
+
+
+def scales_with_results() -> list[str]:
+    """Scales of configs/scale at which something was trained, or begun."""
+    scales = [results_of(name) for name in names(CONFIGS / "scale")]
+    return [scale.folder.name for scale in scales if scale.run_names()]
 
 
 @dataclass(frozen=True)
@@ -60,6 +42,15 @@ class ScaleFolder:
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
+
+    def run_names(self) -> list[str]:
+        """Every run that left something here, whether or not a config still names it."""
+        folders = [*self.folder.glob("runs/*/"), *self.folder.glob("state/*/")]
+        return sorted({folder.name for folder in folders})
+
+    def log(self, rule: str, job: str) -> Path:
+        """What the last job of a rule printed."""
+        return self.folder / "logs" / rule / f"{job}.log"
 
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"
@@ -158,7 +149,7 @@ class RunFolder:
 
     @property
     def started(self) -> Path:
-        """Written when training begins, for those who follow it."""
+        """Written when training begins: the identity that the run keeps through every interruption."""
         return self.folder / "started.json"
 
     @property
@@ -181,7 +172,7 @@ class RunFolder:
 
     @property
     def identity(self) -> Path:
-        """Which training of this run is under way; it stays the same through every interruption."""
+        """The run's identity: the same from the first step to the last, through every interruption."""
         return self.state / "identity.json"
 
     @property
@@ -228,11 +219,11 @@ class RunFolder:
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end."""
-        return _read_record(self.finished)
+        return _read_if_there(self.finished)
 
     def trained(self) -> TrainRecord:
         """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
-        found = _read_record(self.done) or self.record()
+        found = _read_if_there(self.done) or self.record()
         if found is None:
             raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
         return found
@@ -241,10 +232,10 @@ class RunFolder:
         """A file of this finished run, after comparing it with what training recorded."""
         known, found = self.trained().files.get(path.name), digest(path)
         if found is None or found != known:
-            state = f"has SHA-256 {_short(found)}" if found else "not found"
+            state = f"has SHA-256 {short_digest(found)}" if found else "not found"
             raise CheckpointError(
-                f"{path} {state}, expected {_short(known)} as {self.done.name} recorded it: the file was changed or "
-                f"damaged after training; restore it, or train run {self.name} again, which exports it anew"
+                f"{path} {state}, expected {short_digest(known)} as {self.done.name} recorded it: it was changed or "
+                f"damaged after training; restore it, or train run {self.name} again, which exports it again"
             )
         return path
 
@@ -258,14 +249,36 @@ class RunFolder:
         write_text(self.done, self.finished.read_text())
 
 
-def _read_record(path: Path) -> TrainRecord | None:
-    if not path.exists():
-        return None
-    try:
-        return TrainRecord.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "(top)"
-        raise CheckpointError(
-            f"{path} is not the record of a finished run ({key}: {first['msg']}); delete it and train the run again"
-        ) from None
+def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
+    """The trained encoder of a finished run, as the timm model it is: for a notebook, or another project.
+
+    `run` is its name, or as much of the beginning or end of it as no other finished run has.
+    """
+    from pipeline.models.encoder import ModelConfig, build_encoder
+    from pipeline.models.weights import fill_weights, read_weights
+    from pipeline.registry import METHODS
+
+    folder = find_run(run, scale)
+    config = read_yaml(folder.config)
+    method = METHODS.get(config["method"]["name"]).Config(**config["method"])
+    size, data = method.encoder_size(config["data"]["image_size"]), config["data"]
+    num_classes = 0 if method.task == "pretrain" else data["num_classes"]
+    encoder = build_encoder(ModelConfig(**config["model"]), size, data["channels"], num_classes)
+    fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
+    return encoder.eval()
+
+
+def find_run(name: str, scale: str | None = None) -> RunFolder:
+    """The finished run of this name at any scale, or at one."""
+    done = sorted(RESULTS.glob(f"{scale or '*'}/runs/*/train.json"))
+    folders = [RunFolder(path.parents[2], path.parent.name) for path in done]
+    found = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    exact = [folder for folder in found if folder.name == name]
+    if len(exact or found) != 1:
+        names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
+        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
+    return (exact or found)[0]
+
+
+def _read_if_there(path: Path) -> TrainRecord | None:
+    return read_record(path, TrainRecord) if path.exists() else None

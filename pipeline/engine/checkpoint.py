@@ -36,7 +36,7 @@ class Checkpoints:
         torch.save(state, buffer)
         content = buffer.getbuffer()
         path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
-        write_atomic(path, lambda file: file.write(content))
+        write_atomic(path, content)
         self._tidy(path)
         return path
 
@@ -46,7 +46,7 @@ class Checkpoints:
         while found:
             path = found.pop()
             content = path.read_bytes()
-            if _digest(content) == CHECKPOINT.fullmatch(path.name)[2]:
+            if path.stem.endswith(_digest(content)):
                 return _load(path, content)
             instead = "using the one before it" if found else "there is no other, so training starts from the beginning"
             log.warning("%s is damaged (its checksum differs): %s", path, instead)
@@ -65,7 +65,7 @@ class Checkpoints:
 
     def _tidy(self, new: Path) -> None:
         """Keep this checkpoint and the one before; later ones were damaged, or this step would not be new."""
-        step = int(CHECKPOINT.fullmatch(new.name)[1])
+        step = int(new.name.split("-")[1])
         others = [(found_step, path) for found_step, path in self._all() if path != new]
         earlier = [path for found_step, path in others if found_step < step]
         rest = [path for found_step, path in others if found_step >= step]

@@ -3,6 +3,7 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
+import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
-from pipeline.data.loader import eval_loader, train_loader
+from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view, train_view
 from pipeline.engine.checkpoint import Checkpoints
@@ -30,7 +31,8 @@ from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
-from pipeline.results import Inputs, RunFolder
+from pipeline.records import Inputs
+from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
 
@@ -62,6 +64,8 @@ class Trainer:
         self.started, self.earlier_s = time.monotonic(), 0.0
         self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
+        if site.compile:
+            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
         self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
@@ -73,6 +77,7 @@ class Trainer:
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        self.best: dict[str, float] = {}
         self._open_data(data)
         self.checkpoints.require_space(self._num_bytes())
         self._restore()
@@ -139,12 +144,12 @@ class Trainer:
     def _start_from(self, init: str) -> LoadReport:
         start = self.paths.sibling(init)
         path = weights_path(self.site, init) if init.startswith(FILE) else start.verified(start.encoder)
-        report = load_encoder(self.method.encoder, path)
+        report = load_encoder(self.method.encoder, path, self.run.model.pos_resampling)
         log.info("%s", report.summary())
         return report
 
-    def _prepared_model(self) -> nn.Module:
-        model = self.method
+    def _prepared_model(self) -> Any:
+        model: nn.Module = self.method
         if self.world.size > 1:
             model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model
@@ -159,7 +164,13 @@ class Trainer:
     def _loader(self) -> Any:
         view = train_view(self.run.data, self.run.data.augment)
         return train_loader(
-            self.run, self.train_images, view, self.step, self.world.rank, self.world.size, self.site.workers
+            batch_plan(self.run),
+            self.train_images,
+            view,
+            self.step,
+            self.world.rank,
+            self.world.size,
+            self.site.workers,
         )
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
@@ -260,6 +271,17 @@ class Trainer:
 
     def _inputs_state(self) -> dict[str, str | None] | None:
         return self.inputs.model_dump() if self.inputs else None
+
+
+def batch_plan(run: RunConfig) -> BatchPlan:
+    return BatchPlan(
+        seed=run.seed,
+        num_images=run.data.num_train,
+        repeats=run.data.augment.repeats,
+        epochs=run.optim.epochs,
+        global_batch=run.optim.global_batch,
+        num_micro=run.optim.num_micro,
+    )
 
 
 def check_world(run: RunConfig, size: int) -> None:

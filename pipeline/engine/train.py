@@ -20,10 +20,11 @@ from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
-from pipeline.methods.base import Method
+from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import commit, provenance
-from pipeline.results import Inputs, RunFolder, TrainRecord
+from pipeline.records import Inputs, TrainRecord
+from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)
@@ -125,8 +126,7 @@ def export(method: Method, paths: RunFolder) -> None:
     encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
     heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
     for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
-        content = save(weights)
-        write_atomic(path, lambda file, content=content: file.write(content))
+        write_atomic(path, save(weights))
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
@@ -151,6 +151,7 @@ def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, first_ste
         files={path.name: digest(path) for path in made},
         inputs=inputs,
         provenance=provenance(
+            code=METHODS.code(run.method.name),
             config_fingerprint=run.fingerprint,
             data_fingerprint=inputs.data,
             seed=run.seed,

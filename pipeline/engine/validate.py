@@ -1,6 +1,7 @@
 """Running a trained method over a validation set, sharded over processes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from pipeline.engine.precision import Precision, in_precision
 from pipeline.methods.base import Batch, Method
 from pipeline.seeds import seed_everything
 
-Measure = Callable[[Method, Batch], dict[str, Tensor]]  # sums over the images of a batch
+Measure = Callable[[Any, Batch], dict[str, Tensor]]  # sums over the images of a batch
 
 
 @torch.no_grad()

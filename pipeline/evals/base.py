@@ -4,7 +4,7 @@ One file, one config class, the names of its metrics, `@EVALS.register("name")`.
 computed by one job, which writes one JSON: starting a process costs more than a small evaluation.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -17,19 +17,23 @@ from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, mean_over_set
 from pipeline.methods.base import Method
-from pipeline.registry import Registry
+from pipeline.registry import EVALS as EVALS
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
-EVALS = Registry("evaluation", "pipeline.evals")
-
 
 class EvalConfig(Strict):
-    """Fields every evaluation has."""
+    """Fields every evaluation has. `code_epoch` is raised by hand when a change of code invalidates old results."""
 
     name: str
+    code_epoch: int = Field(1, ge=1)
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
     seed: int = Field(0, ge=0)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names that `compute` returns with this config."""
+        raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
@@ -40,17 +44,17 @@ class EvalConfig(Strict):
 
 
 class Evaluation:
-    """One evaluation of one run; `metrics` are the names that `compute` returns."""
+    """One evaluation of one run; `compute` returns the metrics that its config names."""
 
     Config: ClassVar[type[EvalConfig]] = EvalConfig
-    metrics: ClassVar[tuple[str, ...]] = ()
     # Names of the methods it is for; empty: every method that classifies.
     methods: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
         self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
 
-    def compute(self, method: Method) -> dict[str, float]:
+    def compute(self, method: Any) -> dict[str, float]:
+        """`method` is of one of the `methods`."""
         raise NotImplementedError
 
     def over_validation_set(self, method: Method, crop: float, measure: Measure) -> dict[str, float]:

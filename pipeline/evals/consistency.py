@@ -21,7 +21,10 @@ class Consistency(Evaluation):
         name: Literal["consistency"] = "consistency"
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
 
-    metrics = ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
+
     cfg: Config
 
     def compute(self, method: Method) -> dict[str, float]:

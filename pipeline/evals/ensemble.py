@@ -23,7 +23,10 @@ class Ensemble(Evaluation):
         group: str = Field("ensemble", pattern=r"^[a-z0-9_]+$")
         partner: str = Field("", description="name of the other run; a table's column gives it")
 
-    metrics = ("top1", "top5", "logits_top1")
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("top1", "top5", "logits_top1")
+
     cfg: Config
 
     def compute(self, method: Method) -> dict[str, float]:

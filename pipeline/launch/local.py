@@ -60,15 +60,14 @@ def run_processes(count: int, arguments: list[str]) -> int:
         signal.signal(number, pass_on)
     for rank in range(count):
         children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-    codes = [child.poll() for child in children]
-    while None in codes:
+    while any(child.poll() is None for child in children):
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
-        if any(code not in (None, 0, CONTINUE_ME) for code in codes):
+        if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
             time.sleep(5)  # the others may be about to say what is wrong
             for child in children:
                 child.kill()
         time.sleep(0.2)
-        codes = [child.poll() for child in children]
+    codes = [child.returncode for child in children]
     # A killed process has a negative code; the reason is in the one that ended by itself.
     return max(codes) if max(codes) > 0 else -min(codes)
 

@@ -43,9 +43,10 @@ def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, 
     if run:
         from pipeline.study.graph import load_graph
 
-        return run, load_graph(scale).find("runs", run)["config"]
+        return run, load_graph(scale).run(run).config
     from pipeline.engine.run import parse_run
 
+    assert config is not None  # the command line asks for one of both
     found = parse_run(Layers((str(config), read_yaml(config))))
     return found.name, found.model_dump(mode="json")
 

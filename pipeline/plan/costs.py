@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pipeline.config import CONFIGS, Layers, fingerprint
 from pipeline.files import write_json
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 Cost = dict[str, float]
 CODE = ("methods/*.py", "models/*.py", "engine/checkpoint.py", "plan/operations.py")
@@ -26,10 +26,10 @@ FEW = 4  # steps that are counted before other processes would have started
 
 def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
     """Run -> operations per image and bytes on disk."""
-    keys, path = {name: _key(graph.runs[name]["config"]) for name in runs}, graph.results.costs
+    keys, path = {name: _key(graph.runs[name].config) for name in runs}, graph.results.costs
     kept = json.loads(path.read_text()) if path.exists() else {}
     known = kept["costs"] if kept.get("code") == _code() else {}
-    missing = {key: graph.runs[name]["config"] for name, key in keys.items() if key not in known}
+    missing = {key: graph.runs[name].config for name, key in keys.items() if key not in known}
     if missing:
         known |= _count(missing)
         write_json(path, {"code": _code(), "costs": known})

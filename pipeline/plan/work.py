@@ -4,11 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.config import nearest
-from pipeline.errors import ConfigError
-from pipeline.study.graph import Graph
-
-Chosen = list[tuple[str, str]]  # table ids, and which of their rows
+from pipeline.study.entries import Graph
+from pipeline.study.targets import tables_of
 
 
 @dataclass
@@ -27,7 +24,7 @@ class Work:
 
 
 def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
-    """Everything that the targets need and that is not there yet."""
+    """Everything that the targets need and that is not finished yet."""
     asked, left, done = needed_work(graph, targets), Work(), Work()
     for name, study in asked.runs.items():
         (done if graph.results.run(name).done.exists() else left).runs[name] = study
@@ -44,43 +41,26 @@ def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
 
 def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
     """Everything that the targets need, finished or not."""
-    work, known = Work(), targets_of(graph)
+    work = Work()
     for target in [*targets] or ["all"]:
         if "-" in target:  # a run's name has dashes, and no other target has
-            _add_run(graph, work, target, graph.find("runs", target)["studies"][0])
-        elif target not in known:
-            raise ConfigError(f"no target {target!r} at scale {graph.scale}; {nearest(target, known)}, or a run's name")
-        for table, rows in known.get(target, []):
+            _add_run(graph, work, target, graph.run(target).studies[0])
+            continue
+        for table, rows in tables_of(graph, [target]):
             _add_table(graph, work, table, rows)
     return work
 
 
-def targets_of(graph: Graph) -> dict[str, Chosen]:
-    """Snakemake's own targets and the tables behind each."""
-    targets = {"all": [(table, "all") for table in graph.tables]}
-    targets |= {study: [(table, "all") for table in graph.selected("all", study)] for study in graph.studies()}
-    targets |= {table.replace(".t", "_table"): [(table, "all")] for table in graph.tables}
-    if graph.scale == "demo":
-        targets["demo"] = [(table, "headline") for table in graph.selected("headline")]
-    return targets
-
-
 def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
-    study = graph.tables[table]["study"]
+    study = graph.tables[table].study
     work.tables.setdefault((table, rows), study)
     for file in graph.files(table, rows):
-        name, group = re.fullmatch(r"runs/([^/]+)/(?:train|evals/(\w+))\.json", file).groups()
+        ((name, group),) = re.findall(r"^runs/([^/]+)/(?:train|evals/(\w+))\.json$", file)
         _add_run(graph, work, name, study)
         if group:
             work.evaluations.setdefault((name, group), study)
-            for partner in partners(graph, name, group):
+            for partner in graph.partners(name, group):
                 _add_run(graph, work, partner, study)
-
-
-def partners(graph: Graph, name: str, group: str) -> list[str]:
-    """The runs that an evaluation of this one is done together with."""
-    configs = [graph.evals[key] for key in graph.runs[name]["groups"][group]]
-    return [config["partner"] for config in configs if config.get("partner")]
 
 
 def _add_run(graph: Graph, work: Work, name: str, study: str) -> None:

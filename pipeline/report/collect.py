@@ -1,32 +1,41 @@
-"""What the report and the summary are made of: tables, claims and runs, read from the results of one scale."""
+"""What the report and the summary are made of: tables, claims and runs, from the results of one scale as they are now.
 
-from typing import Any
+Tables are filled here again, not read as they were drawn: whatever is finished shows, and nothing that is stale.
+"""
 
-from pipeline.report.tables import read_record
-from pipeline.study.graph import Graph
+from typing import NamedTuple
 
-Content = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
+from pipeline.records import Measured, read_record
+from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
+from pipeline.report.tables import fill_table, judge_tables
+from pipeline.study.entries import Graph
+
+
+class Content(NamedTuple):
+    tables: list[FilledTable]
+    claims: list[JudgedStudy]
+    runs: list[RunSummary]
 
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables = [read_record(graph.results.table(key, selection)) for key in graph.selected(selection)]
-    claims = [read_record(graph.results.claims(study, selection)) for study in graph.studies()]
+    tables = [fill_table(graph, key, selection) for key in graph.selected(selection)]
+    claims = [judge_tables(graph, study, tables) for study in graph.studies()]
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
-    shown = graph.with_inits(run for row in rows for run in row["runs"].values())
+    shown = graph.with_inits(run for row in rows for run in row.runs.values())
     runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]
-    return tables, claims, runs
+    return Content(tables, claims, runs)
 
 
-def _run(graph: Graph, name: str) -> dict[str, Any]:
+def _run(graph: Graph, name: str) -> RunSummary:
     folder = graph.results.run(name)
-    record = read_record(folder.done)
-    return {
-        "name": name,
-        "label": graph.runs[name]["label"],
-        "studies": graph.runs[name]["studies"],
-        "metrics_file": str(folder.metrics),
-        "summary": {**record["metrics"], "wall_s": record["provenance"]["wall_s"]},
-        "provenance": record["provenance"],
-        "config": folder.config.read_text(),
-    }
+    record = read_record(folder.done, Measured)
+    return RunSummary(
+        name=name,
+        label=graph.runs[name].label,
+        studies=graph.runs[name].studies,
+        metrics_file=str(folder.metrics),
+        summary={**record.metrics, "wall_s": record.provenance["wall_s"]},
+        provenance=record.provenance,
+        config=folder.config.read_text(),
+    )

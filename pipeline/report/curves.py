@@ -50,17 +50,34 @@ class Frame(NamedTuple):
     values: tuple[float, float]
 
 
-def draw(runs: list[dict], prefix: str) -> list[dict]:
-    """One {label, name, svg, last} per run, `svg` None where nothing was logged; `prefix` keeps ids apart."""
-    read = [read_series(Path(run["metrics_file"] or "")) for run in runs]
+class Logged(NamedTuple):
+    """A run and the file with its curves."""
+
+    name: str
+    label: str
+    metrics: Path
+
+
+class Curve(NamedTuple):
+    """The picture of one run."""
+
+    label: str
+    name: str
+    svg: str | None  # None where nothing was logged
+    last: dict[str, float]  # panel -> value at the end
+
+
+def draw(runs: list[Logged], prefix: str) -> list[Curve]:
+    """One curve per run; `prefix` keeps the ids of several groups of runs apart."""
+    read = [read_series(run.metrics) for run in runs]
     frames = {tuple(series): frames_of([other for other in read if other.keys() == series.keys()]) for series in read}
     return [
-        {
-            "label": run["label"],
-            "name": run["name"],
-            "svg": figure(series, frames[tuple(series)], f"{prefix}-{index}") if series else None,
-            "last": {PANELS[panel]: float(values[-1]) for panel, (_, values) in series.items()},
-        }
+        Curve(
+            run.label,
+            run.name,
+            figure(series, frames[tuple(series)], f"{prefix}-{index}") if series else None,
+            {PANELS[panel]: float(values[-1]) for panel, (_, values) in series.items()},
+        )
         for index, (run, series) in enumerate(zip(runs, read, strict=True))
     ]
 
@@ -76,7 +93,7 @@ def read_series(path: Path) -> dict[str, Series]:
     if not path.is_file():
         return {}
     records = read_lines(path)
-    series = {}
+    series: dict[str, Series] = {}
     for panel in PANELS:
         points = [(record["epoch"], record[panel]) for record in records if record.get(panel) is not None]
         if points and len(series) < MAX_PANELS:

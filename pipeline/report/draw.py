@@ -13,6 +13,8 @@ from pathlib import Path
 
 import jinja2
 
+from pipeline.report.records import Cell, FilledRow, FilledTable
+
 MISSING = "n/a"
 CSV_HEADER = ["row", "column", "ours", "paper", "difference", "tolerance", "verdict", "reason", "run"]
 # What a reader asks first comes first; any other key follows in the order it was recorded.
@@ -29,44 +31,44 @@ PROVENANCE_ORDER = [
 ]
 
 
-def to_csv(table: dict) -> str:
+def to_csv(table: FilledTable) -> str:
     """Long format, one line per cell, numbers at full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADER)
-    for row, column, cell in cells_of(table):
-        numbers = [cell["ours"], cell["paper"], cell["difference"], cell["tolerance"]]
+    for row, column, cell in table.cells():
+        numbers = [cell.ours, cell.paper, cell.difference, cell.tolerance]
         shown = [MISSING if value is None else value for value in numbers]
-        writer.writerow([row["id"], column["id"], *shown, cell["verdict"], cell["reason"], cell["run"] or ""])
+        writer.writerow([row.id, column.id, *shown, cell.verdict, cell.reason, cell.run or ""])
     return text.getvalue()
 
 
-def to_markdown(table: dict) -> str:
+def to_markdown(table: FilledTable) -> str:
     """One line per row; reasons are numbered notes below the table."""
     header = ["", "Fidelity"]
-    for column in table["columns"]:
-        header += [column["label"], "paper", "difference", "verdict"]
+    for column in table.columns:
+        header += [column.label, "paper", "difference", "verdict"]
     reasons: list[str] = []
     lines = [_markdown_line(header), "|" + " --- |" * len(header)]
-    for row in table["rows"]:
-        entries = [row["label"], row["fidelity"] or ""]
-        for column in table["columns"]:
-            entries += _markdown_cell(row["cells"].get(column["id"]), column["decimals"], reasons)
+    for row in table.rows:
+        entries = [row.label, row.fidelity]
+        for column in table.columns:
+            entries += _markdown_cell(row.cells.get(column.id), column.decimals, reasons)
         lines.append(_markdown_line(entries))
     heading = [
-        f"### {_markdown(table['label'])}: {_markdown(table['title'])}",
+        f"### {_markdown(table.label)}: {_markdown(table.title)}",
         "",
         _markdown(scale_line(table)),
     ]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
-    notes_of = [_markdown(text) for text in (table["scale_note"], table["note"]) if text]
+    notes_of = [_markdown(text) for text in (table.scale_note, table.note) if text]
     remark = [" ".join(notes_of), ""] if notes_of else []
     return "\n".join([*heading, "", *lines, "", *remark, *notes]).rstrip() + "\n"
 
 
-def to_html(table: dict) -> str:
+def to_html(table: FilledTable) -> str:
     """A page of its own, with the same cells and the same provenance on click as in the report."""
-    return environment().get_template("table.html.j2").render(table=table, title=f"{table['label']}: {table['title']}")
+    return environment().get_template("table.html.j2").render(table=table, title=f"{table.label}: {table.title}")
 
 
 @functools.cache
@@ -83,16 +85,6 @@ def environment() -> jinja2.Environment:
     env.filters |= {"number": number, "signed": signed, "plain": plain, "duration": duration}
     env.globals |= {"facts": facts, "hint": hint, "scale_line": scale_line, "only_reason": only_reason}
     return env
-
-
-def cells_of(table: dict) -> list[tuple[dict, dict, dict]]:
-    """Every (row, column, cell) that the table has; a row need not fill every column."""
-    return [
-        (row, column, row["cells"][column["id"]])
-        for row in table["rows"]
-        for column in table["columns"]
-        if column["id"] in row["cells"]
-    ]
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -153,34 +145,30 @@ def hint(provenance: dict) -> str:
     return "; ".join([plain(provenance["file"]), *known] if "file" in provenance else known)
 
 
-def only_reason(row: dict) -> str:
+def only_reason(row: FilledRow) -> str:
     """Why a row has no number at all, where all its cells say the same; else nothing."""
-    reasons = {cell["reason"] if cell["ours"] is None else "" for cell in row["cells"].values()}
+    reasons = {cell.reason if cell.ours is None else "" for cell in row.cells.values()}
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def scale_line(table: dict) -> str:
-    comparable = "comparable" if table["comparable"] else "not comparable"
-    return f"Scale {table['scale']}: numbers are {comparable} with the paper's."
+def scale_line(table: FilledTable) -> str:
+    comparable = "comparable" if table.comparable else "not comparable"
+    return f"Scale {table.scale}: numbers are {comparable} with the paper's."
 
 
-def _markdown_cell(cell: dict | None, decimals: int, reasons: list[str]) -> list[str]:
+def _markdown_cell(cell: Cell | None, decimals: int, reasons: list[str]) -> list[str]:
     if cell is None:
         return ["", "", "", ""]
-    entries = [
-        number(cell["ours"], decimals),
-        number(cell["paper"], decimals),
-        signed(cell["difference"], decimals),
-        cell["verdict"],
-    ]
-    if cell["tolerance"] is not None and cell["difference"] is not None:
-        entries[2] += f" (tolerance {plain(cell['tolerance'])})"
-    if cell["reason"]:
-        if cell["reason"] not in reasons:
-            reasons.append(cell["reason"])
+    entries = [number(cell.ours, decimals), number(cell.paper, decimals), signed(cell.difference, decimals)]
+    entries.append(cell.verdict)
+    if cell.tolerance is not None and cell.difference is not None:
+        entries[2] += f" (tolerance {plain(cell.tolerance)})"
+    if cell.reason:
+        if cell.reason not in reasons:
+            reasons.append(cell.reason)
         # The mark goes to what is missing; with both numbers there, the reason is about the verdict.
-        place = 0 if cell["ours"] is None else 1 if cell["paper"] is None else 3
-        entries[place] += f" ({reasons.index(cell['reason']) + 1})"
+        place = 0 if cell.ours is None else 1 if cell.paper is None else 3
+        entries[place] += f" ({reasons.index(cell.reason) + 1})"
     return entries
 
 

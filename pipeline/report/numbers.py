@@ -4,43 +4,42 @@ import csv
 import io
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from pipeline.files import write_json, write_text
-from pipeline.report.draw import cells_of
+from pipeline.report.records import FilledTable
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 
 
-def write_numbers(tables: list[dict[str, Any]], page: Path) -> None:
+def write_numbers(tables: list[FilledTable], page: Path) -> None:
     """As JSON and as CSV, beside the page that shows them."""
     write_json(page.with_suffix(".json"), numbers(tables))
     write_text(page.with_suffix(".csv"), numbers_csv(tables))
 
 
-def numbers(tables: list[dict[str, Any]]) -> Numbers:
+def numbers(tables: list[FilledTable]) -> Numbers:
     """Table -> row -> column -> our number; cells without one are left out."""
     found: Numbers = defaultdict(lambda: defaultdict(dict))
-    for table, row, column, cell in _obtained(tables):
-        found[table][row][column] = cell["ours"]
+    for table, row, column, ours, _ in _obtained(tables):
+        found[table][row][column] = ours
     return found
 
 
-def numbers_csv(tables: list[dict[str, Any]]) -> str:
+def numbers_csv(tables: list[FilledTable]) -> str:
     """One line a cell: its name, our number and the paper's, which may be empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "ours", "paper"])
-    for table, row, column, cell in _obtained(tables):
-        writer.writerow([f"{table}.{row}.{column}", cell["ours"], cell["paper"]])
+    for table, row, column, ours, paper in _obtained(tables):
+        writer.writerow([f"{table}.{row}.{column}", ours, paper])
     return text.getvalue()
 
 
-def _obtained(tables: list[dict[str, Any]]) -> list[tuple[str, str, str, dict[str, Any]]]:
-    """(table, row within it, column, cell) of every cell that has our number."""
+def _obtained(tables: list[FilledTable]) -> list[tuple[str, str, str, float, float | None]]:
+    """(table, row within it, column, ours, paper) of every cell that has our number."""
     return [
-        (table["id"], row["id"].removeprefix(f"{table['id']}."), column["id"], cell)
+        (table.id, row.id.removeprefix(f"{table.id}."), column.id, cell.ours, cell.paper)
         for table in tables
-        for row, column, cell in cells_of(table)
-        if cell["ours"] is not None
+        for row, column, cell in table.cells()
+        if cell.ours is not None
     ]

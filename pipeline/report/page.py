@@ -5,22 +5,39 @@ adds no date and no path. It has no script and its content policy forbids every 
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.report import curves
-from pipeline.report.draw import cells_of, environment
+from pipeline.report.collect import Content
+from pipeline.report.curves import Curve, Logged
+from pipeline.report.draw import environment
+from pipeline.report.records import FilledTable, RunSummary
+from pipeline.report.records import Verdict as CellVerdict
+from pipeline.study.claims import JudgedClaim
+from pipeline.study.claims import Verdict as ClaimVerdict
 
-CELL_VERDICTS = ["match", "differs", "not comparable", "no paper value", "not run"]
-CLAIM_VERDICTS = ["true", "false", "undecided"]
+CELL_VERDICTS: list[CellVerdict] = ["match", "differs", "not comparable", "no paper value", "not run"]
+CLAIM_VERDICTS: list[ClaimVerdict] = ["true", "false", "undecided"]
 
 
-def write_report(
-    tables: list[dict], claims: list[dict], runs: list[dict], out: Path, title: str, scale: str, subtitle: str = ""
-) -> Path:
+@dataclass(frozen=True)
+class StudySection:
+    """What the page shows of one study."""
+
+    name: str
+    title: str
+    tables: list[FilledTable]
+    claims: list[JudgedClaim]
+    curves: list[Curve]
+
+
+def write_report(content: Content, out: Path, title: str, scale: str, subtitle: str = "") -> Path:
     """Writes the page to the file `out` and returns it."""
-    check_scale([*tables, *claims], scale)
+    tables, _, runs = content
+    check_scale(content, scale)
     page = (
         environment()
         .get_template("report.html.j2")
@@ -28,20 +45,22 @@ def write_report(
             title=title,
             subtitle=subtitle,
             scale=scale,
-            scale_note=tables[0]["scale_note"] if tables else "",
-            summary=summarise(tables, claims, runs),
-            studies=by_study(tables, claims, runs),
+            scale_note=tables[0].scale_note if tables else "",
+            summary=summarise(content),
+            studies=by_study(content),
             runs=runs,
-            run_names={run["name"] for run in runs},
+            run_names={run.name for run in runs},
         )
     )
     write_text(out, page)
     return out
 
 
-def check_scale(parts: list[dict], scale: str) -> None:
+def check_scale(content: Content, scale: str) -> None:
     """Numbers of two scales on one page would be read as one experiment."""
-    strangers = [f"{part.get('id', part['study'])} ({part['scale']})" for part in parts if part["scale"] != scale]
+    parts = [(table.id, table.scale) for table in content.tables]
+    parts += [(study.study, study.scale) for study in content.claims]
+    strangers = [f"{name} ({other})" for name, other in parts if other != scale]
     if strangers:
         raise DataError(
             f"the report of scale {scale!r} was given results of another scale: {', '.join(strangers)}; "
@@ -49,42 +68,38 @@ def check_scale(parts: list[dict], scale: str) -> None:
         )
 
 
-def summarise(tables: list[dict], claims: list[dict], runs: list[dict]) -> dict:
-    cells = [cell for table in tables for _, _, cell in cells_of(table)]
-    found = Counter(cell["verdict"] for cell in cells)
-    claimed = Counter(claim["verdict"] for study in claims for claim in study["claims"])
+def summarise(content: Content) -> dict[str, int | dict[str, int]]:
+    cells = [cell for table in content.tables for _, _, cell in table.cells()]
+    found = Counter(cell.verdict for cell in cells)
+    claimed = Counter(claim.verdict for study in content.claims for claim in study.claims)
     return {
-        "tables": len(tables),
-        "runs": len(runs),
-        "obtained": sum(cell["ours"] is not None for cell in cells),
-        "missing": sum(cell["ours"] is None for cell in cells),
+        "tables": len(content.tables),
+        "runs": len(content.runs),
+        "obtained": sum(cell.ours is not None for cell in cells),
+        "missing": sum(cell.ours is None for cell in cells),
         "verdicts": {verdict: found[verdict] for verdict in CELL_VERDICTS},
         "claims": {verdict: claimed[verdict] for verdict in CLAIM_VERDICTS},
     }
 
 
-def by_study(tables: list[dict], claims: list[dict], runs: list[dict]) -> list[dict]:
-    """Tables, claims and curves of each study, in the order the studies first appear."""
-    names = list(dict.fromkeys(part["study"] for part in [*tables, *claims]))
-    studies = []
-    placed: set[str] = set()
-    for index, name in enumerate(names):
-        own_tables = [table for table in tables if table["study"] == name]
-        title = next((table["study_title"] for table in own_tables), name)
-        own_claims = [claim for study in claims if study["study"] == name for claim in study["claims"]]
-        own_runs = [run for run in runs if name in run["studies"]]
-        placed |= {run["name"] for run in own_runs}
-        studies.append(
-            {
-                "name": name,
-                "title": title,
-                "tables": own_tables,
-                "claims": own_claims,
-                "curves": curves.draw(own_runs, f"study{index}"),
-            }
-        )
-    rest = [run for run in runs if run["name"] not in placed]
+def by_study(content: Content) -> list[StudySection]:
+    """Tables, claims and curves of each study, in the order the studies first appear; other runs last."""
+    named = [table.study for table in content.tables] + [study.study for study in content.claims]
+    names = list(dict.fromkeys(named))
+    sections = [_section(content, name, f"study{index}") for index, name in enumerate(names)]
+    rest = [run for run in content.runs if not set(names) & set(run.studies)]
     if rest:
-        plots = curves.draw(rest, "other")
-        studies.append({"name": "other", "title": "Other runs", "tables": [], "claims": [], "curves": plots})
-    return studies
+        sections.append(StudySection("other", "Other runs", [], [], _curves(rest, "other")))
+    return sections
+
+
+def _section(content: Content, name: str, prefix: str) -> StudySection:
+    tables = [table for table in content.tables if table.study == name]
+    title = next((table.study_title for table in tables), name)
+    claims = [claim for study in content.claims if study.study == name for claim in study.claims]
+    runs = [run for run in content.runs if name in run.studies]
+    return StudySection(name, title, tables, claims, _curves(runs, prefix))
+
+
+def _curves(runs: list[RunSummary], prefix: str) -> list[Curve]:
+    return curves.draw([Logged(run.name, run.label, Path(run.metrics_file or "")) for run in runs], prefix)

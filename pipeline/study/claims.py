@@ -10,9 +10,11 @@ import operator
 import random
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+from pipeline.config import Record
 from pipeline.errors import ConfigError
+from pipeline.study.spec import Claim
 
 _CELL = re.compile(r"(?<![\w.])([a-z]\w*(?:\.[\w-]+)+):(\w+)")
 _OPERATIONS: dict[type, Callable[[float, float], Any]] = {
@@ -29,24 +31,44 @@ _OPERATIONS: dict[type, Callable[[float, float], Any]] = {
 
 Cell = tuple[str, str]
 Values = dict[Cell, float | None]
+Verdict = Literal["true", "false", "undecided"]
+WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "true")  # a claim is as good as its worst comparison
+
+
+class Predicate(Record):
+    """One comparison, and the numbers that were put in for its cells, written row:column."""
+
+    text: str
+    verdict: Verdict
+    cells: dict[str, float | None]
+
+
+class JudgedClaim(Record):
+    id: str
+    statement: str
+    type: str
+    verdict: Verdict
+    reason: str
+    predicates: list[Predicate]
 
 
 def cells_of(text: str) -> list[Cell]:
-    """The cells a comparison speaks of; raises if it is not a comparison."""
+    """The cells that a comparison names; raises if it is not a comparison."""
     cells, tree = _parse(text)
     draw = random.Random(0)  # any numbers do; drawn ones make no difference of two cells 0, as equal ones would
     try:
         _evaluate(tree, {name: draw.uniform(1, 2) for name in cells}, text)
     except ArithmeticError:
-        raise ConfigError(f"{text!r} divides by 0 whatever its cells are") from None
+        raise ConfigError(f"{text!r} divides by 0 for any numbers in its cells") from None
     return list(dict.fromkeys(cells.values()))
 
 
-def decide(text: str, values: Values) -> str:
+def decide(text: str, values: Values) -> Verdict:
     """`true`, `false`, or `undecided` where a cell has no number or a ratio has none."""
     cells, tree = _parse(text)
-    numbers = {name: values.get(cell) for name, cell in cells.items()}
-    if any(value is None for value in numbers.values()):
+    found = {name: values.get(cell) for name, cell in cells.items()}
+    numbers = {name: value for name, value in found.items() if value is not None}
+    if len(numbers) < len(found):
         return "undecided"
     try:
         return "true" if _evaluate(tree, numbers, text) else "false"
@@ -54,31 +76,23 @@ def decide(text: str, values: Values) -> str:
         return "undecided"
 
 
-def judge(claims: dict[str, dict[str, Any]], values: Values) -> list[dict[str, Any]]:
+def judge(claims: dict[str, Claim], values: Values) -> list[JudgedClaim]:
     """Every claim with its verdict, and for each comparison the numbers that were put in."""
-    judged = []
-    for claim_id, claim in claims.items():
-        predicates = []
-        for text in claim["holds"]:
-            found = {f"{row}:{column}": values.get((row, column)) for row, column in cells_of(text)}
-            predicates.append({"text": text, "verdict": decide(text, values), "values": found})
-        verdicts = {predicate["verdict"] for predicate in predicates}
-        verdict = next(word for word in ("false", "undecided", "true") if word in verdicts)
-        missing = sorted({cell for p in predicates for cell, value in p["values"].items() if value is None})
-        reason = f"no number for {', '.join(missing)}" if missing else ""
-        if verdict == "undecided" and not missing:
-            reason = "its numbers lead to a division by 0"
-        judged.append(
-            {
-                "id": claim_id,
-                "statement": claim["statement"],
-                "type": claim["type"],
-                "verdict": verdict,
-                "reason": reason,
-                "predicates": predicates,
-            }
-        )
-    return judged
+    return [_judge_one(claim_id, claim, values) for claim_id, claim in claims.items()]
+
+
+def _judge_one(claim_id: str, claim: Claim, values: Values) -> JudgedClaim:
+    predicates = []
+    for text in claim.holds:
+        found = {f"{row}:{column}": values.get((row, column)) for row, column in cells_of(text)}
+        predicates.append(Predicate(text=text, verdict=decide(text, values), cells=found))
+    verdict = next(word for word in WORST_FIRST if word in {predicate.verdict for predicate in predicates})
+    missing = sorted({cell for predicate in predicates for cell, value in predicate.cells.items() if value is None})
+    reason = f"no number for {', '.join(missing)}" if missing else ""
+    if verdict == "undecided" and not missing:
+        reason = "its numbers lead to a division by 0"
+    about = {"id": claim_id, "statement": claim.statement, "type": claim.type}
+    return JudgedClaim(**about, verdict=verdict, reason=reason, predicates=predicates)
 
 
 def _parse(text: str) -> tuple[dict[str, Cell], ast.Compare]:

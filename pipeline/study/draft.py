@@ -1,19 +1,17 @@
 """A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
 from pipeline.errors import ConfigError
+from pipeline.study.entries import Graph
 from pipeline.study.spec import Expected, Scale, Study
-
-if TYPE_CHECKING:
-    from pipeline.study.graph import Graph
 
 
 @dataclass
 class Draft:
-    graph: "Graph"
+    graph: Graph
     scale: Scale
     name: str
     study: Study

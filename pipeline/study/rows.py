@@ -1,22 +1,15 @@
 """From the tables of a study to cells: which run and which evaluation each of them takes its number from."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.config import Layers, nearest, parse
 from pipeline.errors import ConfigError
 from pipeline.study.draft import Draft, fragment
-from pipeline.study.spec import TRAIN, TRAIN_METRICS, Table
+from pipeline.study.entries import RowEntry, TableEntry, source
+from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Table
 
-Plain = dict[str, Any]
-
-
-def source(row: Plain, column: Plain) -> tuple[str, str] | None:
-    """The run and the key of the evaluation behind a cell; None where the row has no run for it."""
-    runs, partner = row["runs"], column["partner"]
-    run = runs.get("") or runs.get(column["run"])
-    if run is None or (partner and partner not in runs):
-        return None
-    return run, f"{column['eval']}+{runs[partner]}" if partner else column["eval"]
+if TYPE_CHECKING:
+    from pipeline.evals.base import Evaluation
 
 
 def add_table(draft: Draft, name: str, table: Table) -> None:
@@ -25,19 +18,20 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
     lines = _row_problems(draft, table, where) + _column_problems(table, where)
     lines += _expected_problems(draft, name, table, where)
     rows = _resolved_rows(draft, name, table)
-    columns = {key: column.model_dump() for key, column in table.columns.items()}
-    for key, column in columns.items():
-        if not column["delta"]:
+    for key, column in table.columns.items():
+        if not column.delta:
             lines += _source_problems(draft, column, rows, f"{where}.columns.{key}")
     if lines:
         raise ConfigError("\n".join(lines))
-    draft.graph.tables[f"{draft.name}.{name}"] = {
-        "study": draft.name,
-        "study_title": draft.study.title,
-        **table.model_dump(),
-        "columns": columns,
-        "rows": rows,
-    }
+    draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
+        study=draft.name,
+        study_title=draft.study.title,
+        label=table.label,
+        title=table.title,
+        note=table.note,
+        columns=table.columns,
+        rows=rows,
+    )
 
 
 def _row_problems(draft: Draft, table: Table, where: str) -> list[str]:
@@ -54,8 +48,8 @@ def _row_problems(draft: Draft, table: Table, where: str) -> list[str]:
         unknown = [role for role in row.run if role and role not in roles] if all_named else []
         lines += [f"{at}.run.{role}: no column has this role; {nearest(role, roles)}" for role in unknown]
         # A column without a role is itself the problem where a row has its runs by role.
-        asked = {key: column.model_dump() for key, column in measured.items() if column.run or not row.run}
-        empty = [key for key, column in asked.items() if not source({"runs": row.run}, column)]
+        asked = {key: column for key, column in measured.items() if column.run or not row.run}
+        empty = [key for key, column in asked.items() if not source(row.run, column)]
         if empty and not row.why and not unknown:
             lines.append(f"{at}: no run for {', '.join(empty)}; name one in `run`, or the reason in `why`")
     return lines
@@ -79,64 +73,66 @@ def _column_problems(table: Table, where: str) -> list[str]:
 
 def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> list[str]:
     lines, expected, file = [], draft.expected.rows, draft.expected_file
-    for row_id in table.rows:
+    for row_id, row in table.rows.items():
         full_id = f"{draft.name}.{name}.{row_id}"
-        if full_id not in expected:
-            lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {nearest(full_id, expected)}")
+        if row.paper and expected and full_id not in expected:
+            hint = f"{nearest(full_id, expected)}; `paper: false` says that the paper has no such row"
+            lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {hint}")
         for column in sorted(expected.get(full_id, {}).keys() - table.columns.keys()):
             hint = nearest(column, table.columns)
             lines.append(f"{file}: rows.{full_id}.{column}: the table has no such column; {hint}")
     return lines
 
 
-def _resolved_rows(draft: Draft, name: str, table: Table) -> dict[str, Plain]:
+def _resolved_rows(draft: Draft, name: str, table: Table) -> dict[str, RowEntry]:
     """Rows with names of runs in place of their keys; without those that have problems, which are reported."""
     rows = {}
     for row_id, row in table.rows.items():
         full_id = f"{draft.name}.{name}.{row_id}"
-        if full_id in draft.expected.rows and draft.runs.keys() >= set(row.run.values()):
+        if draft.runs.keys() >= set(row.run.values()):
             runs = {role: draft.runs[key] for role, key in row.run.items()}
-            rows[full_id] = {**row.model_dump(exclude={"run"}), "runs": runs, "expected": draft.expected.rows[full_id]}
+            about = {"label": row.label, "why": row.why, "headline": row.headline}
+            rows[full_id] = RowEntry(**about, runs=runs, expected=draft.expected.rows.get(full_id, {}))
     return rows
 
 
-def _source_problems(draft: Draft, column: Plain, rows: dict[str, Plain], where: str) -> list[str]:
+def _source_problems(draft: Draft, column: Column, rows: dict[str, RowEntry], where: str) -> list[str]:
     """Register a column's evaluation for the runs it takes numbers from, and check the metric it asks for."""
     try:
-        metrics = TRAIN_METRICS if column["eval"] == TRAIN else _add_eval(draft, column, rows, where)
+        metrics = TRAIN_METRICS if column.eval == TRAIN else _add_eval(draft, column, rows, where)
     except ConfigError as error:
         return str(error).splitlines()
-    if column["metric"] in metrics:
+    if column.metric in metrics:
         return []
-    hint = nearest(column["metric"], metrics)
-    return [f"{where}.metric: {column['eval']} has no metric {column['metric']!r}; {hint}"]
+    hint = nearest(column.metric or "", metrics)
+    return [f"{where}.metric: {column.eval} has no metric {column.metric!r}; {hint}"]
 
 
-def _add_eval(draft: Draft, column: Plain, rows: dict[str, Plain], where: str) -> tuple[str, ...]:
+def _add_eval(draft: Draft, column: Column, rows: dict[str, RowEntry], where: str) -> tuple[str, ...]:
     """The names of the metrics of the evaluation, registered once for each partner."""
     from pipeline.evals.base import EVALS
 
-    name, graph = column["eval"], draft.graph
+    name, graph = column.eval or "", draft.graph
     layers = [fragment("eval", name, f"{where}.eval")]
     layers.append((f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
     try:
         evaluation = EVALS.get(Layers(*layers).merged().get("name", ""))
     except ConfigError as error:
         raise ConfigError(f"{Layers(*layers).origin(('name',))}: name: {error}") from None
-    if "partner" in evaluation.Config.model_fields and not column["partner"]:
+    if "partner" in evaluation.Config.model_fields and not column.partner:
         raise ConfigError(f"{where}.partner: not given, and {name} is of two runs; name the role of the second")
     for row_id, row in rows.items():
-        if found := source(row, column):
+        if found := row.source(column):
             run, key = found
-            _check_method(evaluation, graph.runs[run]["config"]["method"]["name"], f"{where}.eval: row {row_id}")
-            partner = {"partner": row["runs"][column["partner"]]} if column["partner"] else {}
+            _check_method(evaluation, graph.runs[run].method, f"{where}.eval: row {row_id}")
+            partner = {"partner": row.runs[column.partner]} if column.partner else {}
             graph.evals[key] = parse(evaluation.Config, Layers(*layers, (where, partner))).model_dump(mode="json")
-            groups, group = graph.runs[run]["groups"], graph.evals[key]["group"]
+            groups, group = graph.runs[run].groups, graph.evals[key]["group"]
             groups[group] = sorted({*groups.get(group, []), key})
-    return evaluation.metrics
+    return parse(evaluation.Config, Layers(*layers)).metrics
 
 
-def _check_method(evaluation: type, name: str, where: str) -> None:
+def _check_method(evaluation: "type[Evaluation]", name: str, where: str) -> None:
     """A pretrained run classifies nothing; positions are predicted by the methods that learn to."""
     from pipeline.methods.base import METHODS
 

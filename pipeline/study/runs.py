@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
+from pipeline.models.architectures import unknown_architecture
 from pipeline.study.draft import Draft, fragment, fragment_names
+from pipeline.study.entries import RunEntry
 from pipeline.study.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -28,22 +30,15 @@ def add_run(draft: Draft, key: str) -> None:
             raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
     layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
+    _check_architecture(Layers(*layers))
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
     _check_name(draft, run, where)
-    entry = draft.graph.runs.setdefault(
-        run.name,
-        {
-            "config": run.model_dump(mode="json"),
-            "label": spec.label,
-            "studies": [],
-            "data": run.data.name,
-            "init": draft.runs.get(spec.init),
-            "groups": {},
-        },
-    )
-    if draft.name not in entry["studies"]:
-        entry["studies"].append(draft.name)
+    config, init = run.model_dump(mode="json"), draft.runs.get(spec.init or "")
+    entry = RunEntry(config=config, label=spec.label, data=run.data.name, init=init)
+    entry = draft.graph.runs.setdefault(run.name, entry)
+    if draft.name not in entry.studies:
+        entry.studies.append(draft.name)
     draft.runs[key] = run.name
 
 
@@ -99,7 +94,7 @@ def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
     epochs, warmup = optim.get("epochs"), optim.get("warmup_epochs", 0)
     if not isinstance(epochs, int) or not isinstance(warmup, int | float):
         return []  # reported where the run is parsed
-    content = {"epochs": max(1, round(budget * epochs))}
+    content: dict[str, float] = {"epochs": max(1, round(budget * epochs))}
     if warmup >= content["epochs"]:
         content["warmup_epochs"] = warmup * budget
     return [(where, {"optim": content})]
@@ -109,15 +104,22 @@ def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
     """The name of the run it starts from, or the file as it is written."""
     if spec.init == FILE:
         raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
-    return draft.runs.get(spec.init, spec.init)
+    return draft.runs.get(spec.init, spec.init) if spec.init else None
+
+
+def _check_architecture(layers: Layers) -> None:
+    """A mistyped one would be found by timm when training starts; here, before a cluster is asked for anything."""
+    arch = layers.below("model").merged().get("arch")
+    if isinstance(arch, str) and (problem := unknown_architecture(arch)):
+        raise ConfigError(f"{layers.origin(('model', 'arch'))}: model.arch: {problem}")
 
 
 def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
     """Runs see one data set through views of their own, but must mean the same images by its name."""
     content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
     for other in draft.graph.runs.values():
-        known = {key: other["config"]["data"][key] for key in content}
-        if other["data"] == run.data.name and known != content:
+        known = {key: other.config["data"][key] for key in content}
+        if other.data == run.data.name and known != content:
             keys = ", ".join(key for key in content if content[key] != known[key])
             raise ConfigError(
                 f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"
@@ -127,10 +129,10 @@ def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
 def _check_name(draft: Draft, run: "RunConfig", where: str) -> None:
     """Runs of one name share their files, so they must be equal in everything, also in what is not in the name."""
     known = draft.graph.runs.get(run.name)
-    keys = _differing(known["config"], run.model_dump(mode="json")) if known else []
-    if keys:
+    keys = _differing(known.config, run.model_dump(mode="json")) if known else []
+    if known and keys:
         raise ConfigError(
-            f"{where}: has the name {run.name}, as {known['label']!r} of study {known['studies'][0]} has, but another "
+            f"{where}: has the name {run.name}, as {known.label!r} of study {known.studies[0]} has, but another "
             f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
             "name, such as the seed"
         )
@@ -145,7 +147,7 @@ def _differing(one: Any, other: Any, key: str = "") -> list[str]:
 
 
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
-    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
+    """Keys of runs, each after the one it starts from; those whose start has a problem are left out."""
     ordered: list[str] = []
     for first in runs:
         with collector:
@@ -155,7 +157,8 @@ def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContex
 
 def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
     """A run, the one it starts from, and so on."""
-    chain, key = [], first
+    chain: list[str] = []
+    key: str | None = first
     while key is not None and not key.startswith(FILE):
         if key not in runs:
             raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")

@@ -66,6 +66,7 @@ class Row(Strict):
     run: dict[str, str] = Field(default_factory=dict)
     why: str = ""
     headline: bool = Field(True, description="part of `demo`; the other rows are for `all`")
+    paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
     @field_validator("run", mode="before")
     @classmethod
@@ -118,5 +119,11 @@ class Scale(Strict):
 class Expected(Strict):
     """The numbers a paper prints: row id -> column -> value."""
 
-    source: str
-    rows: dict[str, dict[str, float | None]]
+    source: str = ""
+    rows: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _without_numbers(cls, rows: Any) -> Any:
+        """A row's null stands for no numbers."""
+        return {key: {} if row is None else row for key, row in rows.items()} if isinstance(rows, dict) else rows

@@ -11,6 +11,7 @@ from bench import PATIENCE_S, Trial, copy_for, files_of, wait_until
 from project import Project
 
 from pipeline.report.draw import to_csv
+from pipeline.report.records import FilledTable
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ class Story:
 def story(cluster, template, tmp_path_factory) -> Story:
     """A first Snakemake dies while both runs train; a second one was refused before; a third one takes over."""
     project = copy_for(cluster, template, tmp_path_factory.mktemp("workflow") / "clone")
-    runs = [name for name, run in project.read("results/demo/graph.json")["runs"].items() if run["label"] < "seed 2"]
+    runs = [name for name, run in project.graph("demo").runs.items() if run.label < "seed 2"]
     trials = [Trial(project, cluster, run) for run in runs]
     trials[0].pace(1.5)  # both: they share the folder
     command = ["snakemake", "demo", "--profile", "slurm", "--config", "scale=demo", f"site={trials[0].write_site()}"]
@@ -73,7 +74,7 @@ def test_tables__through_slurm__equal_the_local_ones(story, undisturbed):
 
 def test_ctrl_c__while_eight_runs_are_in_the_queue__cancels_all_of_them(cluster, template, tmp_path):
     project = copy_for(cluster, template, tmp_path / "clone")
-    trials = [Trial(project, cluster, run) for run in project.read("results/demo/graph.json")["runs"]]
+    trials = [Trial(project, cluster, run) for run in project.read("results/demo/graph.json")["graph"]["runs"]]
     site = trials[0].write_site(options={"begin": "now+1hour"})
     command = ["snakemake", "tiny", "--profile", "slurm", "--config", "scale=demo", f"site={site}"]
     log = tmp_path / "log"
@@ -92,5 +93,5 @@ def states(trials: list[Trial]) -> list[list[str]]:
     return [list(trial.jobs().values()) for trial in trials]
 
 
-def read_table(project: Project) -> dict:
-    return project.read("results/demo/tables/headline/tiny.t1.json")
+def read_table(project: Project) -> FilledTable:
+    return FilledTable(**project.read("results/demo/tables/headline/tiny.t1.json"))

@@ -15,7 +15,8 @@ from pipeline.evals.classify import Classify
 from pipeline.evals.evaluate import evaluate_run
 from pipeline.files import read_lines
 from pipeline.inputs import find_inputs
-from pipeline.results import Inputs, RunFolder
+from pipeline.records import Inputs
+from pipeline.results import RunFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow

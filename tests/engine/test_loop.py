@@ -7,7 +7,18 @@ from contextlib import suppress
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, differing, fit, publish, tiny_run, weights_of
+from tiny_runs import (
+    ALONE,
+    PRETRAINING,
+    RICH,
+    StopAfter,
+    build_trainer,
+    differing,
+    fit,
+    publish,
+    tiny_run,
+    weights_of,
+)
 from unstable import Unstable, train_together
 
 from pipeline.engine.checkpoint import Checkpoints
@@ -120,11 +131,10 @@ def test_resume__metrics_file_gone__is_refused(images, tmp_path):
 
 def test_stop__requested__leaves_with_requeue_after_a_checkpoint(images, tmp_path):
     run = tiny_run()
-    paths, site = RunFolder(tmp_path, run.name), Site(device="cpu")
-    trainer = Trainer(run, paths, images, site, ALONE, StopAfter(3))
+    trainer = build_trainer(run, tmp_path, images, StopAfter(3))
     with pytest.raises(Requeue, match="after step 3 of 18"):
         trainer.fit()
-    assert Trainer(run, paths, images, site, ALONE, StopRequest()).step == 3
+    assert build_trainer(run, tmp_path, images).step == 3
 
 
 def test_checkpoints__interval_of_zero__are_written_after_every_step(images, tmp_path):
@@ -252,7 +262,7 @@ def test_init__from_another_run__starts_with_its_encoder_and_average(images, tmp
     first = fit(tiny_run(), tmp_path, images)
     publish(first)
     second = tiny_run({"init": first.run.name, "method": {"name": "mjp"}, "optim": {"ema_decay": 0.99}})
-    trainer = Trainer(second, RunFolder(tmp_path, second.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(second, tmp_path, images)
     encoder = first.method.encoder.state_dict()
     assert differing(encoder, trainer.method.encoder.state_dict()) == []
     assert differing(encoder, trainer.ema.module.encoder.state_dict()) == []
@@ -263,7 +273,7 @@ def test_init__resumed__continues_from_the_checkpoint_and_not_from_init(images, 
     publish(first)
     second = tiny_run({"init": first.run.name, "seed": 3})
     stopped = fit(second, tmp_path, images, StopAfter(5))
-    resumed = Trainer(second, stopped.paths, images, Site(device="cpu"), ALONE, StopRequest())
+    resumed = build_trainer(second, tmp_path, images)
     assert differing(weights_of(stopped), weights_of(resumed)) == []
 
 
@@ -285,7 +295,7 @@ def test_world__number_of_processes_does_not_share_the_batch__is_refused(size):
 
 def test_train__data_not_prepared__says_what_to_run(images, tmp_path):
     run = tiny_run()
-    with pytest.raises(DataError, match="python -m pipeline prepare --data small"):
+    with pytest.raises(DataError, match=r"not found; run `python -m pipeline prepare --scale \S+ --data small` first"):
         train_run(run, RunFolder(tmp_path, run.name), Site(device="cpu", data={"small": images}), StopRequest())
 
 
@@ -389,7 +399,7 @@ def test_guard__loss_of_one_process_is_bad__both_skip_and_keep_equal_weights(uns
 def test_forward__same_step_and_micro_batch__draws_the_same_whatever_came_before(images, tmp_path):
     # Without MJP, whose loss depends on the step by its schedule too.
     run = tiny_run({**RICH, "method": {"name": "supervised"}})
-    trainer = Trainer(run, RunFolder(tmp_path, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(run, tmp_path, images)
     micro = torch.randint(256, (10, 1, 28, 28), dtype=torch.uint8), torch.arange(10)
     trainer.step = 12
     first = trainer.forward(*micro, 1).loss

@@ -14,7 +14,8 @@ from pipeline.launch.job import Outcome
 from pipeline.launch.queue import Answer, Job
 from pipeline.launch.resources import Shape
 from pipeline.launch.slurm import JobRecord, Launcher
-from pipeline.results import Inputs, RunFolder, TrainRecord
+from pipeline.records import Inputs, TrainRecord
+from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
 
 OLD, NEW = Inputs(data="a" * 64, init="b" * 64), Inputs(data="c" * 64, init="b" * 64)

@@ -20,8 +20,8 @@ from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.train import export
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.evals.base import EVALS
-from pipeline.evals.droppos_positions import CELLS
-from pipeline.evals.mp3_positions import ETAS
+from pipeline.evals.droppos_positions import DropPosPositions
+from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
 from pipeline.files import digest, write_json, write_text
 from pipeline.methods.droppos import DropPos
@@ -31,7 +31,8 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.patches import Grid
 from pipeline.models.position import encode
-from pipeline.results import Inputs, RunFolder, TrainRecord
+from pipeline.records import Inputs, TrainRecord
+from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site
 
@@ -40,6 +41,7 @@ pytestmark = pytest.mark.slow
 GRID, BATCH = Grid(7, 7), 128
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}
+ETAS, CELLS = MP3Positions.Config().etas, DropPosPositions.Config().cells
 MEAN, STD = 0.286, 0.353
 METHODS = {
     "baseline": (Supervised, {}, {}),
@@ -103,8 +105,8 @@ def run_of(world, method, seed=0, **data):
     return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
 
-def evaluate(world, name, method, peer=None, **fields):
-    kind, run = EVALS.get(name), run_of(world, method)
+def evaluate(world, name, method, peer=None, crop=1.0, **fields):
+    kind, run = EVALS.get(name), run_of(world, method, eval_crop=crop)
     paths, place = RunFolder(world.results, run.name), peer or World(0, 1, torch.device("cpu"))
     return kind(kind.Config(name=name, **fields), run, paths, world.site, place).compute(method)
 
@@ -213,7 +215,7 @@ def fields_of(name, partner):
 @pytest.mark.parametrize("name", EVALS.names())
 def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
     found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
-    assert sorted(found) == sorted(EVALS.get(name).metrics)
+    assert sorted(found) == sorted(EVALS.get(name).Config().metrics)
     assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
 
 
@@ -237,13 +239,23 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, partner
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
 
 
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__run_with_another_crop__sees_it_and_consistency_sees_whole_images(world, name):
+    method = build(SUITED.get(name, "mjp"))
+    found = []
+    for crop in (1.0, 0.6):
+        partner = SimpleNamespace(name=finish(world, build("baseline", seed=1), eval_crop=crop))
+        found.append(evaluate(world, name, method, crop=crop, **fields_of(name, partner)))
+    assert (found[0] == found[1]) is (name == "consistency")
+
+
 @pytest.mark.parametrize("name", SUITED)
 def test_positions__metrics__are_named_after_their_ratios(name):
     expected = {
         "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
         "droppos_positions": ["mean", *[f"g{g}_p{p}" for g in (0, 25, 50, 75) for p in (25, 50, 75, 95)]],
     }
-    assert list(EVALS.get(name).metrics) == expected[name]
+    assert list(EVALS.get(name).Config().metrics) == expected[name]
 
 
 def batches_with_generators(world, seed):

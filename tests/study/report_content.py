@@ -158,7 +158,7 @@ def make_claims() -> list[dict]:
         claims = studies[study]["claims"]
         cells = [{name: values.get(name) for name in re.findall(r"[\w.]+:\w+", text)} for text in texts]
         predicates = [
-            {"text": text, "verdict": verdict, "values": found} for text, found in zip(texts, cells, strict=True)
+            {"text": text, "verdict": verdict, "cells": found} for text, found in zip(texts, cells, strict=True)
         ]
         reason = "a cell it needs was not run" if verdict == "undecided" else ""
         about = {"id": f"{study}.c{len(claims) + 1:02d}", "statement": statement, "type": kind}

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.study.claims import cells_of, decide, judge
+from pipeline.study.claims import JudgedClaim, Predicate, cells_of, decide, judge
+from pipeline.study.spec import Claim
 
 VALUES = {
     ("s.t1.low", "top1"): 70.0,
@@ -15,8 +16,8 @@ VALUES = {
 TRUE, FALSE, OPEN = "s.t1.low:top1 < 75", "s.t1.low:top1 > 75", "s.t1.absent:top1 < 75"
 
 
-def judged(*holds: str) -> dict:
-    (claim,) = judge({"s.c1": {"statement": "It is so", "type": "directional", "holds": list(holds)}}, VALUES)
+def judged(*holds: str) -> JudgedClaim:
+    (claim,) = judge({"s.c1": Claim(statement="It is so", type="directional", holds=list(holds))}, VALUES)
     return claim
 
 
@@ -35,36 +36,36 @@ def judged(*holds: str) -> dict:
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_judge__several_comparisons__false_beats_undecided_beats_true(holds, verdict):
-    assert judged(*holds)["verdict"] == verdict
+    assert judged(*holds).verdict == verdict
 
 
 def test_judge__every_comparison__is_shown_with_its_verdict_and_numbers():
-    assert judged(TRUE, OPEN)["predicates"] == [
-        {"text": TRUE, "verdict": "true", "values": {"s.t1.low:top1": 70.0}},
-        {"text": OPEN, "verdict": "undecided", "values": {"s.t1.absent:top1": None}},
+    assert judged(TRUE, OPEN).predicates == [
+        Predicate(text=TRUE, verdict="true", cells={"s.t1.low:top1": 70.0}),
+        Predicate(text=OPEN, verdict="undecided", cells={"s.t1.absent:top1": None}),
     ]
 
 
 def test_judge__cells_without_number__are_the_reason():
     claim = judged(TRUE, OPEN, "s.t1.other:top1 < 1")
 
-    assert claim["reason"] == "no number for s.t1.absent:top1, s.t1.other:top1"
+    assert claim.reason == "no number for s.t1.absent:top1, s.t1.other:top1"
 
 
 def test_judge__all_numbers_there__needs_no_reason():
-    assert judged(TRUE, FALSE)["reason"] == ""
+    assert judged(TRUE, FALSE).reason == ""
 
 
 def test_judge__division_by_zero__is_undecided_and_says_so():
     claim = judged("s.t1.low:top1 / s.t1.zero:top1 > 1")
 
-    assert (claim["verdict"], claim["reason"]) == ("undecided", "its numbers lead to a division by 0")
+    assert (claim.verdict, claim.reason) == ("undecided", "its numbers lead to a division by 0")
 
 
 def test_judge__statement_type_and_id__are_kept():
     claim = judged(TRUE)
 
-    assert (claim["id"], claim["statement"], claim["type"]) == ("s.c1", "It is so", "directional")
+    assert (claim.id, claim.statement, claim.type) == ("s.c1", "It is so", "directional")
 
 
 @pytest.mark.parametrize(

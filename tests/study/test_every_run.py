@@ -17,7 +17,7 @@ GRAPH = build_graph("demo")
 
 
 def run_of(name):
-    return parse_run(Layers((name, GRAPH.runs[name]["config"])))
+    return parse_run(Layers((name, GRAPH.runs[name].config)))
 
 
 def essence(name):
@@ -27,7 +27,7 @@ def essence(name):
 
 
 def distinct():
-    found = {(essence(name), run["init"] and essence(run["init"])): name for name, run in GRAPH.runs.items()}
+    found = {(essence(name), run.init and essence(run.init)): name for name, run in GRAPH.runs.items()}
     return sorted(found.values())
 
 
@@ -49,7 +49,7 @@ def exported(tmp_path_factory):
 
 @pytest.mark.parametrize("name", distinct())
 def test_run__of_any_study__is_built_started_and_stepped(name, exported):
-    run, init = run_of(name), GRAPH.runs[name]["init"]
+    run, init = run_of(name), GRAPH.runs[name].init
     method = build_method(run)
     if init:
         assert load_encoder(method.encoder, exported(init)).matched

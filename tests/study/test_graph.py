@@ -1,17 +1,16 @@
 """From config files to runs and tables: what a run is called, what renames it, and the paper's own numbers."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 import yaml
 
 from pipeline.config import CONFIGS, names, parse_file
 from pipeline.errors import ConfigError
+from pipeline.report.freshness import table_fingerprint
 from pipeline.study import graph as graph_module
 from pipeline.study.claims import judge
-from pipeline.study.graph import build_graph, load_graph, table_fingerprint
-from pipeline.study.rows import source
+from pipeline.study.graph import build_graph, load_graph
 from pipeline.study.spec import Expected, Study
 
 STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
@@ -29,7 +28,7 @@ def shipped():
 def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shipped):
     assert set(shipped) == {"demo", "tiny", "paper"}
     shapes = [
-        [{key: list(table["rows"]) for key, table in graph.tables.items()}, graph.claims] for graph in shipped.values()
+        [{key: list(table.rows) for key, table in graph.tables.items()}, graph.claims] for graph in shipped.values()
     ]
     assert shapes[0] == shapes[1] == shapes[2]
 
@@ -45,7 +44,7 @@ def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shippe
 def test_scale__fragments_of_its_runs__are_the_scales(shipped, scale, data, model, comparable):
     graph = shipped[scale]
 
-    configs = [run["config"] for run in graph.runs.values() if run["label"].startswith("DeiT-S + ")]
+    configs = [run.config for run in graph.runs.values() if run.label.startswith("DeiT-S + ")]
     assert {(config["data"]["name"], config["model"]["name"]) for config in configs} == {(data, model)}
     assert graph.comparable == comparable
 
@@ -57,17 +56,17 @@ def test_layers__method_study_scale_and_run__win_in_this_order(project):
     project.edit(STUDY, "    weight_decay: 0.05", "    max_skips: 2")
     project.edit(STUDY, "{dal: linear}", "{dal: linear}, optim: {clip_norm: 4}")
 
-    (run,) = [run for run in build_graph("demo").runs.values() if run["config"]["method"].get("dal") == "linear"]
+    (run,) = [run for run in build_graph("demo").runs.values() if run.config["method"].get("dal") == "linear"]
 
-    optim = run["config"]["optim"]
+    optim = run.config["optim"]
     # only the method says eps; the study wins over it; the scale over the study; `set` over all
     assert (optim["eps"], optim["max_skips"], optim["epochs"], optim["clip_norm"]) == (0.1, 2, 4, 4)
 
 
 def test_paper_scale__recipe_of_mjp__is_the_released_one(shipped):
-    run = next(run for run in shipped["paper"].runs.values() if run["label"] == "DeiT-S + MJP")
+    run = next(run for run in shipped["paper"].runs.values() if run.label == "DeiT-S + MJP")
 
-    optim, method = run["config"]["optim"], run["config"]["method"]
+    optim, method = run.config["optim"], run.config["method"]
     assert (optim["epochs"], optim["global_batch"], optim["base_lr"], optim["warmup_epochs"]) == (300, 1024, 5e-4, 20)
     assert (method["shuffle_ratio"], method["dal_weight"]) == (0.03, 0.01)
 
@@ -76,10 +75,10 @@ def test_graph__evaluations_of_a_run__are_those_its_tables_ask_for(shipped):
     graph = shipped["demo"]
 
     for key, table in graph.tables.items():
-        columns = [column for column in table["columns"].values() if column["eval"] not in (None, "train")]
-        sources = [source(row, column) for row in graph.rows(key, "all").values() for column in columns]
+        columns = [column for column in table.columns.values() if column.eval not in (None, "train")]
+        sources = [row.source(column) for row in graph.rows(key, "all").values() for column in columns]
         for run, evaluation in filter(None, sources):
-            assert evaluation in graph.runs[run]["groups"][graph.evals[evaluation]["group"]]
+            assert evaluation in graph.runs[run].groups[graph.evals[evaluation]["group"]]
 
 
 def headline_of_t3() -> list[str]:
@@ -99,7 +98,7 @@ def test_find__unknown_name__names_the_nearest(shipped):
     with pytest.raises(
         ConfigError, match=r"'mjp\.t5' is not among the tables at scale demo; did you mean 'mjp\.t[134]'"
     ):
-        shipped["demo"].find("tables", "mjp.t5")
+        shipped["demo"].table("mjp.t5")
 
 
 # What renames a run and what does not
@@ -107,8 +106,8 @@ def test_find__unknown_name__names_the_nearest(shipped):
 
 def run_names(graph) -> dict[str, str]:
     """Row -> name of its run, for rows that have one."""
-    rows = {key: row for table in graph.tables.values() for key, row in table["rows"].items()}
-    return {key: row["runs"][""] for key, row in rows.items() if "" in row["runs"]}
+    rows = {key: row for table in graph.tables.values() for key, row in table.rows.items()}
+    return {key: row.runs[""] for key, row in rows.items() if "" in row.runs}
 
 
 def differing(before, after) -> set[str]:
@@ -149,7 +148,7 @@ def test_names__run_that_starts_from_another__carries_its_name(project):
     graph = build_graph("demo")
 
     rows = run_names(graph)
-    assert graph.runs[rows["mjp.t4.b-no-pe"]]["init"] == rows["mjp.t3.g003"]
+    assert graph.runs[rows["mjp.t4.b-no-pe"]].init == rows["mjp.t3.g003"]
 
 
 def test_names__a_method_fragment_changed__rename_its_runs_alone(project):
@@ -206,9 +205,10 @@ def fingerprints(graph) -> dict[str, str]:
         (STUDY, "title: Which parts", "title: What parts", {"mjp.t4"}),
         (EXPECTED, "16.21", "16.22", {"mjp.t1"}),
         (DEMO, "comparable: false", "comparable: true", {"mjp.t1", "mjp.t3", "mjp.t4"}),
+        (DEMO, "note: >-", "note: >-\n  Look:", {"mjp.t1", "mjp.t3", "mjp.t4"}),
         (STUDY, "statement: Removing", "statement: To remove", set()),
     ],
-    ids=["tolerance", "label of a row", "title", "expected number", "comparable", "claim"],
+    ids=["tolerance", "label of a row", "title", "expected number", "comparable", "note of the scale", "claim"],
 )
 def test_table_fingerprint__one_thing_changed__changes_for_the_tables_that_show_it(project, file, old, new, changed):
     before = build_graph("demo")
@@ -240,7 +240,7 @@ def test_graph_json__nothing_changed__is_reused_and_the_same(project, builds):
     first, second = load_graph("demo"), load_graph("demo")
 
     assert builds == ["demo"]
-    assert asdict(second) == asdict(first)
+    assert second == first
 
 
 @pytest.mark.parametrize("file", [MJP, STUDY, EXPECTED, DEMO, "data/cifar10.yaml"])
@@ -276,7 +276,8 @@ def test_graph_json__a_mistake_after_it_was_written__is_found(project):
 
 def without_note(content: bytes) -> bytes:
     kept = json.loads(content)
-    return json.dumps({key: value for key, value in kept.items() if key != "note"}).encode()
+    del kept["graph"]["note"]
+    return json.dumps(kept).encode()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +300,7 @@ def test_graph_json__damaged__is_made_anew(project, builds, damage):
     again = load_graph("demo")
 
     assert builds == ["demo", "demo"]
-    assert asdict(again) == asdict(whole)
+    assert again == whole
 
 
 # The papers' own numbers
@@ -311,11 +312,11 @@ def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(study)
     expected = parse_file(Expected, CONFIGS / "expected" / f"{study}.yaml")
     values = {(row, column): value for row, columns in expected.rows.items() for column, value in columns.items()}
 
-    judged = judge({key: claim.model_dump() for key, claim in spec.claims.items()}, values)
+    judged = judge(spec.claims, values)
 
-    printed = [claim for claim in judged if not claim["reason"].startswith("no number for")]
-    assert [(claim["id"], claim["verdict"]) for claim in printed if claim["verdict"] != "true"] == []
-    assert [claim["id"] for claim in judged if claim["verdict"] == "false"] == []
+    printed = [claim for claim in judged if not claim.reason.startswith("no number for")]
+    assert [(claim.id, claim.verdict) for claim in printed if claim.verdict != "true"] == []
+    assert [claim.id for claim in judged if claim.verdict == "false"] == []
     assert len(printed) > 0
 
 
@@ -363,7 +364,7 @@ def test_names__logging_interval__changes_nothing(project):
 
 def test_files__of_a_table__are_those_its_columns_read_for_the_selected_rows(shipped):
     graph = shipped["demo"]
-    runs = {key: row["runs"][""] for key, row in graph.tables["mjp.t3"]["rows"].items()}
+    runs = {key: row.runs[""] for key, row in graph.tables["mjp.t3"].rows.items()}
 
     headline = [runs[row] for row in headline_of_t3()]
     assert graph.files("mjp.t3", "headline") == sorted(f"runs/{run}/evals/quick.json" for run in headline)

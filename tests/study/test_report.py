@@ -6,14 +6,29 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pytest
 from report_content import cell, make_claims, make_runs, make_tables, provenance, run_name, write_metrics
 
 from pipeline.errors import DataError
 from pipeline.report import curves
+from pipeline.report.collect import Content
 from pipeline.report.draw import duration, to_csv, to_html, to_markdown
 from pipeline.report.page import write_report
+from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
+
+
+def content(tables, claims, runs) -> Content:
+    """The given JSON as records."""
+    parts = (FilledTable, tables), (JudgedStudy, claims), (RunSummary, runs)
+    return Content(*([kind(**part) for part in given] for kind, given in parts))
+
+
+def logged(runs) -> list[curves.Logged]:
+    return [curves.Logged(run["name"], run["label"], Path(run["metrics_file"])) for run in runs]
+
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 
@@ -22,9 +37,7 @@ EVIL = "<script>alert('x')</script> & \"quoted\""
 def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     return write_report(
-        make_tables(),
-        make_claims(),
-        make_runs(folder),
+        content(make_tables(), make_claims(), make_runs(folder)),
         folder / "report.html",
         "Patchwork at demo scale",
         "demo",
@@ -38,7 +51,7 @@ def render(tmp_path):
     def write(tables=None, claims=None, runs=()):
         tables = make_tables() if tables is None else tables
         claims = make_claims() if claims is None else claims
-        return write_report(tables, claims, list(runs), tmp_path / "report.html", "Title", "demo").read_text("utf-8")
+        return write_report(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo").read_text("utf-8")
 
     return write
 
@@ -126,7 +139,8 @@ def test_report__text_with_markup__is_escaped_everywhere(tmp_path):
     tables, claims, runs = make_tables(), make_claims(), make_runs(tmp_path)[:2]
     for row_ in tables[0]["rows"]:
         row_["cells"] = {name + EVIL: part for name, part in row_["cells"].items()}
-    page = write_report(spoil(tables), spoil(claims), spoil(runs), tmp_path / "r.html", EVIL, "demo").read_text("utf-8")
+    spoilt = content(spoil(tables), spoil(claims), spoil(runs))
+    page = write_report(spoilt, tmp_path / "r.html", EVIL, "demo").read_text("utf-8")
     assert "<script" not in page
     assert page.count("&lt;script&gt;") > 100
     assert tags_of(page) <= KNOWN_TAGS
@@ -155,9 +169,7 @@ def tags_of(page: str) -> set[str]:
 
 def test_report__same_input_twice__same_bytes(tmp_path, page_file):
     again = write_report(
-        make_tables(),
-        make_claims(),
-        make_runs(tmp_path),
+        content(make_tables(), make_claims(), make_runs(tmp_path)),
         tmp_path / "r.html",
         "Patchwork at demo scale",
         "demo",
@@ -213,12 +225,29 @@ def test_curves__long_run__keeps_its_last_value(tmp_path):
     assert (epochs[-1], values[-1]) == (last["epoch"], last["loss"])
 
 
+def test_curves__long_run__every_point_is_the_mean_of_its_neighbours():
+    steps = np.arange(1001.0)
+    epochs, values = curves.thin(np.stack([steps / 10, steps % 2], axis=1))  # 0, 1, 0, 1, ...
+    assert np.abs(values[:-1] - 0.5).max() < 0.1
+    assert np.abs(np.diff(epochs[:-1]) - 100 / 119).max() < 0.1
+
+
+def test_curves__band__is_the_range_over_the_runs_that_reach_an_epoch():
+    short = np.array([0.0, 1.0]), np.array([5.0, 6.0])
+    long = np.array([0.0, 2.0]), np.array([1.0, 3.0])
+    epochs, lowest, highest = curves.band([short, long])
+    both = epochs <= 1
+    assert epochs[-1] == 2 and both.any() and not both.all()
+    np.testing.assert_allclose(lowest, 1 + epochs)
+    np.testing.assert_allclose(highest, np.where(both, 5 + epochs, 1 + epochs))
+
+
 def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path):
     runs = make_runs(tmp_path)[:2]
     with open(runs[0]["metrics_file"], "a") as file:
         file.write('{"step": 241, "epoch": 6.1, "loss": NaN}\n')
-    drawn = curves.draw(runs, "mjp")
-    assert all("<path" in curve["svg"] for curve in drawn)
+    drawn = curves.draw(logged(runs), "mjp")
+    assert all("<path" in curve.svg for curve in drawn)
 
 
 def write_pretraining(path, scale=1.0):
@@ -231,11 +260,11 @@ def test_curves__pretraining__shows_loss_and_position_accuracy(tmp_path):
     write_pretraining(tmp_path / "pretraining.jsonl")
     runs[1]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
 
-    tuned, pretrained = curves.draw(runs, "mjp")
+    tuned, pretrained = curves.draw(logged(runs), "mjp")
 
-    assert list(tuned["last"]) == ["loss", "validation top-1"]
-    assert pretrained["last"] == {"loss": pytest.approx(5 / 3), "validation position top-1": 27.0}
-    assert "validation position top-1" in pretrained["svg"]
+    assert list(tuned.last) == ["loss", "validation top-1"]
+    assert pretrained.last == {"loss": pytest.approx(5 / 3), "validation position top-1": 27.0}
+    assert "validation position top-1" in pretrained.svg
 
 
 def test_curves__run_with_three_metrics__shows_two(tmp_path):
@@ -249,13 +278,13 @@ def test_curves__runs_of_one_kind__share_axes_that_the_other_kind_does_not_chang
     runs = make_runs(tmp_path)[:3]
     write_pretraining(tmp_path / "pretraining.jsonl")
     runs[2]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
-    before = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+    before = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
 
     write_pretraining(tmp_path / "pretraining.jsonl", scale=50)
-    after = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+    after = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
     write_metrics(tmp_path / "other.jsonl", 40)
     runs[1]["metrics_file"] = str(tmp_path / "other.jsonl")
-    last = [curve["svg"] for curve in curves.draw(runs, "mjp")]
+    last = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
 
     assert before[:2] == after[:2] and before[2] != after[2]
     assert last[0] != after[0] and last[2] == after[2]
@@ -288,7 +317,7 @@ def test_html__row_with_several_runs__links_each_by_its_role(render, tmp_path):
 
 def test_csv__every_cell_is_one_line__with_full_precision_and_reason():
     table = make_tables()[0]
-    lines = list(csv.DictReader(io.StringIO(to_csv(table))))
+    lines = list(csv.DictReader(io.StringIO(to_csv(FilledTable(**table)))))
     assert len(lines) == 21
     about = {
         "row": "mjp.t1.0",
@@ -304,7 +333,7 @@ def test_csv__every_cell_is_one_line__with_full_precision_and_reason():
 
 
 def test_markdown__missing_number__has_a_numbered_note():
-    lines = to_markdown(make_tables()[0]).splitlines()
+    lines = to_markdown(FilledTable(**make_tables()[0])).splitlines()
     header, rule, *_ = [line for line in lines if line.startswith("|")]
     assert header.count("|") == rule.count("|") == 2 + 1 + 4 * 3
     assert "| Swin-T | corrected | n/a (2) | 81.3 | n/a | not run |" in "\n".join(lines)
@@ -314,7 +343,7 @@ def test_markdown__missing_number__has_a_numbered_note():
 def test_markdown__label_with_markup__is_escaped():
     table = make_tables()[2]
     table["rows"][0]["label"] = "a|b <b>*c*"
-    assert r"| a\|b \<b\>\*c\* |" in to_markdown(table)
+    assert r"| a\|b \<b\>\*c\* |" in to_markdown(FilledTable(**table))
 
 
 def test_html_of_one_table__has_the_same_cells_as_the_report(render):
@@ -323,7 +352,7 @@ def test_html_of_one_table__has_the_same_cells_as_the_report(render):
     def cells(page):
         return re.findall(r'<button class="cell".*?</button>', page, flags=re.DOTALL)
 
-    assert cells(to_html(table)) == cells(render([table], []))
+    assert cells(to_html(FilledTable(**table))) == cells(render([table], []))
 
 
 @pytest.mark.parametrize(

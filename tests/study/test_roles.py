@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.files import write_json
+from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.draw import to_csv, to_html
 from pipeline.report.tables import fill_table, judge_study
@@ -86,7 +87,7 @@ def toy(project) -> Toy:
 
 
 def by_label(graph) -> dict[str, str]:
-    return {run["label"]: name for name, run in graph.runs.items()}
+    return {run.label: name for name, run in graph.runs.items()}
 
 
 def finish(graph) -> None:
@@ -96,14 +97,15 @@ def finish(graph) -> None:
         metrics = {"val_position_top1": 10.0 + at}
         write_json(folder.done, {"run": name, "metrics": metrics, "provenance": PROVENANCE})
         folder.config.write_text("seed: 0\n")
-        for group, keys in run["groups"].items():
+        for group, keys in run.groups.items():
             top1 = {key: 20.0 + at + 100 * ("+" in key) for key in keys}
-            records = {key: {"metrics": {"top1": value}, "provenance": PROVENANCE} for key, value in top1.items()}
+            about = {"run": name, "provenance": PROVENANCE}
+            records = {key: {**about, "metrics": {"top1": value}} for key, value in top1.items()}
             write_json(folder.evaluation(group), records)
 
 
 def cells(graph, selection="all", table="toy.t1") -> dict[str, dict]:
-    rows = fill_table(graph, table, selection)["rows"]
+    rows = fill_table(graph, table, selection).model_dump()["rows"]
     return {f"{row['id'].removeprefix(table + '.')}:{key}": cell for row in rows for key, cell in row["cells"].items()}
 
 
@@ -134,7 +136,7 @@ def test_row__with_one_run__serves_every_role(toy):
 def test_evaluations__of_a_column__are_registered_for_its_own_runs_alone(toy):
     graph = toy.resolve()
 
-    evaluated = {run["label"] for run in graph.runs.values() if run["groups"]}
+    evaluated = {run.label for run in graph.runs.values() if run.groups}
 
     assert evaluated == {"tuned1", "tuned2", "scratch"}
 
@@ -177,7 +179,7 @@ def test_headline__row_that_no_selection_runs__says_why_and_not_that_all_runs_it
 
 
 def test_fidelity__of_a_row__is_that_of_its_runs_each_once(toy):
-    rows = fill_table(toy.resolve(), "toy.t1", "all")["rows"]
+    rows = fill_table(toy.resolve(), "toy.t1", "all").model_dump()["rows"]
 
     assert [row["fidelity"] for row in rows] == ["corrected", "paper, corrected", "corrected", "corrected", ""]
 
@@ -206,12 +208,12 @@ def test_html__row_with_roles__names_each(toy):
 def test_claim__on_rows_with_dots_in_their_ids__is_decided(toy):
     graph = toy.resolve()
     finish(graph)
-    write_json(graph.results.table("toy.t1", "all"), fill_table(graph, "toy.t1", "all"))
+    write_record(graph.results.table("toy.t1", "all"), fill_table(graph, "toy.t1", "all"))
 
-    (claim,) = judge_study(graph, "toy", "all")["claims"]
+    (claim,) = judge_study(graph, "toy", "all").claims
 
-    assert claim["verdict"] == "false"
-    assert set(claim["predicates"][0]["values"]) == {"toy.t1.g0.75:top1", "toy.t1.g0.5:top1"}
+    assert claim.verdict == "false"
+    assert set(claim.predicates[0].cells) == {"toy.t1.g0.75:top1", "toy.t1.g0.5:top1"}
 
 
 def test_collect__runs_of_a_selection__come_with_those_they_start_from(toy):
@@ -221,13 +223,13 @@ def test_collect__runs_of_a_selection__come_with_those_they_start_from(toy):
     del toy.table["columns"]["positions"]
     graph = toy.resolve()
     finish(graph)
-    write_json(graph.results.table("toy.t1", "headline"), fill_table(graph, "toy.t1", "headline"))
-    write_json(graph.results.claims("toy", "headline"), judge_study(graph, "toy", "headline"))
+    write_record(graph.results.table("toy.t1", "headline"), fill_table(graph, "toy.t1", "headline"))
+    write_record(graph.results.claims("toy", "headline"), judge_study(graph, "toy", "headline"))
 
-    runs = collect(graph, "headline")[2]
+    runs = collect(graph, "headline").runs
 
-    assert [run["label"] for run in runs] == ["encoder1", "tuned1", "scratch"]
-    assert {tuple(run["studies"]) for run in runs} == {("toy",)}
+    assert [run.label for run in runs] == ["encoder1", "tuned1", "scratch"]
+    assert {tuple(run.studies) for run in runs} == {("toy",)}
 
 
 # Evaluations of two runs
@@ -240,7 +242,7 @@ def test_partner__two_of_them_for_one_run__are_two_evaluations_in_one_file(toy):
 
     names = by_label(graph)
     keys = [f"ensemble+{names[partner]}" for partner in ("tuned2", "scratch")]
-    assert sorted(graph.runs[names["tuned1"]]["groups"]["ensemble"]) == sorted(keys)
+    assert sorted(graph.runs[names["tuned1"]].groups["ensemble"]) == sorted(keys)
     assert [graph.evals[key]["partner"] for key in keys] == [names["tuned2"], names["scratch"]]
     assert "ensemble" not in graph.evals
     found = cells(graph, table="toy.tpairs")

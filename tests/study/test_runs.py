@@ -26,13 +26,13 @@ def toy(project):
         if not resolved:
             return project.problems()
         graph = build_graph("demo")
-        return {run["label"]: run for run in graph.runs.values()}
+        return {run.label: run for run in graph.runs.values()}
 
     return resolve
 
 
 def optim_of(run: dict, *keys: str) -> list:
-    return [run["config"]["optim"][key] for key in keys]
+    return [run.config["optim"][key] for key in keys]
 
 
 def test_recipes__named_by_a_run__win_over_common_and_over_earlier_ones(toy):
@@ -65,14 +65,14 @@ def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     found = toy(runs, scale=scale)
 
     assert (optim_of(found["pretrained"], "epochs"), optim_of(found["supervised"], "epochs")) == ([9], [20])
-    assert found["pretrained"]["config"]["method"]["mask_ratio"] == 0.5
+    assert found["pretrained"].config["method"]["mask_ratio"] == 0.5
 
 
 def test_set__of_a_run__wins_over_all_that_the_scale_says(toy):
     runs = {"a": {"set": {"optim": {"epochs": 8}, "method": {"mask_ratio": 0.1}}}}
     scale = {"pretrain": {"optim": {"epochs": 9}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 
-    found = toy(runs, scale=scale)["a"]["config"]
+    found = toy(runs, scale=scale)["a"].config
 
     assert (found["optim"]["epochs"], found["method"]["mask_ratio"]) == (8, 0.1)
 
@@ -94,23 +94,23 @@ def test_budget__of_a_scale_with_other_epochs__is_the_share_of_those(toy):
 
 
 def test_budget__one__renames_no_run(toy):
-    names = [run["config"] for run in toy({"a": {}}).values()]
+    names = [run.config for run in toy({"a": {}}).values()]
 
-    assert [run["config"] for run in toy({"a": {"budget": 1}}).values()] == names
+    assert [run.config for run in toy({"a": {"budget": 1}}).values()] == names
 
 
 def test_init__key_of_a_run__is_the_name_of_that_run(toy):
     found = toy({"tuned": {"method": "supervised", "init": "pretrained"}, "pretrained": {}})
 
-    assert found["tuned"]["init"] == found["tuned"]["config"]["init"] is not None
-    assert found["tuned"]["init"].startswith("mp3-")
+    assert found["tuned"].init == found["tuned"].config["init"] is not None
+    assert found["tuned"].init.startswith("mp3-")
 
 
 def test_init__file_from_elsewhere__is_passed_on_and_no_run_is_needed(toy):
     found = toy({"tuned": {"init": "file:deit_small.pth"}, "other": {"init": "file:deit_base.pth"}})
 
-    assert found["tuned"]["config"]["init"] == "file:deit_small.pth"
-    assert found["tuned"]["init"] is None
+    assert found["tuned"].config["init"] == "file:deit_small.pth"
+    assert found["tuned"].init is None
     assert len(found) == 2  # the file is part of the name
 
 
@@ -121,7 +121,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(" first, from file:deit_small.pth")
-    assert lines[1].endswith(f" tuned, from {found['tuned']['init']}")
+    assert lines[1].endswith(f" tuned, from {found['tuned'].init}")
 
 
 @pytest.mark.parametrize(

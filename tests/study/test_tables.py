@@ -7,10 +7,12 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import write_json
+from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.summary import summarise
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.study.graph import Graph, load_graph
+from pipeline.study.entries import Graph
+from pipeline.study.graph import load_graph
 
 A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vit-toy-e1-s0-cccccc"
 PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "data_fingerprint": "d00d"}
@@ -37,7 +39,7 @@ ROWS = {
 @pytest.fixture
 def graph(project) -> Graph:
     """Three runs, one table, one study; the paper's numbers can be expected."""
-    about = {"config": {"method": {"fidelity": "paper"}}, "init": None, "studies": ["toy"]}
+    about = {"config": {"method": {"fidelity": "paper"}}, "data": "toy", "init": None, "studies": ["toy"]}
     runs = {name: {**about, "label": f"Run {name[-6:]}", "groups": {"quick": []}} for name in (A, B, C)}
     rows = {
         key: {
@@ -64,7 +66,17 @@ def graph(project) -> Graph:
         "toy.c3": {"statement": "A beats all", "type": "exact", "holds": ["toy.t1.b:delta < 0", "toy.t1.c:delta < 0"]},
     }
     evals = {"classify": {"group": "quick"}, "consistency": {"group": "slow"}}
-    return Graph("toy", "The scale's note.", True, runs, evals, {"toy.t1": table}, {"toy": claims})
+    return Graph.model_validate(
+        {
+            "scale": "toy",
+            "note": "The scale's note.",
+            "comparable": True,
+            "runs": runs,
+            "evals": evals,
+            "tables": {"toy.t1": table},
+            "claims": {"toy": claims},
+        }
+    )
 
 
 @pytest.fixture
@@ -89,22 +101,22 @@ def write_eval(graph, run, group, **evals):
 
 
 def cell(graph, row, key, selection="all"):
-    filled = fill_table(graph, "toy.t1", selection)
+    filled = fill_table(graph, "toy.t1", selection).model_dump()
     return next(r for r in filled["rows"] if r["id"] == f"toy.t1.{row}")["cells"][key]
 
 
 def draw(graph, selection):
     for key in graph.tables:
-        write_json(graph.results.table(key, selection), fill_table(graph, key, selection))
+        write_record(graph.results.table(key, selection), fill_table(graph, key, selection))
     for study in graph.studies():
-        write_json(graph.results.claims(study, selection), judge_study(graph, study, selection))
+        write_record(graph.results.claims(study, selection), judge_study(graph, study, selection))
 
 
 # Numbers
 
 
 def test_fill__every_number__is_the_one_in_the_metrics_file(measured):
-    rows = fill_table(measured, "toy.t1", "all")["rows"]
+    rows = fill_table(measured, "toy.t1", "all").model_dump()["rows"]
 
     numbers = [[row["cells"][key]["ours"] for key in ("params_m", "top1", "diff_norm")] for row in rows]
     assert numbers == [[22.05, 79.84, 17.456], [22.2, 80.16, 8.0], [22.2, 77.0, 9.0]]
@@ -139,7 +151,7 @@ def test_fill__cell_of_training__comes_from_train_json(measured):
 
 
 def test_fill__header__carries_titles_notes_scale_and_columns(measured):
-    filled = fill_table(measured, "toy.t1", "all")
+    filled = fill_table(measured, "toy.t1", "all").model_dump()
 
     assert (filled["id"], filled["study"], filled["label"], filled["title"]) == ("toy.t1", "toy", "Table 1", "Toys")
     assert (filled["scale"], filled["comparable"]) == ("toy", True)
@@ -175,7 +187,8 @@ def test_verdict__tolerance__is_taken_at_the_printed_precision(measured, ours, v
 
 
 def test_verdict__column_with_more_decimals__is_taken_at_those(measured):
-    measured.tables["toy.t1"]["columns"]["diff_norm"] = {**COLUMNS["diff_norm"], "tolerance": 0.01}
+    columns = measured.tables["toy.t1"].columns
+    columns["diff_norm"] = columns["diff_norm"].model_copy(update={"tolerance": 0.01})
 
     write_eval(measured, A, "slow", consistency={"diff_norm": 16.224})
     near = cell(measured, "a", "diff_norm")["verdict"]
@@ -228,7 +241,7 @@ def test_missing__file_without_this_evaluation__says_so(measured):
 
 
 def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
-    record = {"metrics": {"top1": None}, "reasons": {"top1": "no labels"}, "provenance": PROVENANCE}
+    record = {"run": A, "metrics": {"top1": None}, "reasons": {"top1": "no labels"}, "provenance": PROVENANCE}
     write_json(measured.results.run(A).evaluation("quick"), {"classify": record})
 
     found = cell(measured, "a", "top1")
@@ -251,7 +264,7 @@ def test_missing__metrics_file_damaged__is_an_error_that_names_it(measured):
 
 
 def test_missing__nothing_has_run__every_cell_says_why(graph):
-    rows = fill_table(graph, "toy.t1", "all")["rows"]
+    rows = fill_table(graph, "toy.t1", "all").model_dump()["rows"]
 
     cells = [found for row in rows for found in row["cells"].values()]
     assert {found["verdict"] for found in cells} == {"not run"}
@@ -321,7 +334,7 @@ def test_delta__base_row_not_measured__has_its_reason(measured):
 
 
 def verdicts(graph, selection="all"):
-    return {claim["id"]: claim["verdict"] for claim in judge_study(graph, "toy", selection)["claims"]}
+    return {claim.id: claim.verdict for claim in judge_study(graph, "toy", selection).claims}
 
 
 def test_judge_study__all_rows_measured__decides_every_claim(measured):
@@ -344,7 +357,7 @@ def test_judge_study__numbers__are_those_of_the_table_as_drawn(measured):
 
 
 def test_judge_study__table_not_drawn__is_an_error_that_names_it(measured):
-    with pytest.raises(DataError, match=r"toy\.t1\.json is not there; run the workflow"):
+    with pytest.raises(DataError, match=r"toy\.t1\.json not found; run the workflow"):
         judge_study(measured, "toy", "all")
 
 
@@ -356,17 +369,17 @@ def test_collect__headline__has_its_runs_alone(measured):
 
     tables, claims, runs = collect(measured, "headline")
 
-    assert [table["id"] for table in tables] == ["toy.t1"]
-    assert [study["study"] for study in claims] == ["toy"]
-    assert [run["name"] for run in runs] == [A, B]
-    assert runs[0]["summary"] == {"params_m": 22.05, "wall_s": 1.5}
+    assert [table.id for table in tables] == ["toy.t1"]
+    assert [study.study for study in claims] == ["toy"]
+    assert [run.name for run in runs] == [A, B]
+    assert runs[0].summary == {"params_m": 22.05, "wall_s": 1.5}
 
 
 def test_collect__run_not_finished__is_left_out(measured):
     draw(measured, "all")
     measured.results.run(B).done.unlink()
 
-    assert [run["name"] for run in collect(measured, "all")[2]] == [A, C]
+    assert [run.name for run in collect(measured, "all").runs] == [A, C]
 
 
 def write_benchmark(graph, rule, job, seconds):

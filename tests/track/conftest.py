@@ -1,6 +1,5 @@
 """A copy of the project whose results a test writes itself, an MLflow database, and an MLflow server."""
 
-import dataclasses
 import os
 import signal
 import socket
@@ -14,9 +13,10 @@ from pathlib import Path
 import pytest
 from project import Project, copy_project
 
-from pipeline.files import write_json
+from pipeline.records import write_record
 from pipeline.study import graph as graph_module
-from pipeline.study.graph import Graph, build_graph
+from pipeline.study.entries import Graph
+from pipeline.study.graph import Kept, build_graph
 from pipeline.track.store import Experiment
 
 
@@ -26,19 +26,19 @@ def copy(tmp_path_factory) -> Project:
 
 
 @pytest.fixture(scope="session")
-def kept(copy) -> dict:
+def kept(copy) -> Kept:
     """What the copy's configs say, kept where its commands look for it."""
     graph = build_graph("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
-        kept = {"key": graph_module._source_key(), **dataclasses.asdict(graph)}
-    write_json(copy.root / "results/demo/graph.json", kept)
+        kept = Kept(key=graph_module._source_key(), graph=graph)
+    write_record(copy.root / "results/demo/graph.json", kept)
     return kept
 
 
 @pytest.fixture(scope="session")
 def demo(kept) -> Graph:
-    return Graph(**{key: value for key, value in kept.items() if key != "key"})
+    return kept.graph
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
     """The runs and tables of the demo as another scale, without results: every test has its own experiment."""
 
     def make(name: str) -> Graph:
-        graph = dataclasses.replace(demo, scale=name)
-        write_json(graph.results.folder / "graph.json", {**kept, "scale": name})
+        graph = demo.model_copy(update={"scale": name})
+        write_record(graph.results.graph, Kept(key=kept.key, graph=graph))
         return graph
 
     with pytest.MonkeyPatch.context() as patch:

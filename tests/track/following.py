@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from project import Project
 
-from pipeline.study.graph import Graph
+from pipeline.study.entries import Graph
 
 
 class FollowerProcess(subprocess.Popen):

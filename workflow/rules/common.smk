@@ -2,13 +2,23 @@
 import functools
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
-from pipeline.errors import PatchworkError
+from pipeline.data.sources import DataConfig, prepared_from
+from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life, require_space
 from workflow.restore import adopt_restored
-from pipeline.site import Slurm, choose_site
-from pipeline.study.graph import load_graph, table_fingerprint
+from pipeline.site import Slurm, choose_site, named_folder
+from pipeline.report.freshness import (
+    claims_fingerprint,
+    report_fingerprint,
+    table_fingerprint,
+)
+from pipeline.study.graph import load_graph
+from pipeline.study.targets import target_name, targets_of
+from workflow import invocation
 
+CALL = invocation.read_invocation(workflow)
 SCALE = config.get("scale", "demo")
 
 
@@ -26,6 +36,10 @@ def or_message(function, *arguments):
         return function(*arguments)
     except PatchworkError as error:
         raise WorkflowError(str(error)) from None
+    except OSError as error:
+        if not (problem := storage_problem(error)):
+            raise
+        raise WorkflowError(problem) from None
 
 
 @functools.cache
@@ -34,14 +48,21 @@ def graph(scale):
 
 
 def run_of(wildcards):
-    return or_message(graph(wildcards.scale).find, "runs", wildcards.run)
+    return or_message(graph(wildcards.scale).run, wildcards.run)
 
 
-# Every config is read and checked here, before the graph of jobs is built.
+# Everything that a user wrote is read and checked here, before the graph of jobs is built.
+or_message(invocation.check_config, config)
 graph(SCALE)
 or_message(adopt_restored, SCALE)
-SITE = or_message(choose_site, config.get("site"))
+SITE_NAME = invocation.choose_site_name(workflow, config)
+SITE = or_message(choose_site, SITE_NAME)
+or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
+invocation.take_all_cores(workflow)
+if not CALL.is_job:
+    logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
 SLURM = SITE.slurm or Slurm()
+COUNTED = {"source", "num_train", "num_val", "num_classes", "val_share"}
 QUEUE = {
     "slurm_partition": SLURM.partition or "",
     "slurm_account": SLURM.account or "",
@@ -50,28 +71,36 @@ QUEUE = {
 }
 
 
+def prepare_params(wildcards):
+    """Other counts prepare again, and so does a folder with other images; the same data elsewhere does not."""
+    known = graph(wildcards.scale)
+    run = or_message(known.run_with_data, wildcards.data)
+    data = DataConfig(**run.config["data"])
+    index = known.results.manifest(data.name).parent
+    folder = prepared_from(data, named_folder(SITE, data), index)
+    return {"folder": folder, **data.model_dump(include=COUNTED)}
+
+
 def train_inputs(wildcards):
     run = run_of(wildcards)
-    init = [f"results/{{scale}}/runs/{run['init']}/train.json"] if run["init"] else []
-    return [f"results/{{scale}}/data/{run['data']}/manifest.json", *init]
+    init = [f"results/{{scale}}/runs/{run.init}/train.json"] if run.init else []
+    return [f"results/{{scale}}/data/{run.data}/manifest.json", *init]
 
 
 def train_priority(wildcards):
     """What others start from goes first: a chain that begins last would run alone."""
     known = graph(wildcards.scale).runs.values()
-    return 20 if wildcards.run in {run["init"] for run in known} else 10
+    return 20 if wildcards.run in {run.init for run in known} else 10
 
 
 def eval_configs(wildcards):
-    keys = run_of(wildcards)["groups"].get(wildcards.group, [])
-    return {key: graph(wildcards.scale).evals[key] for key in keys}
+    return graph(wildcards.scale).evaluations(wildcards.run, wildcards.group)
 
 
 def evaluate_inputs(wildcards):
     """The run, and those that an evaluation does together with it."""
-    configs = eval_configs(wildcards).values()
-    partners = {config["partner"] for config in configs if "partner" in config}
-    runs = [wildcards.run, *sorted(partners)]
+    partners = graph(wildcards.scale).partners(wildcards.run, wildcards.group)
+    runs = [wildcards.run, *partners]
     return [f"results/{{scale}}/runs/{run}/train.json" for run in runs]
 
 
@@ -90,7 +119,11 @@ def claims_inputs(wildcards):
 
 
 def claims_params(wildcards):
-    return graph(wildcards.scale).claims.get(wildcards.study, {})
+    return claims_fingerprint(graph(wildcards.scale), wildcards.study)
+
+
+def report_params(wildcards):
+    return report_fingerprint(graph(wildcards.scale), wildcards.rows)
 
 
 def report_inputs(wildcards):

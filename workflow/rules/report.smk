@@ -53,6 +53,8 @@ rule write_report:
     localrule: True
     conda:
         "../envs/patchwork.yaml"
+    params:
+        spec=report_params,
     message:
         "write the report"
     shell:

@@ -1,4 +1,4 @@
-# One target per paper (`mjp`) and per table (`mjp_table1`), with all rows, at the scale of --config scale=...
+# One target per paper (`mjp`), table (`mjp_table1`) and figure, with all rows, at the scale of --config scale=...
 for study in graph(SCALE).studies():
 
     rule:
@@ -18,7 +18,12 @@ for table in graph(SCALE).tables:
 
     rule:
         name:
-            table.replace(".t", "_table")
+            target_name(table)
         input:
             f"results/{SCALE}/tables/all/{table}.json",
         localrule: True
+
+
+# A mistyped target is refused here with near names; Snakemake would only say that there is no such rule.
+RULES = [rule.name for rule in workflow.rules]
+or_message(invocation.check_targets, CALL.targets, RULES, graph(SCALE))

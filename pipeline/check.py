@@ -1,0 +1,42 @@
+"""Every config at every scale: a mistake that only the largest scale shows is found before a cluster meets it."""
+
+import functools
+from collections.abc import Callable, Iterable
+
+from pipeline.config import CONFIGS, names, parse_file
+from pipeline.errors import ConfigError
+from pipeline.site import Site, load_site
+from pipeline.study.entries import Graph
+from pipeline.study.graph import load_graph
+
+
+def all_scales() -> list[str]:
+    return names(CONFIGS / "scale")
+
+
+def check_configs(scales: Iterable[str]) -> list[Graph]:
+    """The graph of each scale; raises one ConfigError with every mistake in every file, each of them once."""
+    scales, graphs = [*scales], []
+    found_at: dict[str, list[str]] = {}  # a mistake -> the scales that show it
+
+    def collect(where: str, read: Callable[[], object]) -> None:
+        try:
+            read()
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                found_at.setdefault(line, []).append(where)
+
+    for name in names(CONFIGS / "site"):
+        collect("", functools.partial(parse_file, Site, CONFIGS / "site" / f"{name}.yaml"))
+    collect("", load_site)  # the chosen one may lie elsewhere
+    for scale in scales:
+        collect(scale, lambda: graphs.append(load_graph(scale)))  # noqa: B023 - called at once
+    if found_at:
+        raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
+    return graphs
+
+
+def _line(line: str, where: list[str], scales: list[str]) -> str:
+    """A mistake, and the scales that show it unless all of them do."""
+    shown = [scale for scale in dict.fromkeys(where) if scale]
+    return f"{line} (at scale {', '.join(shown)})" if shown and shown != scales else line

@@ -1,0 +1,174 @@
+"""The command line: every verb, every option, and what each of them means.
+
+`build_parser` only reads the command line; `cli.py` holds what the verbs do.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ABOUT = """\
+Patchwork, one step at a time. `snakemake TARGET` calls these steps in the right order; a TARGET is a study (mjp), a
+table or figure of it (mjp_table4, mp3_figure3), or `all`."""
+
+GUIDE = """\
+before a run   describe  make a data set of a folder of your own images
+               check     are the configs valid, at every scale?
+               doctor    can this machine or cluster run a scale?
+               plan      what would run, how many hours, how much storage?
+during a run   status    what is finished, running, waiting, failed?
+after a run    summary   tables and claims on the terminal
+               verify    are the results what was recorded?
+               clean     delete what no config names any more, after asking
+the steps      prepare, train, evaluate, table, claims, report, track: in this order; the rules call them
+
+examples
+  python -m pipeline check                          every mistake in configs/, at every scale
+  python -m pipeline plan --scale tiny mjp_table4   the cost of one table on Tiny ImageNet
+  python -m pipeline status                         progress of every scale
+  python -m pipeline summary mjp_table4             one table, as far as it is finished
+  python -m pipeline VERB --help                    the options of one verb
+
+exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command continues"""
+
+ROWS = "headline: the few rows that `snakemake demo` runs; all: every row (default: %(default)s)"
+TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
+
+Verbs = Mapping[str, Callable[[argparse.Namespace, list[str]], int | None]]
+
+
+def build_parser(verbs: Verbs) -> argparse.ArgumentParser:
+    """The parser; `verbs` has the function of each verb."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description=ABOUT,
+        epilog=GUIDE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found = parser.add_subparsers(required=True, metavar="VERB")
+
+    def add(name: str, text: str, more: str = "") -> argparse.ArgumentParser:
+        verb = found.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}. {more}".strip())
+        verb.set_defaults(verb=verbs[name], scale=None, site=None)
+        return verb
+
+    _add_questions(add)
+    _add_describe(add)
+    _add_results(add)
+    _add_steps(add)
+    return parser
+
+
+def _add_questions(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """What people ask before a run."""
+    check = add(
+        "check",
+        "read and validate every config",
+        "All mistakes at all scales are reported at once, with file and key. With --scale, one scale is read and its "
+        "runs are listed.",
+    )
+    check.add_argument("--scale", help="read and list this scale only, a file of configs/scale (default: read all)")
+    _site(check)
+    doctor = add(
+        "doctor",
+        "check that this site can run a scale",
+        "It looks at packages, device, data, space and tracking, and on a cluster at commands, queue, partitions and a "
+        "test job. Each failed check comes with a remedy.",
+    )
+    _scale_and_site(doctor)
+    plan = add(
+        "plan",
+        "say what would run and what it would cost",
+        "It counts jobs, hours of training and storage for what is not finished yet.",
+    )
+    _scale_and_site(plan)
+    plan.add_argument("targets", nargs="*", metavar="TARGET", help=f"{TARGETS}, or names of runs (default: all)")
+
+
+def _add_describe(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """How people bring their own images."""
+    describe = add(
+        "describe",
+        "write the config of a data set from a folder of class folders",
+        "It decodes every image, counts, works out mean and standard deviation, and writes configs/data/NAME.yaml.",
+    )
+    describe.add_argument("folder", type=Path, help="with train/<class>/ and val/<class>/, or <class>/ alone")
+    describe.add_argument("--name", required=True, help="name of the data set, and of its config")
+    describe.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
+    describe.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
+    describe.add_argument("--val-share", type=float, help="share of each class that becomes val (default: 0.1)")
+    describe.add_argument("--force", action="store_true", help="overwrite an existing config of this name")
+    _site(describe)
+
+
+def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """What people ask during and after a run."""
+    status = add(
+        "status",
+        "say what is finished, running, waiting and failed",
+        "It only reads files, so it may be called at any time, also while Snakemake works.",
+    )
+    status.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+    summary = add(
+        "summary",
+        "print tables and claims",
+        "Whatever is finished is shown; the papers' numbers are in brackets.",
+    )
+    _scale(summary)
+    summary.add_argument("targets", nargs="*", metavar="TARGET", help=f"{TARGETS} (default: --rows of every study)")
+    summary.add_argument("--rows", choices=["headline", "all"], default="headline", help=ROWS)
+    verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
+    _scale(verify)
+    clean = add(
+        "clean",
+        "delete abandoned runs and checkpoints that nothing needs",
+        "Abandoned are runs that no config names any more. Results of current runs are never deleted. It lists "
+        "everything with its size and asks first.",
+    )
+    clean.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+    clean.add_argument("--yes", action="store_true", help="delete without asking")
+    clean.add_argument("--dry-run", action="store_true", help="list only, delete nothing")
+
+
+def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """What the rules of the workflow call, in its order."""
+    prepare = add("prepare", "verify a data set and write its manifest", "Every image is decoded once.")
+    _scale_and_site(prepare)
+    prepare.add_argument("--data", required=True, help="name of a data set that a run of this scale uses")
+    train = add("train", "train one run, or continue it", "On a SLURM site it submits the job and waits for it.")
+    _scale_and_site(train)
+    which = train.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run", help="name of a run; `check --scale SCALE` lists them")
+    which.add_argument("--config", type=Path, help="a config.resolved.yaml, which is enough to train that run again")
+    evaluate = add("evaluate", "compute a group of evaluations of a finished run")
+    _scale_and_site(evaluate)
+    evaluate.add_argument("--run", required=True, help="name of a finished run")
+    evaluate.add_argument("--group", required=True, help="evaluations that share a job, such as quick (configs/eval)")
+    table = add("table", "fill a table from the results and write it as JSON, CSV, Markdown and HTML")
+    _scale(table)
+    table.add_argument("--table", required=True, help="id of a table: study and key in configs/study, such as mjp.t4")
+    claims = add("claims", "judge a study's claims on its tables")
+    _scale(claims)
+    claims.add_argument("--study", required=True, help="a file of configs/study, such as mjp")
+    report = add("report", "write the report page", "Whatever is finished is in it.")
+    _scale(report)
+    for verb in (table, claims, report):
+        verb.add_argument("--rows", choices=["headline", "all"], default="all", help=ROWS)
+    track = add("track", "mirror runs, evaluations and tables into MLflow")
+    _scale_and_site(track)
+    track.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
+
+
+def _scale_and_site(verb: argparse.ArgumentParser) -> None:
+    _scale(verb)
+    _site(verb)
+
+
+def _scale(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--scale", default="demo", help="a file of configs/scale (default: %(default)s)")
+
+
+def _site(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--site", help="a file of configs/site, or the path of one (default: $PATCHWORK_SITE, otherwise local)"
+    )

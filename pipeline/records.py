@@ -1,0 +1,88 @@
+"""What training and evaluations leave behind, as records: written as JSON by one step, read by the next."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from pipeline.config import Record, Strict
+from pipeline.errors import DataError
+from pipeline.files import write_json
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+class Started(Record):
+    """Which run this is, through every interruption."""
+
+    identity: str
+    commit: str
+    steps: int
+
+
+def short_digest(sha256: str | None) -> str:
+    return sha256[:12] if sha256 else "none"
+
+
+class Inputs(Strict):
+    """What a run is trained from, beside its config. Whatever is kept of a training says which inputs it is for."""
+
+    data: str  # fingerprint of the data set, from its manifest
+    init: str | None  # SHA-256 of the weights that it starts from
+
+    def change_since(self, other: "Inputs | None") -> str:
+        """In words, what is different from what was there before."""
+        if other is None:
+            return "its inputs were not recorded"
+        names = {"data": "the data", "init": "the weights it starts from"}
+        changes = [
+            f"{names[key]} changed from {short_digest(before)} to {short_digest(now)}"
+            for (key, before), (_, now) in zip(other, self, strict=True)
+            if before != now
+        ]
+        return " and ".join(changes)
+
+
+class Measured(Record):
+    """What training or an evaluation found: numbers, why some are missing, and where they come from."""
+
+    model_config = ConfigDict(extra="ignore")  # a table asks no more of train.json
+
+    run: str
+    metrics: dict[str, float | None]
+    reasons: dict[str, str] = Field(default_factory=dict, description="of metrics that are null")
+    provenance: dict[str, Any]
+
+
+class TrainRecord(Measured):
+    """What `train.json` says of a finished run."""
+
+    files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
+    inputs: Inputs
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A JSON file of the results."""
+    return _read(path, TypeAdapter(kind))
+
+
+def read_evaluations(path: Path) -> dict[str, Measured]:
+    """A group of evaluations, by key."""
+    return _read(path, TypeAdapter(dict[str, Measured]))
+
+
+def _read(path: Path, adapter: TypeAdapter) -> Any:
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path} not found; run the workflow, which writes it first") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise DataError(
+            f"{path} is damaged ({where + ': ' if where else ''}{problem['msg']}); delete it and run the workflow again"
+        ) from None
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    write_json(path, record.model_dump(mode="json"))

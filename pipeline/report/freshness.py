@@ -1,0 +1,34 @@
+"""What a drawing depends on beside its input files: the rules give it to Snakemake, which redraws when it changes."""
+
+import functools
+from pathlib import Path
+
+from pipeline.config import fingerprint
+from pipeline.source import PACKAGE, digest_of
+from pipeline.study.entries import Graph
+
+DRAWING = Path(__file__).parent
+
+
+def table_fingerprint(graph: Graph, table_id: str) -> str:
+    """Columns, rows, expected values, tolerances, the scale's note, and the code that draws."""
+    table = graph.table(table_id).model_dump(mode="json")
+    return fingerprint([table, graph.note, graph.comparable, _drawing_code()], 12)
+
+
+def claims_fingerprint(graph: Graph, study: str) -> str:
+    """The claims of a study, and the code that judges them."""
+    claims = {key: claim.model_dump(mode="json") for key, claim in graph.claims.get(study, {}).items()}
+    return fingerprint([claims, digest_of([PACKAGE / "study" / "claims.py", DRAWING / "tables.py"])], 12)
+
+
+def report_fingerprint(graph: Graph, rows: str) -> str:
+    """The runs' labels and studies, which the page shows beside what its input files hold, and code and templates."""
+    labels = {name: [run.label, run.studies] for name, run in graph.runs.items()}
+    return fingerprint([labels, graph.selected(rows), len(graph.tables), _drawing_code()], 12)
+
+
+@functools.cache
+def _drawing_code() -> str:
+    """Modules, templates and style sheets of this package."""
+    return digest_of(path for path in DRAWING.iterdir() if path.suffix in (".py", ".j2", ".css"))

@@ -1,0 +1,96 @@
+"""What the user typed after `snakemake`, with what profiles add to it, and whether it makes sense.
+
+Snakemake tells a workflow neither its targets nor its executor before it plans the jobs, so the command line is read
+here once more, by Snakemake's own parser.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake.cli import parse_args
+from snakemake.utils import available_cpu_count
+from snakemake.workflow import Workflow
+from snakemake_interface_executor_plugins.settings import ExecMode
+
+from pipeline.config import nearest
+from pipeline.errors import ConfigError
+from pipeline.site import Site
+from pipeline.study.entries import Graph
+from pipeline.study.targets import check_target, targets_of
+
+KEYS = ("scale", "site")  # of --config
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """How Snakemake was called."""
+
+    targets: list[str] = field(default_factory=list)
+    executor: str = "local"
+    is_job: bool = False  # the process of a job reads the rules too
+
+    @property
+    def command(self) -> str:
+        return " ".join(["snakemake", *sys.argv[1:]])
+
+
+def read_invocation(workflow: Workflow) -> Invocation:
+    """From the command line; a program that uses Snakemake as a library has none."""
+    if workflow.exec_mode != ExecMode.DEFAULT:
+        return Invocation(is_job=True)
+    if Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
+        return Invocation()
+    with redirect_stderr(io.StringIO()):  # it would say again which profiles it uses
+        _, options = parse_args(None)
+    return Invocation(options.targets, options.executor or "local")
+
+
+def take_all_cores(workflow: Workflow) -> None:
+    """Use this machine's cores where neither cores nor jobs are given.
+
+    No profile can say so: the default one, which is always read, would win over that of a cluster.
+    """
+    given = workflow.resource_settings
+    if given.cores is None and given.nodes is None:
+        given.cores = available_cpu_count()
+        workflow.global_resources["_cores"] = given.cores
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """A mistyped key would change nothing, silently."""
+    for key in config.keys() - set(KEYS):
+        raise ConfigError(f"--config {key}={config[key]}: unknown key; {nearest(key, KEYS)}")
+
+
+def choose_site_name(workflow: Workflow, config: Mapping[str, Any]) -> str:
+    """What --config says, else the environment, else what a profile says."""
+    typed = workflow.config_settings.config
+    return typed.get("site") or os.environ.get("PATCHWORK_SITE") or config.get("site") or "local"
+
+
+def check_site(site: Site, name: str, executor: str) -> None:
+    """With jobs in a queue and a site that knows none, training would run on the login node."""
+    if executor != "local" and site.slurm is None:
+        raise ConfigError(
+            f"jobs go to {executor}, but site {name!r} has no `slurm` section: training would run on this machine. "
+            "Add --config site=slurm, or your own site with such a section; or leave out --profile"
+        )
+
+
+def check_targets(targets: Iterable[str], rules: Iterable[str], graph: Graph) -> None:
+    """Suggest a name for a mistyped target; paths of files are left to Snakemake."""
+    known = targets_of(graph)
+    for target in targets:
+        if target == "demo" and graph.scale != "demo":
+            raise ConfigError(
+                f"target demo belongs to scale demo, and the scale is {graph.scale}; add --config scale=demo, or "
+                "choose another target"
+            )
+        if target not in rules and "/" not in target and not Path(target).exists():
+            check_target(target, known, graph.scale)
