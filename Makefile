@@ -22,19 +22,22 @@ help:
 	@echo "                (stopped half-way? run it again: it continues where it was)"
 	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
 	@echo "                is told which tests skip"
-	@echo "  make lint     ruff and snakefmt, changing nothing"
+	@echo "  make lint     ruff, snakefmt and mypy, changing nothing"
 	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
 	@echo "                make lock UPGRADE=1 takes the newest ones"
 	@echo "  make clean    remove .venv and caches, never results"
 
 # The stamp comes last, so an interrupted install is taken up again; sync also removes what left the lock.
 # Two packages are published as source only: the constraints make their build tools come from the lock too.
+# Compiled here once, for half a minute: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, a folder of
+# somebody else), each of the many short processes would compile torch anew and start several times slower.
 .venv/.installed: requirements.lock pyproject.toml workflow/setup/venv.sh
 	@sh workflow/setup/venv.sh
 	@echo "setup: installing requirements.lock into .venv"
 	@$(UV) pip sync -q --python $(PYTHON) --require-hashes --build-constraints requirements.lock \
-		requirements.lock
+		--compile-bytecode requirements.lock
 	@$(UV) pip install -q --python $(PYTHON) --no-deps --no-build-isolation -e .
+	@$(PYTHON) -m compileall -q pipeline workflow
 	@touch $@
 
 demo: .venv/.installed
@@ -52,6 +55,7 @@ lint: .venv/.installed
 	@$(IN_VENV) ruff format --check -q .
 	@[ ! -e Snakefile ] || message=$$($(IN_VENV) snakefmt --check Snakefile workflow 2>&1) || \
 		{ echo "$$message"; echo "lint: .venv/bin/snakefmt Snakefile workflow puts this right"; exit 1; }
+	@$(IN_VENV) mypy --no-error-summary
 	@echo "lint: clean"
 
 lock:
@@ -63,6 +67,6 @@ lock:
 		{ echo "lock: found the addresses above, expected versions and hashes alone; do not commit this"; exit 1; }
 
 clean:
-	@rm -rf .venv .snakemake .pytest_cache .ruff_cache *.egg-info
+	@rm -rf .venv .snakemake .pytest_cache .ruff_cache .mypy_cache *.egg-info
 	@find . -name __pycache__ -type d -not -path './results/*' -prune -exec rm -rf {} +
 	@echo "clean: removed .venv and caches; results/ is left as it is"

@@ -4,21 +4,11 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 """
 
 import argparse
-import json
-import logging
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from pipeline.errors import PatchworkError, storage_problem
-
-if TYPE_CHECKING:
-    from pipeline.engine.signals import StopRequest
-    from pipeline.results import RunFolder
-    from pipeline.site import Site
+from pipeline.logs import start_logging
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,16 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 75
 
 
-def start_logging() -> None:
-    level = logging.INFO if is_main_process() else logging.ERROR
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-
-
-def is_main_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
 def build_parser() -> argparse.ArgumentParser:
     from pipeline import options
 
@@ -76,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
             "summary": summary,
             "verify": verify,
             "clean": clean,
+            "describe": describe,
             "prepare": prepare,
             "train": train,
             "evaluate": evaluate,
@@ -112,9 +93,7 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
     for notice in made_by_other_code(graph):
         print(notice)
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
-    print(
-        f"scale {graph.scale}: {done} finished runs compared with what was recorded of them, {len(problems)} problems"
-    )
+    print(f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems")
     return int(bool(problems))
 
 
@@ -130,73 +109,28 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     data = parse(DataConfig, Layers((options.data, content)))
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
-    print(f"{data.name}: {found['splits']['train']['count']} + {found['splits']['val']['count']} images verified")
+    print(f"{data.name}: {found.splits['train'].count} + {found.splits['val'].count} images verified")
+
+
+def describe(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse, shown
+    from pipeline.data.describe import Choices, config_path, write_config
+    from pipeline.data.describe import describe as describe_folder
+    from pipeline.site import load_site
+
+    site, folder = load_site(), options.folder.expanduser().absolute()
+    given = {key: getattr(options, key) for key in Choices.model_fields}
+    found = describe_folder(folder, parse(Choices, Layers(("command line", given))), workers=site.workers)
+    has_changed = write_config(found, options.force)
+    print(f"{found.summary}; {'wrote' if has_changed else 'unchanged:'} {shown(config_path(options.name))}")
+    if site.data.get(options.name) != folder:
+        print(f"next: name the folder in the site file (`data: {{{options.name}: {folder}}}`)")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:
-    from pipeline.engine.signals import STOP
-    from pipeline.launch.local import is_placed, run_processes
-    from pipeline.launch.resources import shape_of
-    from pipeline.launch.slurm import train_on_cluster
-    from pipeline.results import results_of
-    from pipeline.site import load_site
+    from pipeline.launch.train import train as train_run
 
-    stop = STOP.listen()  # before torch is imported, which takes seconds
-    site, (name, config) = load_site(), _chosen_run(options)
-    paths, optim = results_of(options.scale).run(name), config["optim"]
-    if is_placed():
-        return _train_here(config, paths, site, stop)
-    shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
-    if site.slurm:
-        code = train_on_cluster(paths, site, shape, _arguments_of_job(options, config, paths), stop)
-    elif shape.processes > 1:
-        code = run_processes(shape.processes, arguments)
-    else:
-        code = _train_here(config, paths, site, stop)
-    if code == 0:
-        paths.publish()
-    return code
-
-
-def _chosen_run(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Name and config. A run of the graph needs no torch: hundreds of launchers may wait on one machine."""
-    if options.run:
-        from pipeline.study.graph import load_graph
-
-        return options.run, load_graph(options.scale).run(options.run).config
-    from pipeline.config import Layers, read_yaml
-    from pipeline.engine.run import parse_run
-
-    run = parse_run(Layers((str(options.config), read_yaml(options.config))))
-    return run.name, run.model_dump(mode="json")
-
-
-def _arguments_of_job(options: argparse.Namespace, config: dict[str, Any], paths: "RunFolder") -> list[str]:
-    """The same command for a process elsewhere and later, with another environment, folder and configs."""
-    from pipeline.files import write_text
-
-    site = os.environ.get("PATCHWORK_SITE", "local")
-    site = str(Path(site).absolute()) if site.endswith(".yaml") else site
-    write_text(paths.submitted, yaml.safe_dump(config, sort_keys=False))
-    return ["train", "--scale", options.scale, "--site", site, "--config", str(paths.submitted)]
-
-
-def _train_here(config: dict[str, Any], paths: "RunFolder", site: "Site", stop: "StopRequest") -> int:
-    from pipeline.config import Layers
-    from pipeline.engine.run import parse_run
-    from pipeline.engine.signals import CONTINUE_ME, Requeue
-    from pipeline.engine.train import train_run
-
-    run = parse_run(Layers((paths.name, config)))
-    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up.
-    patience_s = 600 if "SUBMITIT_EXECUTOR" in os.environ else 0
-    try:
-        train_run(run, paths, site, stop, patience_s)
-    except Requeue as request:
-        if is_main_process():
-            print(f"{request}; the same command continues", file=sys.stderr)
-        return CONTINUE_ME
-    return 0
+    return train_run(options.scale, options.run, options.config)
 
 
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -266,7 +200,7 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
         stop = StopRequest().listen()  # before MLflow is imported, which takes seconds
         follow(load_graph(options.scale), load_site(), stop)
     else:
-        print(json.dumps(mirror_once(load_graph(options.scale), load_site())))
+        print(mirror_once(load_graph(options.scale), load_site()))
 
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -13,13 +13,16 @@ from types import UnionType
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from pipeline.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILE = "file:"  # begins an `init` that names weights from elsewhere
+BEFORE = "before"  # in a field's schema: the value of runs from before there was the field
 _ABSENT = object()
 
 
@@ -36,7 +39,10 @@ class Record(BaseModel):
 
 
 # libyaml's loader, where it is installed, reads several times as fast.
-class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeyLoader(_SafeLoader):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""
 
 
@@ -199,6 +205,34 @@ def shown(path: Path) -> str:
     """A path as people read it: relative to the repository where it is inside."""
     root = CONFIGS.parent
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def added(default: Any, *, before: Any, **options: Any) -> Any:
+    """A field that a config class got later, with the value that describes what was done before there was one.
+
+    Its default may be another: runs that state nothing then get a new name, and old runs keep theirs.
+    """
+    return Field(default, json_schema_extra={BEFORE: before}, **options)
+
+
+def science(value: Any) -> Any:
+    """What of a config goes into its fingerprint: every field, whether it equals its default or not.
+
+    Only a field that was `added` later is left out, and only where it has the value of before.
+    """
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {name: science(found) for name, found in value if not _is_as_before(fields[name], found)}
+    if isinstance(value, dict):
+        return {key: science(found) for key, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [science(found) for found in value]
+    return to_jsonable_python(value)
+
+
+def _is_as_before(field: FieldInfo, value: Any) -> bool:
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and BEFORE in extra and extra[BEFORE] == value
 
 
 def fingerprint(content: Any, length: int = 6) -> str:

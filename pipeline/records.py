@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pipeline.config import Record
+from pipeline.config import Record, Strict
 from pipeline.errors import DataError
 from pipeline.files import write_json
 
@@ -20,14 +20,45 @@ class Started(Record):
     steps: int
 
 
+def short_digest(sha256: str | None) -> str:
+    return sha256[:12] if sha256 else "none"
+
+
+class Inputs(Strict):
+    """What a run is trained from, beside its config. Whatever is kept of a training says which inputs it is for."""
+
+    data: str  # fingerprint of the data set, from its manifest
+    init: str | None  # SHA-256 of the weights that it starts from
+
+    def change_since(self, other: "Inputs | None") -> str:
+        """In words, what is different from what was there before."""
+        if other is None:
+            return "its inputs were not recorded"
+        names = {"data": "the data", "init": "the weights it starts from"}
+        changes = [
+            f"{names[key]} changed from {short_digest(before)} to {short_digest(now)}"
+            for (key, before), (_, now) in zip(other, self, strict=True)
+            if before != now
+        ]
+        return " and ".join(changes)
+
+
 class Measured(Record):
     """What training or an evaluation found: numbers, why some are missing, and where they come from."""
+
+    model_config = ConfigDict(extra="ignore")  # a table asks no more of train.json
 
     run: str
     metrics: dict[str, float | None]
     reasons: dict[str, str] = Field(default_factory=dict, description="of metrics that are null")
-    files: dict[str, str] = Field(default_factory=dict, description="SHA-256 of what training wrote beside it")
     provenance: dict[str, Any]
+
+
+class TrainRecord(Measured):
+    """What `train.json` says of a finished run."""
+
+    files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
+    inputs: Inputs
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:

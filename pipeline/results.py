@@ -1,6 +1,5 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
-from pipeline.files import digest, write_text
-from pipeline.records import Measured, read_record
+from pipeline.files import digest, digest_by_stat, remove, write_text
+from pipeline.records import Inputs, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
     from torch import nn
-
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -23,6 +21,11 @@ CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name
 
 def results_of(scale: str) -> "ScaleFolder":
     return ScaleFolder(RESULTS / scale)
+
+
+def prepare_command(manifest: Path) -> str:
+    """The command that writes the manifest at this path."""
+    return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
 
 
 def scales_with_results() -> list[str]:
@@ -146,7 +149,7 @@ class RunFolder:
 
     @property
     def started(self) -> Path:
-        """Written when training begins: who this run is, whatever interrupts it."""
+        """Written when training begins: the identity that the run keeps through every interruption."""
         return self.folder / "started.json"
 
     @property
@@ -163,8 +166,14 @@ class RunFolder:
         return self.state / "lock"
 
     @property
+    def submit_lock(self) -> Path:
+        """Held by the launcher that submits: there is one job per run."""
+        return self.state / "submit.lock"
+
+    @property
     def identity(self) -> Path:
-        return self.state / "identity"
+        """The run's identity: the same from the first step to the last, through every interruption."""
+        return self.state / "identity.json"
 
     @property
     def job(self) -> Path:
@@ -186,6 +195,10 @@ class RunFolder:
         """What a job said when it ended."""
         return self.state / "outcome.json"
 
+    def sibling(self, name: str) -> "RunFolder":
+        """Another run of the same scale."""
+        return RunFolder(self.results, name)
+
     def evaluation(self, group: str) -> Path:
         return self.folder / "evals" / f"{group}.json"
 
@@ -197,21 +210,39 @@ class RunFolder:
         names = [CHECKPOINT.fullmatch(path.name) for path in self.state.glob("step-*.pt")]
         return max((int(match[1]) for match in names if match), default=0)
 
-    def is_finished(self) -> bool:
-        """Whether training has come to its end, and what it made is still there as it was."""
-        if not self.finished.exists():
+    def is_finished(self, inputs: Inputs) -> bool:
+        """Whether training from these inputs has come to its end, and what it made is unchanged. Cheap to ask often."""
+        record = self.record()
+        if record is None or record.inputs != inputs:
             return False
-        files = json.loads(self.finished.read_text())["files"]
-        return all(digest(self.folder / name) == known for name, known in files.items())
+        return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
 
-    def check_file(self, path: Path) -> None:
-        """Raise unless a file is the one that training wrote."""
-        recorded, found = read_record(self.done, Measured).files.get(path.name), digest(path)
-        if found != recorded:
+    def record(self) -> TrainRecord | None:
+        """What training wrote when it came to its end."""
+        return _read_if_there(self.finished)
+
+    def trained(self) -> TrainRecord:
+        """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
+        found = _read_if_there(self.done) or self.record()
+        if found is None:
+            raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
+        return found
+
+    def verified(self, path: Path) -> Path:
+        """A file of this finished run, after comparing it with what training recorded."""
+        known, found = self.trained().files.get(path.name), digest(path)
+        if found is None or found != known:
+            state = f"has SHA-256 {short_digest(found)}" if found else "not found"
             raise CheckpointError(
-                f"{path}: found SHA-256 {str(found)[:12]}, training wrote {str(recorded)[:12]}; the file was changed "
-                "or damaged: restore it (`dvc checkout`), or delete this run's folders to train it again"
+                f"{path} {state}, expected {short_digest(known)} as {self.done.name} recorded it: it was changed or "
+                f"damaged after training; restore it, or train run {self.name} again, which exports it again"
             )
+        return path
+
+    def unpublish(self) -> None:
+        """Forget that the run was finished."""
+        for path in (self.done, self.finished):
+            remove(path)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
@@ -233,8 +264,7 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
     size, data = method.encoder_size(config["data"]["image_size"]), config["data"]
     num_classes = 0 if method.task == "pretrain" else data["num_classes"]
     encoder = build_encoder(ModelConfig(**config["model"]), size, data["channels"], num_classes)
-    folder.check_file(folder.encoder)
-    fill_weights(encoder, read_weights(folder.encoder), folder.encoder)
+    fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
     return encoder.eval()
 
 
@@ -248,3 +278,7 @@ def find_run(name: str, scale: str | None = None) -> RunFolder:
         names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
         raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
     return (exact or found)[0]
+
+
+def _read_if_there(path: Path) -> TrainRecord | None:
+    return read_record(path, TrainRecord) if path.exists() else None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pipeline.config import shown
 from pipeline.errors import DataError
 from pipeline.files import digest
-from pipeline.records import Measured, read_evaluations, read_record
+from pipeline.records import Measured, TrainRecord, read_evaluations, read_record
 from pipeline.registry import EVALS, METHODS
 from pipeline.report.records import FilledTable
 from pipeline.report.tables import fill_table
@@ -75,7 +75,7 @@ def verify(graph: Graph) -> Iterator[Problem]:
 
 def _run_problems(graph: Graph, folder: RunFolder) -> Iterator[Problem]:
     try:
-        run = read_record(folder.done, Measured)
+        run = read_record(folder.done, TrainRecord)
     except DataError as error:
         yield Problem(shown(folder.done), str(error), TRAIN_AGAIN)
         return
@@ -90,7 +90,7 @@ def _run_problems(graph: Graph, folder: RunFolder) -> Iterator[Problem]:
     yield from _evaluation_problems(graph, folder, run)
 
 
-def _evaluation_problems(graph: Graph, folder: RunFolder, run: Measured) -> Iterator[Problem]:
+def _evaluation_problems(graph: Graph, folder: RunFolder, run: TrainRecord) -> Iterator[Problem]:
     again = "delete the file and start the workflow again"
     for group in graph.runs[folder.name].groups:
         path = folder.evaluation(group)
@@ -120,14 +120,14 @@ def _table_problems(graph: Graph, table: str, selection: str) -> Iterator[Proble
     for row, column, cell in drawn.cells():
         if cell.ours != now.get((row.id, column.id)):
             found = f"{row.id}:{column.id} shows {cell.ours}, the results say {now.get((row.id, column.id))}"
-            yield Problem(shown(path), found, "start the workflow again; it draws the table anew")
+            yield Problem(shown(path), found, "start the workflow again; it redraws the table")
 
 
-def _finished(graph: Graph) -> Iterator[tuple[str, Measured, RunFolder]]:
+def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord, RunFolder]]:
     for name in graph.runs:
         folder = graph.results.run(name)
         if folder.done.exists():
-            yield name, read_record(folder.done, Measured), folder
+            yield name, read_record(folder.done, TrainRecord), folder
 
 
 def _evaluations(graph: Graph, folder: RunFolder) -> Iterator[tuple[str, Measured]]:

@@ -22,6 +22,8 @@ class Follower:
 
     def stop(self) -> str:
         """Let it finish, within bounds; returns its last words."""
+        if self.process is None:
+            return ""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         else:  # another one was there, or it was killed: what came later is missing

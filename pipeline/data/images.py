@@ -6,16 +6,18 @@ touching an object's reference count copies its memory page into every worker.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from pipeline.errors import DataError
 
+SplitName = Literal["train", "val"]
 IN_MEMORY_BYTES = 512 * 1024**2
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
 
@@ -41,6 +43,10 @@ class ImageSet(ABC):
     def image(self, index: int) -> Image.Image:
         """The decoded image, in `mode`."""
 
+    @abstractmethod
+    def listing(self) -> bytes | memoryview:
+        """What is known of all images without opening a file: their names, or their pixels."""
+
     def preload(self) -> None:  # noqa: B027 - arrays have nothing to do
         """Read small sets into memory; to be called before loader workers are forked."""
 
@@ -60,6 +66,9 @@ class ArrayImages(ImageSet):
     def content(self, index: int) -> bytes:
         return self.pixels[index].tobytes()
 
+    def listing(self) -> memoryview:
+        return self.pixels.reshape(-1).data
+
     def image(self, index: int) -> Image.Image:
         image = Image.fromarray(self.pixels[index])
         return image if image.mode == self.mode else image.convert(self.mode)
@@ -78,6 +87,9 @@ class FileImages(ImageSet):
     def name(self, index: int) -> str:
         return os.fsdecode(self._files[index])
 
+    def listing(self) -> bytes:
+        return b"\n".join(self._files.tolist())
+
     def path(self, index: int) -> Path:
         return self.folder / self.name(index)
 
@@ -93,7 +105,7 @@ class FileImages(ImageSet):
         except (OSError, SyntaxError, ValueError) as error:
             raise DataError(
                 f"{self.path(index)}: found {error}, expected a readable image; "
-                "run `prepare` on the set again to list every damaged file"
+                "run `python -m pipeline prepare` on the data set again: it lists every damaged file"
             ) from error
         return image if image.mode == self.mode else image.convert(self.mode)
 
@@ -104,7 +116,8 @@ class FileImages(ImageSet):
             contents = [self.path(index).read_bytes() for index in range(len(self))]
         except OSError as error:
             raise DataError(
-                f"found {error}, expected every listed image in {self.folder}; run `prepare` on the set again"
+                f"found {error}, expected every listed image in {self.folder}; "
+                "run `python -m pipeline prepare` on the data set again: it lists every missing file"
             ) from error
         self._offsets = np.cumsum([0, *map(len, contents)], dtype=np.int64)
         self._contents = b"".join(contents)
@@ -126,6 +139,18 @@ class Split:
     images: ImageSet
     classes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:
+    """Classes that only one of the splits has."""
+    train, val = set(splits["train"].classes), set(splits["val"].classes)
+    if not (train and val):
+        return []
+    return [
+        f"found {len(extra)} classes in {there} but not in {here}: {shortened(sorted(extra))}"
+        for there, here, extra in (("train", "val", train - val), ("val", "train", val - train))
+        if extra
+    ]
 
 
 def shortened(names: Sequence[object], limit: int = 5) -> str:

@@ -7,20 +7,33 @@ micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes 
 
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pipeline.data.sources import ImageSet
+from pipeline.data.images import ImageSet
 from pipeline.data.transforms import View
 from pipeline.seeds import seed_everything
 
-if TYPE_CHECKING:
-    from pipeline.engine.run import RunConfig
-
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The numbers that decide which images make which micro-batch."""
+
+    seed: int
+    num_images: int
+    repeats: int  # views of one image in an epoch
+    epochs: int
+    global_batch: int
+    num_micro: int  # micro-batches of one update, over all ranks
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.num_images // self.global_batch
 
 
 class TrainViews(Dataset):
@@ -46,37 +59,37 @@ class EvalViews(Dataset):
 
 
 class MicroBatches:
-    """The keys of one rank's micro-batches from a given update on, to the end of the run."""
+    """The keys of one rank's micro-batches from a given update on, to the end of training."""
 
-    def __init__(self, run: "RunConfig", start: int, rank: int, world_size: int) -> None:
-        self.run, self.start, self.rank, self.world_size = run, start, rank, world_size
+    def __init__(self, plan: BatchPlan, start: int, rank: int, world_size: int) -> None:
+        self.plan, self.start, self.rank, self.world_size = plan, start, rank, world_size
 
     def __iter__(self) -> Iterator[list[Key]]:
-        optim, per_epoch = self.run.optim, self.run.steps_per_epoch
+        plan, per_epoch = self.plan, self.plan.steps_per_epoch
         first_epoch, first_step = divmod(self.start, per_epoch)
-        for epoch in range(first_epoch, optim.epochs):
-            order = epoch_order(self.run, epoch)
+        for epoch in range(first_epoch, plan.epochs):
+            order = epoch_order(plan, epoch)
             for step in range(first_step if epoch == first_epoch else 0, per_epoch):
-                begin = step * optim.global_batch
-                for micro in range(self.rank, optim.num_micro, self.world_size):
-                    positions = range(begin + micro, begin + optim.global_batch, optim.num_micro)
+                begin = step * plan.global_batch
+                for micro in range(self.rank, plan.num_micro, self.world_size):
+                    positions = range(begin + micro, begin + plan.global_batch, plan.num_micro)
                     yield [(epoch, position, order[position]) for position in positions]
 
 
-def epoch_order(run: "RunConfig", epoch: int) -> list[int]:
+def epoch_order(plan: BatchPlan, epoch: int) -> list[int]:
     """Image indices in the order of one epoch, each `repeats` times in a row, cut to the size of the set."""
-    generator = torch.Generator().manual_seed(seed_everything("order", run.seed, epoch))
-    order = torch.randperm(run.data.num_train, generator=generator)
-    return order.repeat_interleave(run.data.augment.repeats)[: run.data.num_train].tolist()
+    generator = torch.Generator().manual_seed(seed_everything("order", plan.seed, epoch))
+    order = torch.randperm(plan.num_images, generator=generator)
+    return order.repeat_interleave(plan.repeats)[: plan.num_images].tolist()
 
 
 def train_loader(
-    run: "RunConfig", images: ImageSet, view: View, start: int, rank: int, world_size: int, workers: int
+    plan: BatchPlan, images: ImageSet, view: View, start: int, rank: int, world_size: int, workers: int
 ) -> DataLoader:
     """uint8 images (micro_batch, C, H, W) and labels of this rank, from update `start` on."""
     return DataLoader(
-        TrainViews(images, view, run.seed),
-        batch_sampler=MicroBatches(run, start, rank, world_size),
+        TrainViews(images, view, plan.seed),
+        batch_sampler=MicroBatches(plan, start, rank, world_size),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=4 if workers else None,
@@ -96,7 +109,7 @@ def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size:
     pin = torch.cuda.is_available()
     return DataLoader(
         EvalViews(images, view),
-        batch_sampler=[range(start, min(start + batch, len(images))) for start in starts],
+        batch_sampler=[list(range(start, min(start + batch, len(images)))) for start in starts],
         num_workers=workers,
         pin_memory=pin,
         worker_init_fn=_leave_signals_to_the_loop,

@@ -1,26 +1,30 @@
 """Which data sets there are, what a config says about one, and how a split of it is opened.
 
-Every set is read in the layout in which it is published. `prepare` verifies a set once and lists its files;
-opening a split afterwards reads that list and does not walk a million files again.
+A published set is read in its published layout, your own images as a folder of class folders. `prepare` verifies a set
+once and lists its files; opening a split afterwards reads that list and does not walk a million files again.
 """
 
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Strict, nearest
+from pipeline.config import Strict, nearest, shown
 from pipeline.data import cifar, fashion, tiny_imagenet
 from pipeline.data.augment import Augment
+from pipeline.data.folder import KINDS, read_folder
 from pipeline.data.imagenet import read_imagenet
-from pipeline.data.images import FileImages, ImageSet, Split, shortened
+from pipeline.data.images import FileImages, ImageSet, Split, SplitName, shortened
+from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.data.stamp import differences
 from pipeline.data.stanford_cars import read_stanford_cars
 from pipeline.errors import DataError
+from pipeline.results import prepare_command
 
-SplitName = Literal["train", "val"]
+DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 MODES = {1: "L", 3: "RGB"}
 MAX_PROBLEMS = 20
 LIST_HEADER = ["path", "label"]
@@ -28,15 +32,17 @@ LIST_HEADER = ["path", "label"]
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: how it is read, what its folder holds, where people get it."""
+    """A kind of data set: how it is read, what its folder holds, where people get it."""
 
-    read: Callable[[Path, str], Split]
+    read: Callable[..., Split]  # (folder, split, **options)
     layout: str
     obtained: str
     # Side of every image as published; None where it varies.
     side: int | None = None
     # Images are files, which `prepare` lists.
     has_files: bool = False
+    # Keys of the config that `read` needs too.
+    options: tuple[str, ...] = ()
 
 
 SOURCES = {
@@ -63,13 +69,13 @@ SOURCES = {
     ),
     "cifar10": Source(
         read=cifar.read_cifar10,
-        layout="cifar-10-batches-bin/, cifar-10-batches-py/, or the tar.gz of either",
+        layout="cifar-10-batches-bin/ or cifar-10-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         side=cifar.SIDE,
     ),
     "cifar100": Source(
         read=cifar.read_cifar100,
-        layout="cifar-100-binary/, cifar-100-python/, or the tar.gz of either",
+        layout="cifar-100-binary/ or cifar-100-binary.tar.gz",
         obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         side=cifar.SIDE,
     ),
@@ -81,6 +87,15 @@ SOURCES = {
         "listed in https://github.com/pytorch/vision/issues/7545",
         has_files=True,
     ),
+    "folder": Source(
+        read=read_folder,
+        layout=f"train/<class>/ and val/<class>/, or <class>/ alone and `val_share` in the config; {KINDS} images "
+        "directly in each class folder",
+        obtained="these are your own images; if they changed on purpose, "
+        "`python -m pipeline describe FOLDER --name NAME --force` writes the config again",
+        has_files=True,
+        options=("val_share",),
+    ),
 }
 
 
@@ -88,13 +103,16 @@ class DataConfig(Strict):
     """A data set as a run sees it. The counts are what `prepare` insists on."""
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: DataName
     source: str
     image_size: int = Field(gt=0)
     channels: Literal[1, 3]
     num_classes: int = Field(gt=0)
     num_train: int = Field(gt=0)
     num_val: int = Field(gt=0)
+    val_share: float | None = Field(
+        None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
+    )
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: Augment = Augment()
@@ -105,8 +123,16 @@ class DataConfig(Strict):
     @classmethod
     def _is_known(cls, source: str) -> str:
         if source not in SOURCES:
-            raise ValueError(f"no such source; {nearest(source, SOURCES)}")
+            raise ValueError(f"unknown source; {nearest(source, SOURCES)}")
         return source
+
+    @model_validator(mode="after")
+    def _share_fits_the_source(self) -> "DataConfig":
+        if self.val_share is not None and "val_share" not in SOURCES[self.source].options:
+            raise ValueError(
+                f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_statistic_per_channel(self) -> "DataConfig":
@@ -128,20 +154,76 @@ def default_folder(cfg: DataConfig) -> Path | None:
 
 
 def open_split(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
-    """The images of a split; `index` is the folder with the lists of `prepare`, None looks for files."""
-    source = SOURCES[cfg.source]
+    """The images of a split, ready to be decoded; `index` is the folder that `prepare` wrote to, None looks for files.
+
+    With an index the images are those that were verified, or there is an error.
+    """
+    images = find_images(cfg, folder, split, index)
+    images.mode = MODES[cfg.channels]
+    images.preload()
+    return images
+
+
+def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
+    """The images of a split, none of them read yet."""
     if not folder.is_dir():
-        raise data_error(cfg, folder, [f"found no folder {folder}"])
-    if index is not None and source.has_files:
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
+    manifest = read_manifest(index / MANIFEST) if index else None
+    if index and SOURCES[cfg.source].has_files:
         found = Split(_read_list(folder, index / f"{split}.csv"))
     else:
-        found = source.read(folder, split)
+        found = read_split(cfg, folder, split)
     problems = found.problems + count_problems(cfg, split, found)
     if problems:
         raise data_error(cfg, folder, problems)
-    found.images.mode = MODES[cfg.channels]
-    found.images.preload()
+    if index and manifest:
+        _check_stamp(found.images, manifest, split, folder, index / MANIFEST)
     return found.images
+
+
+def read_split(cfg: DataConfig, folder: Path, split: SplitName) -> Split:
+    """One split as found in the folder, with everything that is wrong with it."""
+    source = SOURCES[cfg.source]
+    return source.read(folder, split, **{key: getattr(cfg, key) for key in source.options})
+
+
+def prepared_from(cfg: DataConfig, folder: Path | None, index: Path) -> str | None:
+    """The folder that the data is prepared from: the verified one, unless `folder` holds other images now."""
+    named = shown(folder) if folder else None
+    try:
+        verified = read_manifest(index / MANIFEST).folder
+    except DataError:
+        return named
+    # Finished results need no data: a machine without the folder, or with a moved one, has nothing to prepare.
+    if folder is None or not folder.is_dir() or named == verified:
+        return verified
+    try:
+        for split in get_args(SplitName):
+            find_images(cfg, folder, split, index)
+    except DataError:
+        return named
+    return verified
+
+
+def _check_stamp(images: ImageSet, manifest: Manifest, split: SplitName, folder: Path, path: Path) -> None:
+    """Refuse images that are not those of the manifest."""
+    found = differences(images, manifest.splits[split].stamp)
+    if not found:
+        return
+    raise DataError(
+        f"data set {manifest.name!r}: the folder does not hold the {split} images that were verified\n"
+        + "\n".join(f"  - {split}: {line}" for line in listed(found))
+        + f"\nfolder that the site names: {folder}\n"
+        f"folder that was verified: {manifest.folder} ({shown(path)})\n"
+        f"what to do: if the site names the right folder, run `{prepare_command(path)}`; "
+        f"if not, fix `data: {manifest.name}:` in the site file"
+    )
+
+
+def listed(problems: list[str]) -> list[str]:
+    """The first problems and how many more there are."""
+    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+    return [*problems[:MAX_PROBLEMS], *more]
 
 
 def _read_list(folder: Path, path: Path) -> FileImages:
@@ -154,7 +236,7 @@ def _read_list(folder: Path, path: Path) -> FileImages:
             raise ValueError(f"header {header}")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `prepare` again"
+            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `{prepare_command(path)}` again"
         ) from None
     return FileImages(folder, files, labels)
 
@@ -162,7 +244,7 @@ def _read_list(folder: Path, path: Path) -> FileImages:
 def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]:
     """How the numbers of images and classes differ from those of the config."""
     labels = found.images.labels
-    # A split that could not be read has said so already.
+    # A split that could not be read has reported that already.
     if found.problems and not labels:
         return []
     problems = []
@@ -178,16 +260,13 @@ def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]
 
 
 def data_error(cfg: DataConfig, folder: Path, problems: list[str]) -> DataError:
-    """One error for all problems of a set: what was found, what is expected, where it is obtained."""
+    """One error for all problems of a set: what was found, what is expected, where to get it."""
     source = SOURCES[cfg.source]
-    lines = [f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}"]
-    lines += [f"  - {problem}" for problem in problems[:MAX_PROBLEMS]]
-    if len(problems) > MAX_PROBLEMS:
-        lines.append(f"  - and {len(problems) - MAX_PROBLEMS} more")
-    lines += [
-        f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes",
-        f"in the published layout: {source.layout}",
-        f"obtained from: {source.obtained}",
-        f"what to do: mend or download the set, or set its folder under `data: {cfg.name}:` in the site file",
-    ]
-    return DataError("\n".join(lines))
+    return DataError(
+        f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}\n"
+        + "".join(f"  - {line}\n" for line in listed(problems))
+        + f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes\n"
+        f"in this layout: {source.layout}\n"
+        f"to get it: {source.obtained}\n"
+        f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
+    )

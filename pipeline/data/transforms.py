@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.augment import Augment
+from pipeline.dynamo import dynamo_deferred
 
 if TYPE_CHECKING:
     from pipeline.data.sources import DataConfig
@@ -22,8 +23,9 @@ View = Callable[..., Tensor | np.ndarray]  # PIL image -> uint8 (C, H, W)
 
 def train_view(data: "DataConfig", augment: Augment) -> View:
     """The training view."""
-    from timm.data import create_transform
-    from torchvision import transforms as T
+    with dynamo_deferred():
+        from timm.data import create_transform
+        from torchvision import transforms as T
 
     _mend_posterize()
     size = data.image_size
@@ -50,7 +52,8 @@ def train_view(data: "DataConfig", augment: Augment) -> View:
 
 def eval_view(data: "DataConfig", crop: float) -> View:
     """Resize to size / crop and crop the centre; crop 1.0 resizes both sides."""
-    from timm.data import create_transform
+    with dynamo_deferred():
+        from timm.data import create_transform
 
     return create_transform(
         data.image_size,
@@ -90,11 +93,16 @@ def _to_array() -> View:
 
 def _colour_steps(data: "DataConfig", augment: Augment) -> list[View]:
     from timm.data.auto_augment import rand_augment_transform
+    from timm.data.transforms import str_to_pil_interp
     from torchvision import transforms as T
 
     if augment.rand_augment:
-        fill = {"img_mean": tuple(round(255 * value) for value in data.mean)}
-        return [rand_augment_transform(augment.rand_augment, fill)]
+        # Left out, the interpolation of every operation would be drawn; DeiT's is that of its crop.
+        options = {
+            "img_mean": tuple(round(255 * value) for value in data.mean),
+            "interpolation": str_to_pil_interp(augment.interpolation),
+        }
+        return [rand_augment_transform(augment.rand_augment, options)]
     return [T.ColorJitter(*[augment.color_jitter] * 3)] if augment.color_jitter else []
 
 
@@ -102,8 +110,9 @@ class BatchTransform:
     """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
 
     def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
-        from timm.data import Mixup
-        from timm.data.random_erasing import RandomErasing
+        with dynamo_deferred():
+            from timm.data import Mixup
+            from timm.data.random_erasing import RandomErasing
 
         augment = data.augment
         self.device = device

@@ -46,7 +46,7 @@ def queue(subject: Subject) -> Iterator[Finding]:
         return
     yield ok("queue", f"squeue answers; {sum(not job.has_ended for job in answer.jobs.values())} jobs of yours in it")
     poll_s, found = (
-        subject.site.slurm.poll_s,
+        subject.site.cluster.poll_s,
         re.search(r"MinJobAge\s*=\s*(\d+)", output_of("scontrol", "show", "config")),
     )
     age = int(found[1]) if found else 0
@@ -64,7 +64,7 @@ def queue(subject: Subject) -> Iterator[Finding]:
 
 
 def partitions(subject: Subject) -> Iterator[Finding]:
-    slurm, there = subject.site.slurm, facts_of("partition")
+    slurm, there = subject.site.cluster, facts_of("partition")
     names = [facts["PartitionName"] for facts in there]
     for key in ("partition", "cpu_partition"):
         name = getattr(slurm, key)
@@ -81,13 +81,13 @@ def partitions(subject: Subject) -> Iterator[Finding]:
 
 def _partition(subject: Subject) -> Facts:
     """That of training jobs; empty if the cluster has no such partition."""
-    wanted = subject.site.slurm.partition
+    wanted = subject.site.cluster.partition
     fits = [f for f in facts_of("partition") if (f["PartitionName"] == wanted if wanted else f.get("Default") == "YES")]
     return fits[0] if fits else {}
 
 
 def account(subject: Subject) -> Iterator[Finding]:
-    wanted = subject.site.slurm.account
+    wanted = subject.site.cluster.account
     storage = re.search(r"AccountingStorageType\s*=\s*(\S+)", output_of("scontrol", "show", "config"))
     if storage is None or not storage[1].endswith("slurmdbd"):
         yield not_applicable("account", "this cluster keeps no accounts")
@@ -104,7 +104,7 @@ def account(subject: Subject) -> Iterator[Finding]:
 
 def resources(subject: Subject) -> Iterator[Finding]:
     """Nodes of the partition that have what one node of a run asks for, and time."""
-    slurm, partition = subject.site.slurm, _partition(subject)
+    slurm, partition = subject.site.cluster, _partition(subject)
     if not partition:
         yield not_applicable("resources", "not compared: there is no such partition")
         return
@@ -128,7 +128,7 @@ def _nodes_finding(subject: Subject, asked: dict, nodes: list[Facts], name: str)
     requested = {
         "slurm.cpus": (asked["cpus_per_task"] * processes, "CPUs", lambda node: int(node["CPUTot"])),
         "slurm.memory_gb": (
-            subject.site.slurm.memory_gb * processes,
+            subject.site.cluster.memory_gb * processes,
             "GB",
             lambda node: int(node["RealMemory"]) // 1024,
         ),

@@ -111,7 +111,7 @@ def _wait(job: str, path: Path) -> Job | None:
 
 
 def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
-    node, slurm = seen["node"] or seen["host"], subject.site.slurm
+    node, slurm = seen["node"] or seen["host"], subject.site.cluster
     ran = ok("test job", f"job {job} ran on {node} and found the project and {seen['python']}")
     if not slurm.gres or subject.site.device == "cpu":
         gpu = not_applicable("GPU in a job", "the site file asks for none")

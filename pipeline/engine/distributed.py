@@ -2,11 +2,14 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+TIMEOUT_S = 600  # for a collective operation: after this, a process that does not come is taken for lost
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,22 @@ class World:
 def join_world(device: str = "auto") -> World:
     """Join the peers that RANK, WORLD_SIZE and MASTER_ADDR (torchrun's variables) describe; alone without them."""
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
-    # A cluster may show each process its own GPU alone.
-    index = int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count())
-    chosen = torch.device("cuda", index) if has_gpu else torch.device("cpu")
-    if has_gpu:
+    chosen = device_of(device)
+    if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if size > 1:
-        dist.init_process_group("nccl" if has_gpu else "gloo")
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
     return World(rank, size, chosen)
+
+
+def device_of(device: str) -> torch.device:
+    """The device that a site means for this process: auto, cpu or cuda."""
+    has_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    if not has_gpu:
+        return torch.device("cpu")
+    # A cluster may show each process its own GPU alone.
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count()))
 
 
 def leave_world(world: World) -> None:

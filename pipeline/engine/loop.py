@@ -3,6 +3,7 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
+import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
-from pipeline.data.loader import eval_loader, train_loader
+from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view, train_view
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
+from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import mean_over_set
@@ -29,6 +31,7 @@ from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
+from pipeline.records import Inputs
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
@@ -49,10 +52,21 @@ class Trainer:
     """Everything one run needs, built once and restored from its last checkpoint."""
 
     def __init__(
-        self, run: RunConfig, paths: RunFolder, data: Path, site: Site, world: World, stop: StopRequest
+        self,
+        run: RunConfig,
+        paths: RunFolder,
+        data: Path,
+        site: Site,
+        world: World,
+        stop: StopRequest,
+        inputs: Inputs | None = None,
     ) -> None:
-        self.run, self.paths, self.site, self.world, self.stop = run, paths, site, world, stop
+        self.started, self.earlier_s = time.monotonic(), 0.0
+        self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
+        if site.compile:
+            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
+        self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
         self.optimizer = build_optimizer(self.method, run.optim)
@@ -63,7 +77,9 @@ class Trainer:
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        self.best: dict[str, float] = {}
         self._open_data(data)
+        self.checkpoints.require_space(self._num_bytes())
         self._restore()
 
     def fit(self) -> dict[str, Any]:
@@ -122,19 +138,20 @@ class Trainer:
         images, targets = self.batch_transform(images, labels)
         batch = Batch(images, targets, torch.Generator().manual_seed(seed))
         draw = self.method.draw(batch, self.step / self.run.total_steps)
-        with self._precision():
+        with in_precision(self.precision, self.world.device):
             return self.model(images, targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
-        path = weights_path(self.site, init) if init.startswith(FILE) else RunFolder(self.paths.results, init).encoder
-        report = load_encoder(self.method.encoder, path)
+        start = self.paths.sibling(init)
+        path = weights_path(self.site, init) if init.startswith(FILE) else start.verified(start.encoder)
+        report = load_encoder(self.method.encoder, path, self.run.model.pos_resampling)
         log.info("%s", report.summary())
         return report
 
-    def _prepared_model(self) -> nn.Module:
-        model = self.method
+    def _prepared_model(self) -> Any:
+        model: nn.Module = self.method
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
@@ -147,14 +164,14 @@ class Trainer:
     def _loader(self) -> Any:
         view = train_view(self.run.data, self.run.data.augment)
         return train_loader(
-            self.run, self.train_images, view, self.step, self.world.rank, self.world.size, self.site.workers
+            batch_plan(self.run),
+            self.train_images,
+            view,
+            self.step,
+            self.world.rank,
+            self.world.size,
+            self.site.workers,
         )
-
-    def _precision(self) -> AbstractContextManager:
-        wanted = self.site.precision
-        if wanted == "bf16" or (wanted == "auto" and self.world.device.type == "cuda"):
-            return torch.autocast(self.world.device.type, torch.bfloat16)
-        return nullcontext()
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
@@ -183,8 +200,9 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.ema.module if self.ema else self.method
-        with self._precision():
-            found = mean_over_set(method, self.val_loader, self.batch_transform, self.world, type(method).measure)
+        found = mean_over_set(
+            method, self.val_loader, self.batch_transform, self.world, self.precision, type(method).measure
+        )
         self.last_validation = found
         shares = {name: value for name, value in found.items() if name.endswith("top1")}
         self.best = {name: max(value, self.best.get(name, 0.0)) for name, value in shares.items()}
@@ -199,6 +217,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
+            "inputs": self._inputs_state(),
             "step": self.step,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -208,7 +227,18 @@ class Trainer:
             "best": self.best,
             "last_validation": self.last_validation,
             "metrics_bytes": self.metrics.sync(),
+            "wall_s": self.wall_s,
         }
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that this run has taken, in all the processes one after the other that worked on it."""
+        return self.earlier_s + time.monotonic() - self.started
+
+    def _num_bytes(self) -> int:
+        """About the size of a checkpoint: the weights, two moments of each in AdamW, and their average."""
+        num_bytes = sum(value.numel() * value.element_size() for value in self.method.state_dict().values())
+        return num_bytes * (4 if self.ema else 3)
 
     def _save(self) -> None:
         if self.world.is_main:
@@ -216,13 +246,18 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self.checkpoints.latest() or {}
+        if state and state["inputs"] != self._inputs_state():
+            log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
+            state = {}
         self.last_validation, self.best = state.get("last_validation", {}), state.get("best", {})
         if state:
+            log.info("resuming at step %d", state["step"])
             self.step = state["step"]
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meters.load_state_dict(state["meters"])
             self.num_skips = state["num_skips"].to(self.world.device)
+            self.earlier_s = state["wall_s"]
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
         if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
@@ -232,7 +267,21 @@ class Trainer:
             )
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
-            self.timing = MetricsFile(self.paths.timing)
+            self.timing = MetricsFile(self.paths.timing, None if state else 0)
+
+    def _inputs_state(self) -> dict[str, str | None] | None:
+        return self.inputs.model_dump() if self.inputs else None
+
+
+def batch_plan(run: RunConfig) -> BatchPlan:
+    return BatchPlan(
+        seed=run.seed,
+        num_images=run.data.num_train,
+        repeats=run.data.augment.repeats,
+        epochs=run.optim.epochs,
+        global_batch=run.optim.global_batch,
+        num_micro=run.optim.num_micro,
+    )
 
 
 def check_world(run: RunConfig, size: int) -> None:

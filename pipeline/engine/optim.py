@@ -1,5 +1,11 @@
 """AdamW with weight-decay groups and layer decay, cosine schedule with warm-up, gradient clipping, finite check.
 
+The released codes draw three curves through the same numbers; `lr_curve` chooses:
+- after_warmup (MAE, DropPos): the cosine begins where the warm-up ends; it moves every step.
+- all_steps (MJP): the cosine counts the steps of the warm-up too, so the rate drops onto it when the warm-up ends; it
+  moves every step, one step late.
+- all_epochs (DeiT): as all_steps, but it moves every epoch, one epoch late: two epochs train at `warmup_lr`.
+
 The non-finite guard runs on the device: AdamW's fused step skips itself where `found_inf` is 1, so no step waits for
 the host; the number of skips is read when metrics are due.
 """
@@ -9,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from pipeline.config import Strict
+from pipeline.dynamo import AdamW, dynamo_deferred
 from pipeline.methods.base import Method
 
 if TYPE_CHECKING:
     from timm.scheduler import CosineLRScheduler
 
-
+LrCurve = Literal["after_warmup", "all_steps", "all_epochs"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -35,6 +43,7 @@ class OptimConfig(Strict):
     min_lr: float = Field(1e-5, ge=0)
     warmup_lr: float = Field(1e-6, ge=0)
     warmup_epochs: float = Field(0, ge=0)
+    lr_curve: LrCurve = Field("after_warmup", description="what the cosine spans, and when the rate moves")
     weight_decay: float = Field(0.05, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
@@ -56,6 +65,11 @@ class OptimConfig(Strict):
             )
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs {self.warmup_epochs} must be below epochs {self.epochs}")
+        if self.lr_curve == "all_epochs" and self.warmup_epochs and self.epochs < 3:
+            raise ValueError(
+                f"lr_curve all_epochs trains two epochs at warmup_lr, so epochs {self.epochs} would see no other rate; "
+                "set lr_curve to all_steps"
+            )
         return self
 
     @property
@@ -69,12 +83,13 @@ class OptimConfig(Strict):
 
 def build_optimizer(method: Method, cfg: OptimConfig) -> torch.optim.AdamW:
     groups = parameter_groups(method, cfg)
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
+    return AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
 def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
     """timm's groups: no decay for vectors, biases and the method's list; `lr_scale` per layer where asked for."""
-    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+    with dynamo_deferred():
+        from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 
     spared = method.no_weight_decay()
     if cfg.layer_decay is None:
@@ -90,7 +105,8 @@ def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
 
 def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[dict]:
     """The method's own parameters, at the full rate."""
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in method.named_parameters():
         if not name.startswith("encoder.") and parameter.requires_grad:
             (free if parameter.ndim <= 1 or name in spared else decayed).append(parameter)
@@ -98,37 +114,62 @@ def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[
     return [group for group in groups if group["params"]]
 
 
-def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> "CosineLRScheduler":
-    """Linear warm-up from `warmup_lr`, then a half cosine to `min_lr`; `step_update(step)` sets the rate of a step."""
-    from timm.scheduler import CosineLRScheduler
+class Schedule:
+    """The learning rate of every step; timm draws the curve, over steps or over epochs."""
 
-    warmup = round(cfg.warmup_epochs * steps_per_epoch)
-    return CosineLRScheduler(
+    def __init__(self, cosine: "CosineLRScheduler", steps_per_move: int, num_late: int) -> None:
+        self.cosine, self.steps_per_move, self.num_late = cosine, steps_per_move, num_late
+
+    def step_update(self, step: int) -> None:
+        """Set the rate with which `step`, counted from 0, trains."""
+        self.cosine.step_update(max(0, step // self.steps_per_move - self.num_late))
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> Schedule:
+    """Linear warm-up from `warmup_lr`, then half a cosine to `min_lr`, as `lr_curve` says."""
+    with dynamo_deferred():
+        from timm.scheduler import CosineLRScheduler
+
+    by_epoch, is_prefix = cfg.lr_curve == "all_epochs", cfg.lr_curve == "after_warmup"
+    moves_per_epoch = 1 if by_epoch else steps_per_epoch
+    warmup = cfg.warmup_epochs if by_epoch else round(cfg.warmup_epochs * steps_per_epoch)
+    cosine = CosineLRScheduler(
         optimizer,
-        t_initial=cfg.epochs * steps_per_epoch - warmup,
+        t_initial=cfg.epochs * moves_per_epoch - (warmup if is_prefix else 0),
         lr_min=cfg.min_lr,
         warmup_t=warmup,
         warmup_lr_init=cfg.warmup_lr,
-        warmup_prefix=True,
+        warmup_prefix=is_prefix,
         t_in_epochs=False,
     )
+    # MJP and DeiT ask timm for a rate when a step or an epoch is over, by the number of the one that is over.
+    return Schedule(cosine, steps_per_epoch // moves_per_epoch, num_late=0 if is_prefix else 1)
 
 
 def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:
     """Clip as the recipe says; returns the global norm before clipping, on the device."""
-    gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    total = torch.linalg.vector_norm(norms)
+    parameters = [parameter for parameter in method.parameters() if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if cfg.clip_norm is not None and cfg.clip_mode == "tensor":
+        return _clip_each(gradients, cfg.clip_norm)
+    total = get_total_norm(gradients)
     if cfg.clip_norm is not None:
-        is_global = cfg.clip_mode == "global"
-        scale = (cfg.clip_norm / ((total if is_global else norms) + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, scale if is_global else list(scale.unbind()))
+        clip_grads_with_norm_(parameters, cfg.clip_norm, total)
     return total
+
+
+def _clip_each(gradients: list[Tensor], limit: float) -> Tensor:
+    """Clip every tensor by its own norm (DINO's way, which DropPos took over); returns the norm of them all."""
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    scales = (limit / (norms + 1e-6)).clamp(max=1.0)
+    for gradient, scale in zip(gradients, scales.unbind(), strict=True):
+        gradient.mul_(scale)
+    return torch.linalg.vector_norm(norms)
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Update unless loss or gradient is not finite; returns 1.0 if the update was skipped, else 0.0."""
     skipped = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
-    optimizer.found_inf = skipped
+    setattr(optimizer, "found_inf", skipped)  # noqa: B010 - torch's fused step reads it, and does not declare it
     optimizer.step()
     return skipped

@@ -1,14 +1,15 @@
 """A run: one training job as data, and its name.
 
 Science keys make the fingerprint: everything in RunConfig but how often to log and validate and how many skips to bear.
-What belongs to a machine is in `pipeline.site`, so moving to another cluster does not retrain. Fields that equal their
-default are left out of the fingerprint: a new field does not rename every old run.
+What belongs to a machine is in `pipeline.site`, so moving to another cluster does not retrain. A field is part of the
+fingerprint whether it equals its default or not: a changed default is another run. A field that a class gets later is
+declared with `added`, which names the value of all runs from before, so that they keep their names.
 """
 
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from pipeline.config import Layers, Strict, fingerprint, parse, problems
+from pipeline.config import Layers, Strict, fingerprint, parse, problems, science
 from pipeline.data.sources import DataConfig
 from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
@@ -56,9 +57,9 @@ class RunConfig(Strict):
 
     @property
     def fingerprint(self) -> str:
-        content = self.model_dump(mode="json", exclude_defaults=True, exclude={"optim": NOT_SCIENCE})
-        # Its own default in every method's class, and yet what tells two methods apart.
-        return fingerprint({**content, "method": {**content.get("method", {}), "name": self.method.name}})
+        content = science(self)
+        optim = {key: value for key, value in content["optim"].items() if key not in NOT_SCIENCE}
+        return fingerprint({**content, "optim": optim})
 
     @property
     def name(self) -> str:

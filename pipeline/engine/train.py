@@ -1,75 +1,124 @@
 """From a resolved run to its files: train, export the weights, write `train.json` last."""
 
-import json
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
+from contextlib import closing, contextmanager, nullcontext
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from pipeline.config import Strict
+from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
-from pipeline.engine.signals import StopRequest
-from pipeline.errors import DataError
-from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.errors import LaunchError
+from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
+from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.provenance import commit, provenance
+from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)
 
+MEET_S = 2.0  # between two meetings of processes that wait
 
-def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, patience_s: float = 0) -> None:
+
+def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, takeover_s: float | None = None) -> None:
     """Train, or continue, one run on this process (and its peers, if it has any).
 
-    On a cluster a job may be started again elsewhere while a node that was given up still works on it: the new one
-    is patient, and the old one writes its checkpoint and gives way.
+    While another process works on the run, this one waits for it. With `takeover_s` it asks the other to write its
+    checkpoint and give way, and fails if that takes longer.
     """
-    started = time.monotonic()
     torch.set_num_threads(site.threads)
-    manifest = read_manifest(paths, run.data.name)
+    inputs = find_inputs(paths, site, run.data.name, run.init)
     world = join_world(site.device)
     try:
-        with _sole_trainer(paths, stop, patience_s) if world.is_main else nullcontext():
-            world.barrier()
-            if world.any(world.is_main and paths.is_finished()):
+        with _sole_trainer(paths, world, stop, takeover_s):
+            if world.any(world.is_main and paths.is_finished(inputs)):
                 log.info("%s is finished already", run.name)
                 return
-            trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop)
             if world.is_main:
-                write_text(paths.config, resolved_yaml(run))
-                write_json(paths.started, _identity(run, paths))
+                _set_aside_other_inputs(paths, inputs)
+            world.barrier()
+            trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop, inputs)
+            if world.is_main:
+                _begin(run, paths, inputs)
             first_step = trainer.step
             found = trainer.fit()
             if world.is_main:
                 export(trainer.ema.module if trainer.ema else trainer.method, paths)
-                write_json(paths.finished, _summary(trainer, found, manifest, started, first_step))
+                record = _record(trainer, found, inputs, first_step)
+                write_json(paths.finished, record.model_dump())
             world.barrier()
     finally:
         leave_world(world)
 
 
 @contextmanager
-def _sole_trainer(paths: RunFolder, stop: StopRequest, patience_s: float) -> Iterator[None]:
-    with held(paths.lock, paths.name, patience_s):
+def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s: float | None) -> Iterator[None]:
+    """Hold the run's lock, in the main process.
+
+    All processes wait for it together: they meet every few seconds, so that no collective operation takes longer than
+    that, and all of them leave when one is asked to stop or the time to take over has passed.
+    """
+    deadline = time.monotonic() + (math.inf if takeover_s is None else takeover_s)
+    wait_s = 0.0
+    with closing(LockFile(paths.lock)) if world.is_main else nullcontext() as lock:
+        while not world.any(lock is not None and lock.take(wait_s, is_asking=takeover_s is not None)):
+            holder = holder_of(paths.lock)
+            if world.any(stop.is_raised):
+                raise Requeue(f"{stop.why or 'a peer was asked to stop'} while {holder} worked on {paths.name}")
+            if world.any(time.monotonic() >= deadline):
+                raise LaunchError(
+                    f"{holder} works on {paths.name} ({paths.lock} is held) and did not give way within "
+                    f"{takeover_s:g} s; stop it, then start again"
+                )
+            if not wait_s:
+                log.info("%s works on %s; waiting for it", holder, paths.name)
+            wait_s = MEET_S
         stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
         yield
 
 
-def _identity(run: RunConfig, paths: RunFolder) -> dict[str, Any]:
-    """The same through every interruption; another one if the run is trained again from the beginning."""
-    if not paths.identity.exists():
-        write_text(paths.identity, secrets.token_hex(8))
-    return {"identity": paths.identity.read_text(), "commit": commit(), "steps": run.total_steps}
+class Identity(Strict):
+    """Who is being trained: the same through every interruption, another one from other inputs."""
+
+    identity: str
+    inputs: Inputs
+
+
+def _set_aside_other_inputs(paths: RunFolder, inputs: Inputs) -> None:
+    """What was trained from other inputs is not continued."""
+    known = _known_identity(paths)
+    if known and known.inputs != inputs:
+        change = inputs.change_since(known.inputs)
+        log.warning("%s since this run was last trained: it is trained again from the beginning", change)
+        Checkpoints(paths.state).clear()
+        paths.unpublish()
+        remove(paths.started)
+        remove(paths.identity)  # last: a process that is killed before this does it all again
+
+
+def _begin(run: RunConfig, paths: RunFolder, inputs: Inputs) -> None:
+    """Write down what is being trained; from here on the run is not finished."""
+    paths.unpublish()
+    known = _known_identity(paths) or Identity(identity=secrets.token_hex(8), inputs=inputs)
+    write_json(paths.identity, known.model_dump())
+    write_text(paths.config, resolved_yaml(run))
+    write_json(paths.started, {"identity": known.identity, "commit": commit(), "steps": run.total_steps})
+
+
+def _known_identity(paths: RunFolder) -> Identity | None:
+    return Identity.model_validate_json(paths.identity.read_bytes()) if paths.identity.exists() else None
 
 
 def export(method: Method, paths: RunFolder) -> None:
@@ -77,53 +126,45 @@ def export(method: Method, paths: RunFolder) -> None:
     encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
     heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
     for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
-        content = save(weights)
-        write_atomic(path, lambda file, content=content: file.write(content))
+        write_atomic(path, save(weights))
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
-    """The trained method of a finished run, in evaluation mode."""
-    weights: dict[str, Tensor] = {f"encoder.{name}": value for name, value in read_weights(paths.encoder).items()}
+    """The trained method of a finished run, in evaluation mode, with the very weights that training recorded."""
+    encoder, heads = (read_weights(paths.verified(path)) for path in (paths.encoder, paths.heads))
+    weights: dict[str, Tensor] = {f"encoder.{name}": value for name, value in encoder.items()} | heads
     method = build_method(run)
-    fill_weights(method, weights | read_weights(paths.heads), paths.folder)
+    fill_weights(method, weights, paths.folder)
     return method.to(world.device).eval()
 
 
-def read_manifest(paths: RunFolder, data: str) -> dict[str, Any]:
-    path: Path = paths.manifest(data)
-    if not path.exists():
-        raise DataError(f"{path} is not there; run `python -m pipeline prepare --data {data}` first")
-    return json.loads(path.read_text())
-
-
-def _summary(
-    trainer: Trainer, found: dict[str, float], manifest: dict[str, Any], started: float, first_step: int
-) -> dict[str, Any]:
+def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
-    return {
-        "run": run.name,
-        "metrics": metrics,
-        "files": {path.name: digest(path) for path in made},
-        "provenance": provenance(
+    return TrainRecord(
+        run=run.name,
+        metrics=metrics,
+        files={path.name: digest(path) for path in made},
+        inputs=inputs,
+        provenance=provenance(
             code=METHODS.code(run.method.name),
             config_fingerprint=run.fingerprint,
-            data_fingerprint=manifest["fingerprint"],
+            data_fingerprint=inputs.data,
             seed=run.seed,
             fidelity=run.method.fidelity,
             init=trainer.init_report.as_dict() if trainer.init_report else None,
             device=device_name(world.device),
             processes=world.size,
-            precision=trainer.site.precision,
+            precision=trainer.precision,
             steps=run.total_steps,
             resumed_at_step=first_step,
-            wall_s=round(time.monotonic() - started, 1),
+            wall_s=round(trainer.wall_s, 1),
         ),
-    }
+    )
 
 
 def device_name(device: torch.device) -> str:

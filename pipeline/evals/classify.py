@@ -16,7 +16,10 @@ class Classify(Evaluation):
         name: Literal["classify"] = "classify"
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
 
-    metrics = ("top1", "top5", "loss", "shuffled_top1", "shuffled_top5", "shuffled_loss", "shuffled_ratio")
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("top1", "top5", "loss", "shuffled_top1", "shuffled_top5", "shuffled_loss", "shuffled_ratio")
+
     cfg: Config
 
     def compute(self, method: Method) -> dict[str, float]:

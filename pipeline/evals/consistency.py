@@ -21,7 +21,10 @@ class Consistency(Evaluation):
         name: Literal["consistency"] = "consistency"
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
 
-    metrics = ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
+
     cfg: Config
 
     def compute(self, method: Method) -> dict[str, float]:
@@ -30,7 +33,7 @@ class Consistency(Evaluation):
         def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
             moved, shuffled = shuffler(method, batch.images)
             clean, other = method.predict(batch.images), method.predict(moved, shuffled)
-            norm = (clean.features - other.features).float().norm(dim=1)
+            norm = (clean.features.float() - other.features.float()).norm(dim=1)
             same = clean.logits.argmax(dim=1) == other.logits.argmax(dim=1)
             return {
                 "consistency": 100 * same.sum(),

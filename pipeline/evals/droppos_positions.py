@@ -31,12 +31,12 @@ class DropPosPositions(Evaluation):
             pairs = itertools.product(self.gammas, self.position_gammas)
             return {f"g{gamma}_p{dropped}": (gamma, dropped) for gamma, dropped in pairs}
 
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("mean", *self.cells)
+
     methods = ("droppos",)
     cfg: Config
-
-    @classmethod
-    def metric_names(cls, cfg: Config) -> tuple[str, ...]:
-        return ("mean", *cfg.cells)
 
     def compute(self, method: DropPos) -> dict[str, float]:
         def measure(method: DropPos, batch: Batch) -> dict[str, Tensor]:

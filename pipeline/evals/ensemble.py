@@ -11,10 +11,9 @@ from torch import Tensor
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.run import parse_run
 from pipeline.engine.train import load_method
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation
 from pipeline.methods.base import Batch, Method, Prediction, accuracy
-from pipeline.results import RunFolder
 
 
 @EVALS.register("ensemble")
@@ -24,7 +23,10 @@ class Ensemble(Evaluation):
         group: str = Field("ensemble", pattern=r"^[a-z0-9_]+$")
         partner: str = Field("", description="name of the other run; a table's column gives it")
 
-    metrics = ("top1", "top5", "logits_top1")
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("top1", "top5", "logits_top1")
+
     cfg: Config
 
     def compute(self, method: Method) -> dict[str, float]:
@@ -34,7 +36,7 @@ class Ensemble(Evaluation):
             ours, theirs = (model.predict(batch.images) for model in (method, partner))
             mean = (ours.logits.float().softmax(dim=1) + theirs.logits.float().softmax(dim=1)) / 2
             found = accuracy(Prediction(ours.features, mean.log()), batch.targets)
-            summed = accuracy(Prediction(ours.features, ours.logits + theirs.logits), batch.targets)
+            summed = accuracy(Prediction(ours.features, ours.logits.float() + theirs.logits.float()), batch.targets)
             return {"top1": found["top1"], "top5": found["top5"], "logits_top1": summed["top1"]}
 
         return self.over_validation_set(method, self.run.data.eval_crop, measure)
@@ -42,9 +44,8 @@ class Ensemble(Evaluation):
     def _partner(self) -> Method:
         if not self.cfg.partner:
             raise ConfigError("evaluation ensemble: partner is empty; a column of a table names it (`partner: ROLE`)")
-        paths = RunFolder(self.paths.results, self.cfg.partner)
-        if not paths.done.exists():
-            raise CheckpointError(f"run {self.cfg.partner} is not finished ({paths.done} is not there); train it first")
+        paths = self.paths.sibling(self.cfg.partner)
+        paths.trained()
         run = parse_run(Layers((str(paths.config), read_yaml(paths.config))))
         differing = [key for key, value in run.data if key != "augment" and value != getattr(self.run.data, key)]
         if differing:

@@ -4,15 +4,16 @@ import time
 
 import torch
 
-from pipeline.config import fingerprint
-from pipeline.engine.distributed import World
+from pipeline.data.manifest import read_manifest
+from pipeline.engine.distributed import World, device_of
+from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
-from pipeline.engine.train import device_name, load_method, read_manifest
+from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError
 from pipeline.evals.base import EvalConfig
 from pipeline.files import write_json
 from pipeline.provenance import provenance
-from pipeline.records import Measured, read_record
+from pipeline.records import Inputs
 from pipeline.registry import EVALS, METHODS
 from pipeline.results import RunFolder
 from pipeline.site import Site
@@ -20,13 +21,14 @@ from pipeline.site import Site
 
 def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths: RunFolder, site: Site) -> None:
     """Write `evals/<group>.json`: {evaluation: {metrics, provenance}}."""
-    if not paths.done.exists():
-        raise CheckpointError(f"run {run.name} is not finished ({paths.done} is not there); train it first")
+    trained = paths.trained()
+    data = read_manifest(paths.manifest(run.data.name)).fingerprint
+    if trained.inputs.data != data:
+        change = Inputs(data=data, init=trained.inputs.init).change_since(trained.inputs)
+        raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
     torch.set_num_threads(site.threads)
-    has_gpu = torch.cuda.is_available() if site.device == "auto" else site.device == "cuda"
-    world = World(0, 1, torch.device("cuda" if has_gpu else "cpu"))
+    world = World(0, 1, device_of(site.device))
     method = load_method(run, paths, world)
-    trained = read_record(paths.done, Measured)
     results = {}
     for key, cfg in evals.items():
         started = time.monotonic()
@@ -35,17 +37,18 @@ def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths
             "run": run.name,
             "metrics": metrics,
             "provenance": provenance(
-                config_fingerprint=run.fingerprint,
                 code=EVALS.code(cfg.name),
                 method_code=METHODS.code(run.method.name),
-                eval_fingerprint=fingerprint({"name": cfg.name, **cfg.model_dump(mode="json", exclude_defaults=True)}),
-                data_fingerprint=read_manifest(paths, run.data.name)["fingerprint"],
+                config_fingerprint=run.fingerprint,
+                eval_fingerprint=cfg.fingerprint,
+                data_fingerprint=data,
                 seed=cfg.seed,
                 fidelity=run.method.fidelity,
                 device=device_name(world.device),
+                precision=precision_of(site, world.device),
                 wall_s=round(time.monotonic() - started, 1),
                 trained_at_commit=trained.provenance["commit"],
-                weights=trained.files.get(paths.encoder.name),
+                weights=trained.files[paths.encoder.name],
             ),
         }
     write_json(paths.evaluation(group), results)

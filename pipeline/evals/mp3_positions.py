@@ -21,12 +21,12 @@ class MP3Positions(Evaluation):
         name: Literal["mp3_positions"] = "mp3_positions"
         etas: tuple[Percent, ...] = Field((0, 25, 50, 55, 75, 90), min_length=1, description="eta in per cent")
 
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return tuple(f"at_{eta}" for eta in self.etas)
+
     methods = ("mp3",)
     cfg: Config
-
-    @classmethod
-    def metric_names(cls, cfg: Config) -> tuple[str, ...]:
-        return tuple(f"at_{eta}" for eta in cfg.etas)
 
     def compute(self, method: MP3) -> dict[str, float]:
         def measure(method: MP3, batch: Batch) -> dict[str, Tensor]:

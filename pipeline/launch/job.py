@@ -5,7 +5,6 @@ SIGTERM, SLURM does that itself (requeue, preemption), or nobody does (scancel),
 outcome that is left here.
 """
 
-import json
 import logging
 import os
 import re
@@ -14,31 +13,41 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+from pipeline.config import Strict, read_yaml
 from pipeline.engine.signals import CONTINUE_ME, STOP
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, PatchworkError
 from pipeline.files import write_json
+from pipeline.launch.local import train_here
+from pipeline.logs import is_main_process, start_logging
 from pipeline.results import RunFolder
+from pipeline.site import load_site
 
 log = logging.getLogger(__name__)
+
+
+class Outcome(Strict):
+    """How a process of a job ended."""
+
+    job: str
+    start: int  # how often SLURM had started the job before
+    rank: int
+    code: int  # exit code
+    why: str  # it was asked to stop, if it was
+    step: int  # of the newest checkpoint
 
 
 class TrainJob:
     """What submitit runs in every task of the job."""
 
-    def __init__(self, arguments: list[str], paths: RunFolder) -> None:
-        self.arguments, self.paths = arguments, paths
+    def __init__(self, paths: RunFolder, site: str) -> None:
+        self.paths, self.site = paths, site
 
     def __call__(self) -> None:
         # In place of submitit's own handlers, which requeue from within the signal, without a checkpoint.
         STOP.listen()
-        from pipeline.cli import main
-
-        take_place()
-        sys.argv = ["pipeline", *self.arguments]
-        code = main(self.arguments)
-        is_main = os.environ["RANK"] == "0"
+        code = self._train()
+        is_main = is_main_process()
         if is_main or code not in (0, CONTINUE_ME):
             self._leave_outcome(code)
         if is_main and code == CONTINUE_ME and STOP.signal == signal.SIGUSR2:
@@ -46,31 +55,41 @@ class TrainJob:
         # Not 75 from the others: srun would end the main process for it.
         sys.exit(code if is_main or code != CONTINUE_ME else 0)
 
+    def _train(self) -> int:
+        config, scale = self.paths.submitted, self.paths.results.name
+        # The command that trains the same by hand: it is written beside the result.
+        sys.argv = ["pipeline", "train", "--scale", scale, "--site", self.site, "--config", str(config)]
+        os.environ["PATCHWORK_SITE"] = self.site
+        try:
+            take_place()
+            return train_here(read_yaml(config), self.paths, load_site(), STOP)
+        except PatchworkError as error:
+            log.error("%s: %s", type(error).__name__, error)
+            return 1
+
     def _leave_outcome(self, code: int) -> None:
-        outcome = {
-            "job": os.environ["SLURM_JOB_ID"],
-            "start": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-            "rank": int(os.environ["RANK"]),
-            "code": code,
-            "why": STOP.why,
-            "step": self.paths.last_step(),
-        }
-        write_json(self.paths.outcome, outcome)
+        outcome = Outcome(
+            job=os.environ["SLURM_JOB_ID"],
+            start=int(os.environ.get("SLURM_RESTART_COUNT", 0)),
+            rank=int(os.environ["RANK"]),
+            code=code,
+            why=STOP.why,
+            step=self.paths.last_step(),
+        )
+        write_json(self.paths.outcome, outcome.model_dump())
 
 
-def read_outcome(paths: RunFolder, job: str) -> dict[str, Any] | None:
+def read_outcome(paths: RunFolder, job: str) -> Outcome | None:
     """What this job's processes said when they ended, if they could."""
     if not paths.outcome.exists():
         return None
-    outcome = json.loads(paths.outcome.read_text())
-    return outcome if outcome["job"] == job else None
+    outcome = Outcome.model_validate_json(paths.outcome.read_bytes())
+    return outcome if outcome.job == job else None
 
 
 def take_place() -> None:
     """Give this task its place among its peers, in the variables that torch knows."""
     from submitit import JobEnvironment
-
-    from pipeline.cli import start_logging
 
     place = JobEnvironment()
     variables = {"RANK": place.global_rank, "LOCAL_RANK": place.local_rank, "WORLD_SIZE": place.num_tasks}

@@ -1,5 +1,6 @@
 """Starting the processes of one training run: in this process, or one process per GPU on this node."""
 
+import logging
 import os
 import signal
 import socket
@@ -7,14 +8,39 @@ import subprocess
 import sys
 import time
 from types import FrameType
+from typing import Any
 
-from pipeline.engine.signals import CONTINUE_ME
+from pipeline.config import Layers
+from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
 from pipeline.errors import LaunchError
+from pipeline.results import RunFolder
+from pipeline.site import Site
+
+log = logging.getLogger(__name__)
+
+TAKEOVER_S = 600  # a checkpoint on a slow file system takes a while
 
 
 def is_placed() -> bool:
     """Whether this process has its place among others already, rather than being the one that starts them."""
     return "RANK" in os.environ
+
+
+def train_here(config: dict[str, Any], paths: RunFolder, site: Site, stop: StopRequest) -> int:
+    """Train in this process, alone or as one of several; returns the exit code."""
+    from pipeline.engine.run import parse_run
+    from pipeline.engine.train import train_run
+
+    run = parse_run(Layers((paths.name, config)))
+    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up. On one machine it
+    # is a training that outlived the command that started it: that one comes to its end by itself.
+    takeover_s = TAKEOVER_S if "SUBMITIT_EXECUTOR" in os.environ else None
+    try:
+        train_run(run, paths, site, stop, takeover_s)
+    except Requeue as request:
+        log.info("%s; the same command continues", request)
+        return CONTINUE_ME
+    return 0
 
 
 def run_processes(count: int, arguments: list[str]) -> int:
@@ -34,15 +60,14 @@ def run_processes(count: int, arguments: list[str]) -> int:
         signal.signal(number, pass_on)
     for rank in range(count):
         children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-    codes = [child.poll() for child in children]
-    while None in codes:
+    while any(child.poll() is None for child in children):
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
-        if any(code not in (None, 0, CONTINUE_ME) for code in codes):
+        if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
             time.sleep(5)  # the others may be about to say what is wrong
             for child in children:
                 child.kill()
         time.sleep(0.2)
-        codes = [child.poll() for child in children]
+    codes = [child.returncode for child in children]
     # A killed process has a negative code; the reason is in the one that ended by itself.
     return max(codes) if max(codes) > 0 else -min(codes)
 

@@ -5,33 +5,47 @@ checkpoints, and a job that was submitted without a trace there is found by its 
 same job.
 """
 
-import json
 import logging
 import os
 import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-from pipeline.config import CONFIGS, shown
+from pipeline.config import CONFIGS, Strict, shown
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import held, write_json
+from pipeline.files import explained, held, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
+from pipeline.records import Inputs
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
-MOST_IN_VAIN = 3  # jobs in a row that end without a new checkpoint
+MAX_FRUITLESS_JOBS = 3  # jobs in a row that end without a new checkpoint
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
 # What sbatch says when trying again later is all there is to do.
-PASSING = ("contact slurm controller", "timed out", "refused", "temporarily", "maxsubmitjob", "transport endpoint")
-DULL = {"None", "Priority", "Resources", "BeginTime"}
+TRANSIENT_REFUSALS = (
+    "contact slurm controller",
+    "timed out",
+    "refused",
+    "temporarily",
+    "maxsubmitjob",
+    "transport endpoint",
+)
+UNINTERESTING_REASONS = {"None", "Priority", "Resources", "BeginTime"}
+
+
+class JobRecord(Strict):
+    """The job that was submitted last for a run. Without a job: a submission that has not come back yet."""
+
+    job: str | None
+    time: float
+    inputs: Inputs
 
 
 class Interrupted(Exception):
@@ -46,45 +60,55 @@ class Launcher:
     paths: RunFolder
     site: Site
     shape: Shape
-    arguments: list[str]
+    site_name: str  # by which the job finds the site file
+    inputs: Inputs
     stop: StopRequest
     queue: Queue
     told: str = field(default="", init=False)
 
     def run(self) -> None:
         """Return when the run is finished; raise LaunchError when it cannot be, Interrupted on request."""
-        in_vain, step = 0, self.paths.last_step()
-        while not self.paths.is_finished():
+        fruitless, step = 0, self.paths.last_step()
+        while not self.paths.is_finished(self.inputs):
             job = self._attach_or_submit()
             state = self._watch(job)
             if state is None:
                 break
             self._judge(job, state)
-            in_vain = in_vain + 1 if self.paths.last_step() == step else 0
+            fruitless = fruitless + 1 if self.paths.last_step() == step else 0
             step = self.paths.last_step()
-            if in_vain == MOST_IN_VAIN:
+            if fruitless == MAX_FRUITLESS_JOBS:
                 raise LaunchError(
-                    f"{in_vain} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); expected "
-                    f"at least one within slurm.hours {self.site.slurm.hours}: mend what ends them, then start again\n"
-                    + log_tail(self.paths.jobs, job)
+                    f"{fruitless} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); "
+                    f"expected at least one within slurm.hours {self.site.cluster.hours}: "
+                    "fix what ends them, then start again\n" + log_tail(self.paths.jobs, job)
                 )
 
     def _attach_or_submit(self) -> str:
         """The job that works on this run, or a new one; never a second one: launchers do this one after the other."""
-        with held(self.paths.state / "submit.lock", f"the submission of {self.paths.name}", patience_s=600):
+        with held(self.paths.submit_lock, f"the submission of {self.paths.name}", patience_s=600):
             record = self._record()
-            if record:
-                known = self._find(record)
-                if known:
+            known = self._find(record) if record else None
+            if record and known:
+                if record.inputs == self.inputs:
                     log.info("watching job %s, submitted earlier (%s)", known.id, known.state.lower())
-                    self._remember(known.id, record["time"])
+                    self._remember(known.id, record.time)
                     return known.id
+                self._cancel(known, record)
             return self._submit()
 
-    def _find(self, record: dict[str, Any]) -> Job | None:
+    def _cancel(self, job: Job, record: JobRecord) -> None:
+        """End a job that works on what is no longer asked for."""
+        change = self.inputs.change_since(record.inputs)
+        log.info("%s since job %s was submitted: cancelling it and submitting another", change, job.id)
+        scancel(job.id)
+        while self._find(JobRecord(job=job.id, time=time.time(), inputs=record.inputs)):
+            self._pause(self.site.cluster.poll_s)
+
+    def _find(self, record: JobRecord) -> Job | None:
         """The queued or running job of this run. A record without a job is of a submission that did not come back."""
-        since = record["time"]
-        if record["job"] is None:
+        since = record.time
+        if record.job is None:
             time.sleep(max(0.0, since + SBATCH_S - time.time()))
             since = time.time()
         while True:
@@ -94,21 +118,23 @@ class Launcher:
             if not answer.problem and (job is None or job.state != "COMPLETING"):
                 return job
             self._tell(f"waiting for job {job.id} to end" if job else f"waiting for the queue ({answer.problem})")
-            self._pause(self.site.slurm.poll_s)
+            self._pause(self.site.cluster.poll_s)
 
     def _submit(self) -> str:
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError
 
-        executor = SlurmExecutor(self.paths.jobs, python=None)
+        with explained(self.paths.jobs):
+            executor = SlurmExecutor(self.paths.jobs, python=None)
         executor.update_parameters(job_name=self.name, **sbatch_options(self.site, *self.shape))
         while True:
-            self._remember(None, time.time())
+            asked_at = time.time()
+            self._remember(None, asked_at)
             try:
-                job = executor.submit(TrainJob(self.arguments, self.paths)).job_id
+                job = executor.submit(TrainJob(self.paths, self.site_name)).job_id
             except FailedJobError as error:
                 self._refused(str(error))
-                found = self._find(self._record())  # it may have arrived all the same
+                found = self._find(JobRecord(job=None, time=asked_at, inputs=self.inputs))  # it may have arrived
                 if found is None:
                     continue
                 job = found.id
@@ -121,19 +147,20 @@ class Launcher:
     def _refused(self, message: str) -> None:
         """Wait, if that can help."""
         last = (message.strip().splitlines() or ["no message"])[-1]
-        if not any(word in message.lower() for word in PASSING):
+        if not any(word in message.lower() for word in TRANSIENT_REFUSALS):
             raise LaunchError(
                 f"sbatch refused the job: {last}; `python -m pipeline doctor` compares what the site file asks for "
                 "with what the cluster offers"
             )
         self._tell(f"sbatch: {last}; trying again")
-        self._pause(self.site.slurm.poll_s)
+        self._pause(self.site.cluster.poll_s)
 
     def _watch(self, job: str) -> str | None:
         """Wait for the end of a job; returns its last state, or None when the run is finished."""
-        asked_since, ends_seen, entry = self._record()["time"], 0, None
+        record = self._record()
+        asked_since, ends_seen, entry = record.time if record else 0.0, 0, None
         while ends_seen < 2:  # once could be a moment between two states, as in a requeue
-            if self._finished_within(self.site.slurm.poll_s if asked_since == 0 else LOOK_S, job):
+            if self._finished_within(self.site.cluster.poll_s if asked_since == 0 else LOOK_S, job):
                 if entry is not None and entry.state == "PENDING":
                     scancel(job)  # a node that SLURM took for lost has finished the run
                 return None
@@ -144,13 +171,13 @@ class Launcher:
                 continue
             entry = answer.jobs.get(job)
             ends_seen = ends_seen + 1 if entry is None or entry.has_ended else 0
-            if not ends_seen:
+            if entry and not ends_seen:
                 self._tell_state(entry)
         return entry.state if entry else "no longer in the queue"
 
     def _finished_within(self, seconds: float, job: str) -> bool:
         deadline = time.monotonic() + seconds
-        while not self.paths.is_finished():
+        while not self.paths.is_finished(self.inputs):
             if self.stop.is_raised:
                 # Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running.
                 if self.stop.signal == signal.SIGINT:
@@ -163,21 +190,24 @@ class Launcher:
         return True
 
     def _judge(self, job: str, state: str) -> None:
-        """Raise if the end of the job is the end of the matter."""
+        """Raise if the failure is final; otherwise the run is submitted again."""
         outcome = read_outcome(self.paths, job)
-        code = outcome["code"] if outcome else None
         where = f"nothing is lost: the same command continues after step {self.paths.last_step()}"
         if state == "CANCELLED":
             raise LaunchError(f"job {job} was cancelled (scancel); {where}")
         if state == "OUT_OF_MEMORY":
-            asked = self.site.slurm.memory_gb
+            asked = self.site.cluster.memory_gb
             raise LaunchError(
                 f"job {job} ran out of memory with slurm.memory_gb {asked} per process; raise it. {where}"
             )
-        if code not in (None, 0, CONTINUE_ME):
+        if outcome and outcome.code not in (0, CONTINUE_ME):
             tail = log_tail(self.paths.jobs, job)
-            raise LaunchError(f"job {job} failed with exit code {code} (process {outcome['rank']}):\n{tail}")
-        why = outcome["why"] if outcome else "killed, without a word"
+            raise LaunchError(f"job {job} failed with exit code {outcome.code} (process {outcome.rank}):\n{tail}")
+        record = self.paths.record()
+        if outcome and outcome.code == 0 and record and record.inputs != self.inputs:
+            change = record.inputs.change_since(self.inputs)
+            raise LaunchError(f"{change} while job {job} was queued or ran, and it trained from the new; start again")
+        why = outcome.why if outcome else "killed, without a word"
         log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
 
     def _tell_state(self, job: Job) -> None:
@@ -185,9 +215,9 @@ class Launcher:
         if job.state == "RUNNING":
             self._tell(f"job {job.id} runs on {job.nodes}")
         elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
-            why = outcome["why"] if outcome else "without a word, as when a node is lost"
+            why = outcome.why if outcome else "without a word, as when a node is lost"
             self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
-        elif job.reason not in DULL:
+        elif job.reason not in UNINTERESTING_REASONS:
             self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")
 
     def _tell(self, text: str) -> None:
@@ -203,20 +233,23 @@ class Launcher:
                 raise Interrupted(self.stop.why)
             time.sleep(LOOK_S)
 
-    def _record(self) -> dict[str, Any] | None:
-        return json.loads(self.paths.job.read_text()) if self.paths.job.exists() else None
+    def _record(self) -> JobRecord | None:
+        path = self.paths.job
+        return JobRecord.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _remember(self, job: str | None, at: float) -> None:
-        write_json(self.paths.job, {"job": job, "time": at})
+        write_json(self.paths.job, JobRecord(job=job, time=at, inputs=self.inputs).model_dump())
 
 
-def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list[str], stop: StopRequest) -> int:
+def train_on_cluster(
+    paths: RunFolder, site: Site, shape: Shape, site_name: str, inputs: Inputs, stop: StopRequest
+) -> int:
     """Bring one run to its end through SLURM."""
     forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
-    queue = Queue(ScaleFolder(paths.results).queue, site.slurm.poll_s)
+    queue = Queue(ScaleFolder(paths.results).queue, site.cluster.poll_s)
     try:
-        Launcher(name, paths, site, shape, arguments, stop, queue).run()
+        Launcher(name, paths, site, shape, site_name, inputs, stop, queue).run()
     except Interrupted as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
@@ -224,7 +257,7 @@ def train_on_cluster(paths: RunFolder, site: Site, shape: Shape, arguments: list
 
 
 def forget_own_job() -> None:
-    """Drop the variables of a job that this process itself may run in: sbatch would take them for wishes."""
+    """Drop the variables of a job that this process itself may run in: sbatch would read them as options."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
         del os.environ[name]
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from pipeline.config import Strict
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder
 from pipeline.models.position import encode
 from pipeline.registry import METHODS as METHODS
 
@@ -115,8 +116,9 @@ class Method(nn.Module):
     """A way to train an encoder; the encoder is given, heads are the method's own."""
 
     Config: type[MethodConfig] = MethodConfig
+    encoder: Encoder
 
-    def __init__(self, cfg: MethodConfig, encoder: nn.Module) -> None:
+    def __init__(self, cfg: MethodConfig, encoder: Encoder) -> None:
         super().__init__()
         self.cfg = cfg
         self.encoder = encoder

@@ -28,9 +28,10 @@ from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Fidelity, Method, Output
-from pipeline.models.decoder import Decoder, start_as_mae
-from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, send, take, to_patches
+from pipeline.models.decoder import Decoder
+from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, send, take, to_patches
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos")
@@ -44,8 +45,9 @@ class DropPos(Method):
         decoder_depth: int = Field(2, ge=1)
 
     cfg: Config
+    distances: Tensor
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self._count_patches()
@@ -102,6 +104,7 @@ class DropPos(Method):
     @torch.no_grad()
     def affinities(self, images: Tensor) -> Tensor:
         """DropPos Eq. 9 (B, N): softmax over patches of the cosine between CLS and patch, the whole image in view."""
+        assert self.cfg.tau is not None  # without tau there is no attentive reconstruction
         tokens = encode(self.encoder, images).float()
         return (F.cosine_similarity(tokens[:, :1], tokens[:, 1:], dim=-1) / self.cfg.tau).softmax(dim=-1)
 

@@ -22,17 +22,18 @@ from torch.nn import functional as F
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Method
 from pipeline.methods.droppos import DropPos, smoothing_distances
-from pipeline.models.decoder import Decoder, start_as_mae
+from pipeline.models.decoder import Decoder
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Grid, take, to_images, to_patches
+from pipeline.models.patches import Encoder, Grid, take, to_images, to_patches
 from pipeline.models.position import add_positions, sincos_positions
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos_swin")
 class DropPosSwin(DropPos):
     class Config(DropPos.Config):
-        name: Literal["droppos_swin"] = "droppos_swin"
-        cells: int = Field(16, ge=2, description="cells a side of the image; each has one position")
+        name: Literal["droppos_swin"] = "droppos_swin"  # type: ignore[assignment]
+        cells: int = Field(16, ge=2, description="number of cells per side of the image; each cell has one position")
 
         def check(self, model: ModelConfig, image_size: int) -> None:
             if model.family != "swin" or model.positions != "none":
@@ -48,15 +49,17 @@ class DropPosSwin(DropPos):
 
         @property
         def side(self) -> int:
-            """Cells a side of the square that the visible cells make."""
+            """Cells per side of the square that the visible cells form."""
             return math.isqrt(int(self.cells**2 * (1 - self.mask_ratio)))
 
         def encoder_size(self, image_size: int) -> int:
             return image_size // self.cells * self.side
 
     cfg: Config
+    positions: Tensor
+    layout: Tensor
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         Method.__init__(self, cfg, encoder)
         self.grid = Grid(cfg.cells, cfg.cells)
         self._count_patches()
@@ -82,7 +85,7 @@ class DropPosSwin(DropPos):
         return self.cfg.side**2
 
     def _proportions(self) -> tuple[int, int]:
-        """Patches a side of a cell, and cells a side of one token of the last stage."""
+        """Patches per side of a cell, and cells per side of one token of the last stage."""
         patch = self.encoder.patch_embed.patch_size[0]
         stride = patch * 2 ** (len(self.encoder.layers) - 1)
         spread = stride // self.cell_pixels
@@ -112,6 +115,7 @@ class DropPosSwin(DropPos):
 
     @torch.no_grad()
     def affinities(self, images: Tensor) -> Tensor:
+        assert self.cfg.tau is not None
         features = self.features(to_patches(images, self.grid), self.positions.unsqueeze(0)).float()
         mean = features.mean(dim=(1, 2), keepdim=True)
         near = F.cosine_similarity(features, mean, dim=-1)  # (B, H, W)

@@ -12,9 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Method, Output
-from pipeline.models.decoder import Decoder, start_as_mae
-from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
+from pipeline.models.decoder import Decoder
+from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
+from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("mae")
@@ -25,8 +26,9 @@ class MAE(Method):
         mask_ratio: float = Field(0.75, gt=0, lt=1)
 
     cfg: Config
+    decoder_positions: Tensor
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self.num_visible = int(self.grid.size * (1 - cfg.mask_ratio))

@@ -7,7 +7,8 @@ absolute localisation loss keeps the remaining embeddings readable as rows and c
 - paper: every iteration shuffles, per image, exact count, constant weight, plain L1 norm, three-layer regressor.
 - released: what the authors' code does: from the end of warm-up on, every second iteration, one shuffle per batch,
   scheduled weight, mean over coordinates (half the norm), two-layer regressor; with the unknown embedding, positions
-  start from N(0, 1) instead of N(0, 0.02) and are decayed.
+  start from N(0, 1) instead of N(0, 0.02) and are decayed. The weight moves once an epoch, 300 times in a run, and is
+  at its top in the last epoch of the warm-up already.
 - corrected (default): as released, but positions start and decay alike with and without the unknown embedding, so
   that variants differ in MJP alone.
 
@@ -18,8 +19,8 @@ On a Swin, `released` pairs each row and column with the position of the next pa
 one: its regressor skips a CLS that a Swin does not have. On a CNN, which has no positions, MJP is the shuffle of
 pixels alone.
 
-Rows and columns count from 0, as released (Eq. 2 from 1: a regressor's bias absorbs it). The weight of the
-localisation loss moves per step (released: per epoch).
+As released in all three, because the paper does not say: the regressor starts from N(0, 0.02) and zero biases, CLS
+from N(0, 0.02) (timm: 1e-6). Rows and columns count from 0 (Eq. 2 from 1: a regressor's bias absorbs it).
 """
 
 import math
@@ -35,10 +36,9 @@ from torch.nn import functional as F
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
-from pipeline.models.patches import Grid, grid_of, send
+from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
-
-TIMM_STD = 0.02  # timm's own start of position embeddings
+from pipeline.models.starts import STD, start_as_deit
 
 _RELEASED = {
     "shuffle_prob": 0.5,
@@ -51,7 +51,7 @@ _RELEASED = {
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "released": _RELEASED,
-    "corrected": {**_RELEASED, "position_std": TIMM_STD},
+    "corrected": {**_RELEASED, "position_std": STD},
     "paper": {
         "shuffle_prob": 1.0,
         "warmup_ratio": 0.0,
@@ -60,7 +60,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dal_schedule": "constant",
         "dal_reduction": "norm",
         "dal_layers": 3,
-        "position_std": TIMM_STD,
+        "position_std": STD,
     },
 }
 
@@ -84,6 +84,7 @@ class MJP(Method):
         per_image: bool
         exact_count: bool
         dal_schedule: Literal["constant", "cosine"]
+        dal_updates: int = Field(300, ge=1, description="times that a cosine DAL weight moves in a run")
         dal_reduction: Literal["mean", "norm"]
         dal_layers: Literal[2, 3]
         position_std: float = Field(gt=0, description="of position embeddings, where the unknown one is used")
@@ -112,8 +113,9 @@ class MJP(Method):
                 )
 
     cfg: Config
+    coordinates: Tensor
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self.register_buffer("coordinates", self.grid.coordinates().float(), persistent=False)
@@ -123,8 +125,13 @@ class MJP(Method):
             self.unknown = nn.Parameter(torch.empty(1, encoder.embed_dim).normal_(std=cfg.position_std))
         if cfg.index != "none":
             self.index = nn.Parameter(torch.zeros_like(encoder.pos_embed))
-        if cfg.unknown and cfg.position_std != TIMM_STD:
+        if cfg.unknown and cfg.position_std != STD:
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
+        # Last, so that what was drawn above does not depend on it.
+        if self.regressor:
+            start_as_deit(self.regressor)
+        if num_prefix_tokens(encoder):
+            nn.init.trunc_normal_(encoder.cls_token, std=encoder.cls_std or STD)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """order (B or 1, N), shuffled (B or 1, N) bool, dal_weight (); for SPP also pixel_order (pixels a patch,)."""
@@ -184,7 +191,7 @@ class MJP(Method):
 
     def _predict(self, images: Tensor, shuffled: Tensor | None, order: Tensor | None) -> Prediction:
         """`order` tells where the patches went; an evaluation does not."""
-        positions = getattr(self.encoder, "pos_embed", None)
+        positions: Any = getattr(self.encoder, "pos_embed", None)
         if shuffled is not None and self.cfg.unknown:
             positions = with_unknown(positions, self.unknown, shuffled)
         if self.cfg.index != "none":
@@ -216,16 +223,18 @@ class MJP(Method):
 
 
 def dal_weight(cfg: MJP.Config, progress: float) -> float:
-    """lambda: constant, or as released a linear rise over the warm-up and then a cosine to half of it."""
+    """lambda: constant, or as released a linear rise in the warm-up, its last update at the top, then half a cosine."""
     if cfg.dal_schedule == "constant":
         return cfg.dal_weight
-    if progress < cfg.warmup_ratio:
-        return cfg.dal_weight * progress / cfg.warmup_ratio
-    rest = (progress - cfg.warmup_ratio) / (1 - cfg.warmup_ratio)
+    warmup = round(cfg.warmup_ratio * cfg.dal_updates)
+    update = math.floor(progress * cfg.dal_updates + 1e-9)  # 29 / 300 * 300 is below 29
+    if update < warmup:
+        return cfg.dal_weight * update / max(1, warmup - 1)
+    rest = (update - warmup) / (cfg.dal_updates - warmup)
     return cfg.dal_weight * (0.75 + 0.25 * math.cos(math.pi * rest))
 
 
-def _regressor(cfg: MJP.Config, encoder: nn.Module) -> nn.Module | None:
+def _regressor(cfg: MJP.Config, encoder: Encoder) -> nn.Module | None:
     """g of MJP Eq. 1: D -> (row, column)."""
     if cfg.dal == "linear":
         return nn.Linear(encoder.embed_dim, 2)

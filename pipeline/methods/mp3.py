@@ -13,15 +13,16 @@ is) takes int(N eta) of them, and indexes the random order by itself, which favo
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Grid, embed_patches, grid_of, random_order, take, to_patches
+from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import with_cls
+from pipeline.models.starts import start_as_deit
 
 
 @METHODS.register("mp3")
@@ -43,13 +44,12 @@ class MP3(Method):
 
     cfg: Config
 
-    def __init__(self, cfg: Config, encoder: nn.Module) -> None:
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self.num_context = cfg.num_context(self.grid.size)
         self.head = nn.Linear(encoder.embed_dim, self.grid.size)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        start_as_deit(self.head)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """order (B, N): for each image its patches, the context first."""
@@ -82,14 +82,14 @@ class MP3(Method):
         return {"position_top1": 100 * right.sum(), "loss": loss}
 
 
-def masked_block(block: nn.Module, tokens: Tensor, num_keys: int) -> Tensor:
+def masked_block(block: Any, tokens: Tensor, num_keys: int) -> Tensor:
     """A timm block in which only the first `num_keys` tokens are attended to."""
     attended = masked_attention(block.attn, block.norm1(tokens), num_keys)
     tokens = tokens + block.drop_path1(block.ls1(attended))
     return tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
 
 
-def masked_attention(attn: nn.Module, tokens: Tensor, num_keys: int) -> Tensor:
+def masked_attention(attn: Any, tokens: Tensor, num_keys: int) -> Tensor:
     """MP3 Alg. 1: queries from all tokens, keys and values from the first `num_keys`."""
     width = attn.qkv.weight.shape[0] // 3
     query_weight, key_value_weight = attn.qkv.weight.split([width, 2 * width])

@@ -11,8 +11,10 @@ REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 
 @functools.cache
 def architectures() -> frozenset[str]:
-    folder = Path(find_spec("timm").origin).parent / "models"
-    return frozenset(name for path in folder.rglob("*.py") for name in REGISTERED.findall(path.read_text()))
+    timm = find_spec("timm")
+    folders = timm.submodule_search_locations or [] if timm else []
+    files = [path for folder in folders for path in Path(folder, "models").rglob("*.py")]
+    return frozenset(name for path in files for name in REGISTERED.findall(path.read_text()))
 
 
 def unknown_architecture(name: str) -> str:

@@ -1,12 +1,14 @@
-"""The narrow transformer that MAE and DropPos put behind the encoder, and the start of weights both use."""
+"""The narrow transformer that MAE and DropPos put behind the encoder."""
 
 from torch import Tensor, nn
+
+from pipeline.models.patches import Encoder
 
 
 class Decoder(nn.Module):
     """`embed` changes the width; the rest is blocks, a norm and a linear head."""
 
-    def __init__(self, encoder: nn.Module, width: int, depth: int, num_heads: int, out_dim: int) -> None:
+    def __init__(self, encoder: Encoder, width: int, depth: int, num_heads: int, out_dim: int) -> None:
         from timm.models.vision_transformer import Block
 
         super().__init__()
@@ -22,16 +24,3 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
         """Embedded tokens (B, n, width) -> (B, n - first, out): what comes before `first` is attended to only."""
         return self.head(self.norm(self.blocks(tokens)[:, first:]))
-
-
-def start_as_mae(module: nn.Module) -> None:
-    """MAE's start: Xavier for every linear layer and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Conv2d):
-            nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1))
-    if getattr(module, "cls_token", None) is not None:
-        nn.init.normal_(module.cls_token, std=0.02)

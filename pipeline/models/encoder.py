@@ -1,6 +1,6 @@
 """Encoders are timm models: one typed config, one call.
 
-timm is imported where it is used, not at the top: it takes ten seconds, and configs are read without it.
+timm is imported where it is used, not at the top: it takes seconds, and configs are read without it.
 """
 
 from typing import Any, Literal
@@ -10,12 +10,20 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from pipeline.config import Strict
+from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
-from pipeline.models.patches import Grid
-from pipeline.models.position import num_prefix_tokens, sincos_positions
+from pipeline.models.patches import Encoder, Grid
+from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
-ONLY_FOR = {"depth": "vit", "pool": "vit", "act_layer": "vit", "depths": "swin", "window_size": "swin"}
+ONLY_FOR = {
+    "depth": "vit",
+    "cls_std": "vit",
+    "pool": "vit",
+    "act_layer": "vit",
+    "depths": "swin",
+    "window_size": "swin",
+}
 
 
 class ModelConfig(Strict):
@@ -35,6 +43,15 @@ class ModelConfig(Strict):
         None,
         description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
         "biases stay whatever is said here",
+    )
+    cls_std: float | None = Field(
+        None, gt=0, description="of CLS at the start; null: 0.02 where the method's code says so, else timm's 1e-6"
+    )
+    pos_resampling: PositionResampling = Field(
+        "timm",
+        description="absolute positions of a checkpoint with another grid. timm: bicubic with antialiasing, fixed "
+        "sin-cos tables computed for the new grid. released: bicubic without it, fixed tables too, as MAE, DropPos "
+        "and DeiT do",
     )
     pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
     head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")
@@ -71,13 +88,14 @@ class ModelConfig(Strict):
             raise ValueError(f"num_heads of a ViT is one number, found {list(heads)}")
         if self.family == "swin" and isinstance(heads, int):
             raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
-        if self.family == "swin" and heads and len(heads) != num_stages:
+        if self.family == "swin" and isinstance(heads, tuple) and len(heads) != num_stages:
             raise ValueError(f"num_heads has {len(heads)} stages, depths has {num_stages}; make them equal")
 
 
 def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes: int) -> nn.Module:
     """A timm model with fresh weights, drawn from torch's global generator; without a classifier for 0 classes."""
-    import timm
+    with dynamo_deferred():
+        import timm
 
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])
@@ -92,6 +110,9 @@ def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes:
     side = image_size // (cfg.patch_size or CNN_SQUARE)
     encoder.grid = Grid(side, side) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
     _add_positions(encoder, cfg)
+    encoder.cls_std = cfg.cls_std  # for methods that start CLS themselves
+    if cfg.cls_std:
+        nn.init.trunc_normal_(encoder.cls_token, std=cfg.cls_std)
     if cfg.head_std and num_classes:
         nn.init.trunc_normal_(encoder.get_classifier().weight, std=cfg.head_std)
     return encoder
@@ -116,7 +137,7 @@ def _arguments(cfg: ModelConfig, image_size: int) -> dict[str, Any]:
     return given
 
 
-def _add_positions(encoder: nn.Module, cfg: ModelConfig) -> None:
+def _add_positions(encoder: Encoder, cfg: ModelConfig) -> None:
     """Those that timm does not make: sin-cos tables, relative biases, absolute positions of a Swin."""
     if cfg.positions == "relative":
         from pipeline.models.relative import add_relative_positions

@@ -3,11 +3,14 @@
 Shapes: B images, N patches of the grid, n chosen ones, C channels, D width.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+
+Encoder: TypeAlias = Any  # a timm model with a `grid`; timm does not declare the attributes of its models
 
 
 class Grid(NamedTuple):
@@ -26,7 +29,7 @@ class Grid(NamedTuple):
         return torch.stack([index // self.cols, index % self.cols], dim=1)
 
 
-def grid_of(encoder: nn.Module) -> Grid:
+def grid_of(encoder: Encoder) -> Grid:
     """The grid `build_encoder` gave this encoder: its patches, or the squares a jigsaw of a CNN's input moves."""
     return encoder.grid
 
@@ -38,7 +41,7 @@ def to_patches(images: Tensor, grid: Grid) -> Tensor:
     return patches.permute(0, 2, 4, 1, 3, 5).reshape(b, grid.size, c, -1)
 
 
-def to_images(patches: Tensor, size: tuple[int, int], grid: Grid) -> Tensor:
+def to_images(patches: Tensor, size: Sequence[int], grid: Grid) -> Tensor:
     """(B, N, C, pixels of a patch) -> (B, C, H, W), the reverse of `to_patches`."""
     b, _, c, _ = patches.shape
     h, w = size
@@ -61,7 +64,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def embed_patches(encoder: nn.Module, patches: Tensor) -> Tensor:
+def embed_patches(encoder: Encoder, patches: Tensor) -> Tensor:
     """timm's patch embedding of patches that are cut out already: (B, n, C, pixels) -> tokens (B, n, D).
 
     A method that drops or reorders patches does so on pixels, which need no gradient, and embeds what is left.

@@ -1,14 +1,19 @@
-"""All position-embedding code: fixed sin-cos tables, the unknown position, and running an encoder with given positions
-instead of its own.
+"""All position-embedding code: fixed sin-cos tables, the unknown position, running an encoder with given positions
+instead of its own, and bringing positions to another grid.
 
 Shapes: B images, N patches, P prefix tokens (CLS), D width.
 """
 
+import math
+from typing import Any, Literal
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.models.patches import Grid, embed_patches, grid_of, to_patches
+from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
+
+PositionResampling = Literal["timm", "released"]
 
 
 def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
@@ -24,12 +29,12 @@ def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
     return F.pad(table, (0, 0, num_prefix, 0)).float().unsqueeze(0)
 
 
-def patch_positions(encoder: nn.Module) -> Tensor:
+def patch_positions(encoder: Encoder) -> Tensor:
     """(N, D) position embeddings of the patches, without the prefix tokens."""
     return encoder.pos_embed[0, num_prefix_tokens(encoder) :]
 
 
-def num_prefix_tokens(encoder: nn.Module) -> int:
+def num_prefix_tokens(encoder: Encoder) -> int:
     """Tokens before the patches: 1 (CLS) for a ViT, 0 for a Swin."""
     return getattr(encoder, "num_prefix_tokens", 0)
 
@@ -44,7 +49,7 @@ def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor
     return torch.where(shuffled.unsqueeze(-1), unknown, pos_embed)
 
 
-def with_cls(encoder: nn.Module, tokens: Tensor, position: Tensor | None = None) -> Tensor:
+def with_cls(encoder: Encoder, tokens: Tensor, position: Tensor | None = None) -> Tensor:
     """The CLS token, plus its position (1, 1, D) where there is one, before the others."""
     cls = encoder.cls_token if position is None else encoder.cls_token + position
     return torch.cat([cls.expand(len(tokens), -1, -1).to(tokens.dtype), tokens], dim=1)
@@ -58,7 +63,7 @@ def add_positions(tokens: Tensor, positions: Tensor) -> Tensor:
     return tokens + positions.expand_as(tokens).to(tokens.dtype)
 
 
-def encode(encoder: nn.Module, images: Tensor, positions: Tensor | None = None) -> Tensor:
+def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) -> Tensor:
     """timm's `forward_features` with these position embeddings (B or 1, P+N, D), or else with the encoder's own.
 
     -> tokens (B, P+N, D) of a ViT; a feature map of a Swin, whose absolute positions timm does not know, or of a CNN.
@@ -78,3 +83,31 @@ def encode(encoder: nn.Module, images: Tensor, positions: Tensor | None = None) 
         tokens = add_positions(tokens, positions)
     tokens = encoder.norm_pre(encoder.patch_drop(encoder.pos_drop(tokens)))
     return encoder.norm(encoder.blocks(tokens))
+
+
+def resized_positions(encoder: Encoder, value: Tensor, target: Tensor, antialias: bool) -> tuple[Tensor, str] | None:
+    """(1, P+N, D) on a square grid -> the model's grid; the P prefix rows stay. None if that cannot be."""
+    from timm.layers import resample_abs_pos_embed
+
+    rows, cols = encoder.patch_embed.grid_size
+    num_prefix = target.shape[1] - rows * cols
+    side = math.isqrt(max(0, value.shape[1] - num_prefix))
+    if side * side + num_prefix != value.shape[1] or value.shape[2] != target.shape[2]:
+        return None
+    value = resample_abs_pos_embed(value, [rows, cols], [side, side], num_prefix, antialias=antialias)
+    return value, f"{side}x{side} -> {rows}x{cols}"
+
+
+def resized_bias_table(attention: Any, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
+    """((2w-1)^2, heads) of a square window -> the model's window. None if that cannot be."""
+    from timm.layers import resize_rel_pos_bias_table
+
+    rows, cols = attention.window_size
+    num_extra = target.shape[0] - (2 * rows - 1) * (2 * cols - 1)
+    side = math.isqrt(max(0, value.shape[0] - num_extra))
+    # One offset alone (a window of one patch) says nothing about its neighbours.
+    if side * side + num_extra != value.shape[0] or side < 3 or value.shape[1] != target.shape[1]:
+        return None
+    window = (side + 1) // 2
+    value = resize_rel_pos_bias_table(value.float(), new_window_size=(rows, cols), new_bias_shape=target.shape)
+    return value, f"{window}x{window} -> {rows}x{cols}"

@@ -2,10 +2,13 @@
 positions."""
 
 import torch
-from timm.layers import Attention, RelPosBias
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeline.models.patches import grid_of
+from pipeline.dynamo import dynamo_deferred
+from pipeline.models.patches import Encoder, grid_of
+
+with dynamo_deferred():
+    from timm.layers import Attention, RelPosBias
 
 
 class RelativeAttention(Attention):
@@ -17,7 +20,7 @@ class RelativeAttention(Attention):
         return super().forward(x, attn_mask=self.rel_pos.get_bias())
 
 
-def add_relative_positions(encoder: nn.Module) -> None:
+def add_relative_positions(encoder: Encoder) -> None:
     """Give every block a table of zeros: at first, nothing is changed."""
     for block in encoder.blocks:
         block.attn.rel_pos = RelPosBias(grid_of(encoder), block.attn.num_heads, encoder.num_prefix_tokens)

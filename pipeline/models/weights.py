@@ -3,15 +3,20 @@
 Every tensor is accounted for: taken, resized, kept as the model started, or dropped; a difference without a rule is an
 error, so that no layer silently stays at its random start. Patches of another size are refused, not resampled.
 
+Absolute positions of another grid are brought to the model's in one of two ways, and the report says which:
+- timm: bicubic with antialiasing; a fixed sin-cos table is computed for the new grid instead.
+- released: bicubic without antialiasing, fixed tables too, as MAE, DropPos and DeiT do before they fine-tune.
+timm's functions resize; its checkpoint filters as a whole would also resample patches, and Swin's takes every file
+without a classifier for one with the authors' old names.
+
 timm is imported where it is used, not at the top: it takes ten seconds.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -20,9 +25,14 @@ from torch import Tensor, nn
 from pipeline.errors import CheckpointError
 from pipeline.files import digest
 from pipeline.models.formats import BESIDE, normalised, read_pickle
+from pipeline.models.patches import Encoder
+from pipeline.models.position import PositionResampling, resized_bias_table, resized_positions
 
 PATCHES = "patch_embed.proj.weight"
 BIAS_TABLE = "relative_position_bias_table"
+# Where the model's absolute positions come from: it has none; the file, on the same grid or resampled in one of the two
+# ways; the sin-cos formula; the model's own random start.
+PositionSource = Literal["none", "file", "timm", "released", "formula", "start"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class LoadReport:
     resized: list[str]  # "name 14x14 -> 4x4"
     fresh: list[str]  # the model's own start is kept
     dropped: list[str]  # in the file, not in the model
+    positions: PositionSource
 
     def summary(self) -> str:
         """One line for the log."""
@@ -44,7 +55,7 @@ class LoadReport:
             names = _abbreviated(getattr(self, what))
             more = f", and {len(names) - 4} more" if len(names) > 4 else ""
             parts.append(f"{len(getattr(self, what))} {what}" + (f" ({', '.join(names[:4])}{more})" if names else ""))
-        return f"{self.format} file {self.source}: " + ", ".join(parts)
+        return f"{self.format} file {self.source}: " + ", ".join([*parts, f"positions: {self.positions}"])
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: counts, then names; those of dropped decoders and the like by prefix."""
@@ -54,32 +65,46 @@ class LoadReport:
             "source": self.source,
             "format": self.format,
             "sha256": self.sha256,
+            "positions": self.positions,
             **counts,
             **names,
             "dropped": _abbreviated(self.dropped),
         }
 
 
-def load_encoder(encoder: nn.Module, path: Path) -> LoadReport:
+def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = "timm") -> LoadReport:
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
     _refuse_other_design(own, weights, path)
     unused = _unused(encoder, own, weights)
+    if resampling == "timm" and _has_fixed_positions(encoder, own) and not _same_shape("pos_embed", own, weights):
+        unused.add("pos_embed")  # the formula gives the values of any grid
     used = {name: value for name, value in weights.items() if name not in unused}
-    resized = _resize_positions(encoder, own, used)
+    resized = _resize_positions(encoder, own, used, resampling)
     optional = _optional(encoder, own)
     fresh = [name for name in own if name not in used and name in optional]
     fill_weights(encoder, used, path, keep=fresh)
     return LoadReport(
         source=str(path),
         format=layout,
-        sha256=digest(path),
+        sha256=digest(path) or "",
         matched=[name for name in own if name in used and name not in resized],
         resized=[f"{name} {change}" for name, change in resized.items()],
         fresh=fresh,
         dropped=[name for name in weights if name not in own],
+        positions=_position_source(encoder, own, used, resampling if "pos_embed" in resized else "file"),
     )
+
+
+def _position_source(
+    encoder: Encoder, own: dict[str, Tensor], used: dict[str, Tensor], of_file: PositionSource
+) -> PositionSource:
+    if "pos_embed" not in own:
+        return "none"
+    if "pos_embed" in used:
+        return of_file
+    return "formula" if _has_fixed_positions(encoder, own) else "start"
 
 
 def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
@@ -89,7 +114,7 @@ def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
             start = file.read(9)
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path} is not there; finish the run that writes it, or put the file there (relative `file:` paths "
+            f"{path} not found; finish the run that writes it, or put the file there (relative `file:` paths "
             "start at `weights` of the site)"
         ) from None
     except OSError as error:
@@ -109,7 +134,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not there; finish the run that writes it first") from None
+        raise CheckpointError(f"{path} not found; finish the run that writes it first") from None
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} is damaged ({error}); if a run wrote it, delete its folder and run again, else fetch it again"
@@ -135,7 +160,7 @@ def fill_weights(module: nn.Module, weights: dict[str, Tensor], path: Path, keep
 
 
 def _hint(own: dict[str, tuple], found: dict[str, tuple]) -> str:
-    """What most likely is the matter, to read before the list."""
+    """The most likely cause, shown before the list."""
     here, there = own.get(PATCHES, ()), found.get(PATCHES, ())
     if not any(own[name] == found.get(name) for name in own):
         widths = f" (embed dim found {there[0]}, expected {here[0]})" if here and there else ""
@@ -158,7 +183,7 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
         )
 
 
-def _unused(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
+def _unused(encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
     """Names in the file that a rule leaves aside."""
     unused = {name for name in weights if name not in own and (BESIDE.match(name) or _is_position(name))}
     theirs, ours = (
@@ -168,8 +193,6 @@ def _unused(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tenso
         unused |= set(theirs)
     if "fc_norm.weight" in own and "norm.weight" not in own:  # as MAE fine-tunes: the norm after pooling starts anew
         unused |= {"norm.weight", "norm.bias"}
-    if _has_fixed_positions(encoder, own) and not _same_shape("pos_embed", own, weights):
-        unused.add("pos_embed")  # the formula gives the values of any grid
     return unused
 
 
@@ -177,7 +200,7 @@ def _same_shape(name: str, own: dict[str, Tensor], weights: dict[str, Tensor]) -
     return name in own and name in weights and own[name].shape == weights[name].shape
 
 
-def _optional(encoder: nn.Module, own: dict[str, Tensor]) -> set[str]:
+def _optional(encoder: Encoder, own: dict[str, Tensor]) -> set[str]:
     """Names in the model that the file need not have."""
     return {name for name in own if _is_classifier(encoder, name) or _is_position(name) or name.startswith("fc_norm.")}
 
@@ -187,59 +210,33 @@ def _is_position(name: str) -> bool:
     return name == "pos_embed" or name.endswith(f".rel_pos.{BIAS_TABLE}")
 
 
-def _is_classifier(encoder: nn.Module, name: str) -> bool:
+def _is_classifier(encoder: Encoder, name: str) -> bool:
     heads = encoder.default_cfg["classifier"]
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
     return name.startswith(tuple(f"{head}." for head in heads))
 
 
-def _has_fixed_positions(encoder: nn.Module, own: dict[str, Tensor]) -> bool:
+def _has_fixed_positions(encoder: Encoder, own: dict[str, Tensor]) -> bool:
     return "pos_embed" in own and not encoder.pos_embed.requires_grad
 
 
-def _resize_positions(encoder: nn.Module, own: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, str]:
+def _resize_positions(
+    encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor], resampling: PositionResampling
+) -> dict[str, str]:
     """Bring positions of another grid or window to the model's, in place; says what changed, by name."""
     resized = {}
     for name, value in weights.items():
         if name not in own or value.ndim != own[name].ndim or _same_shape(name, own, weights):
             continue
         if name == "pos_embed":
-            found = _resized_positions(encoder, value, own[name])
+            found = resized_positions(encoder, value, own[name], antialias=resampling == "timm")
         elif name.endswith(BIAS_TABLE):
-            found = _resized_table(encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}")), value, own[name])
+            found = resized_bias_table(encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}")), value, own[name])
         else:
             continue
         if found:
             weights[name], resized[name] = found
     return resized
-
-
-def _resized_positions(encoder: nn.Module, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
-    """(1, P+N, D) on a square grid -> the model's grid; the P prefix rows stay. None if that cannot be."""
-    from timm.layers import resample_abs_pos_embed
-
-    rows, cols = encoder.patch_embed.grid_size
-    num_prefix = target.shape[1] - rows * cols
-    side = math.isqrt(max(0, value.shape[1] - num_prefix))
-    if side * side + num_prefix != value.shape[1] or value.shape[2] != target.shape[2]:
-        return None
-    value = resample_abs_pos_embed(value, [rows, cols], [side, side], num_prefix_tokens=num_prefix)
-    return value, f"{side}x{side} -> {rows}x{cols}"
-
-
-def _resized_table(attention: nn.Module, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
-    """((2w-1)^2, heads) of a square window -> the model's window. None if that cannot be."""
-    from timm.layers import resize_rel_pos_bias_table
-
-    rows, cols = attention.window_size
-    num_extra = target.shape[0] - (2 * rows - 1) * (2 * cols - 1)
-    side = math.isqrt(max(0, value.shape[0] - num_extra))
-    # One offset alone (a window of one patch) says nothing about its neighbours.
-    if side * side + num_extra != value.shape[0] or side < 3 or value.shape[1] != target.shape[1]:
-        return None
-    window = (side + 1) // 2
-    value = resize_rel_pos_bias_table(value.float(), new_window_size=(rows, cols), new_bias_shape=target.shape)
-    return value, f"{window}x{window} -> {rows}x{cols}"
 
 
 def _abbreviated(names: list[str]) -> list[str]:

@@ -138,4 +138,4 @@ def nearest_case(cases: list[Case], method: str, arch: str, gflop: float) -> Cas
 
 def _letters(arch: str) -> str:
     """resnet of resnet50, vit of vit_base_patch16_224."""
-    return re.match("[a-z]*", arch)[0]
+    return re.findall("^[a-z]*", arch)[0]

@@ -26,7 +26,7 @@ def plan(graph: Graph, site: Site, targets: list[str]) -> str:
 
 
 def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
-    done = work.finished
+    done = work.finished or Work()
     unread = sorted({graph.runs[name].data for name in work.runs} - _prepared(graph))
     sets = f" Data sets to verify first: {', '.join(unread)}." if unread else ""
     return _wrapped(

@@ -55,7 +55,7 @@ def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
     study = graph.tables[table].study
     work.tables.setdefault((table, rows), study)
     for file in graph.files(table, rows):
-        name, group = re.fullmatch(r"runs/([^/]+)/(?:train|evals/(\w+))\.json", file).groups()
+        ((name, group),) = re.findall(r"^runs/([^/]+)/(?:train|evals/(\w+))\.json$", file)
         _add_run(graph, work, name, study)
         if group:
             work.evaluations.setdefault((name, group), study)

@@ -93,7 +93,7 @@ def read_series(path: Path) -> dict[str, Series]:
     if not path.is_file():
         return {}
     records = read_lines(path)
-    series = {}
+    series: dict[str, Series] = {}
     for panel in PANELS:
         points = [(record["epoch"], record[panel]) for record in records if record.get(panel) is not None]
         if points and len(series) < MAX_PANELS:

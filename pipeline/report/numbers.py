@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from pipeline.files import write_json, write_text
-from pipeline.report.records import Cell, FilledTable
+from pipeline.report.records import FilledTable
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 
@@ -20,8 +20,8 @@ def write_numbers(tables: list[FilledTable], page: Path) -> None:
 def numbers(tables: list[FilledTable]) -> Numbers:
     """Table -> row -> column -> our number; cells without one are left out."""
     found: Numbers = defaultdict(lambda: defaultdict(dict))
-    for table, row, column, cell in _obtained(tables):
-        found[table][row][column] = cell.ours
+    for table, row, column, ours, _ in _obtained(tables):
+        found[table][row][column] = ours
     return found
 
 
@@ -30,15 +30,15 @@ def numbers_csv(tables: list[FilledTable]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "ours", "paper"])
-    for table, row, column, cell in _obtained(tables):
-        writer.writerow([f"{table}.{row}.{column}", cell.ours, cell.paper])
+    for table, row, column, ours, paper in _obtained(tables):
+        writer.writerow([f"{table}.{row}.{column}", ours, paper])
     return text.getvalue()
 
 
-def _obtained(tables: list[FilledTable]) -> list[tuple[str, str, str, Cell]]:
-    """(table, row within it, column, cell) of every cell that has our number."""
+def _obtained(tables: list[FilledTable]) -> list[tuple[str, str, str, float, float | None]]:
+    """(table, row within it, column, ours, paper) of every cell that has our number."""
     return [
-        (table.id, row.id.removeprefix(f"{table.id}."), column.id, cell)
+        (table.id, row.id.removeprefix(f"{table.id}."), column.id, cell.ours, cell.paper)
         for table in tables
         for row, column, cell in table.cells()
         if cell.ours is not None

@@ -15,10 +15,12 @@ from pipeline.report.collect import Content
 from pipeline.report.curves import Curve, Logged
 from pipeline.report.draw import environment
 from pipeline.report.records import FilledTable, RunSummary
+from pipeline.report.records import Verdict as CellVerdict
 from pipeline.study.claims import JudgedClaim
+from pipeline.study.claims import Verdict as ClaimVerdict
 
-CELL_VERDICTS = ["match", "differs", "not comparable", "no paper value", "not run"]
-CLAIM_VERDICTS = ["true", "false", "undecided"]
+CELL_VERDICTS: list[CellVerdict] = ["match", "differs", "not comparable", "no paper value", "not run"]
+CLAIM_VERDICTS: list[ClaimVerdict] = ["true", "false", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def summarise(content: Content) -> dict[str, int | dict[str, int]]:
 
 def by_study(content: Content) -> list[StudySection]:
     """Tables, claims and curves of each study, in the order the studies first appear; other runs last."""
-    names = list(dict.fromkeys(part.study for part in [*content.tables, *content.claims]))
+    named = [table.study for table in content.tables] + [study.study for study in content.claims]
+    names = list(dict.fromkeys(named))
     sections = [_section(content, name, f"study{index}") for index, name in enumerate(names)]
     rest = [run for run in content.runs if not set(names) & set(run.studies)]
     if rest:

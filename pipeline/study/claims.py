@@ -53,21 +53,22 @@ class JudgedClaim(Record):
 
 
 def cells_of(text: str) -> list[Cell]:
-    """The cells a comparison speaks of; raises if it is not a comparison."""
+    """The cells that a comparison names; raises if it is not a comparison."""
     cells, tree = _parse(text)
     draw = random.Random(0)  # any numbers do; drawn ones make no difference of two cells 0, as equal ones would
     try:
         _evaluate(tree, {name: draw.uniform(1, 2) for name in cells}, text)
     except ArithmeticError:
-        raise ConfigError(f"{text!r} divides by 0 whatever its cells are") from None
+        raise ConfigError(f"{text!r} divides by 0 for any numbers in its cells") from None
     return list(dict.fromkeys(cells.values()))
 
 
 def decide(text: str, values: Values) -> Verdict:
     """`true`, `false`, or `undecided` where a cell has no number or a ratio has none."""
     cells, tree = _parse(text)
-    numbers = {name: values.get(cell) for name, cell in cells.items()}
-    if any(value is None for value in numbers.values()):
+    found = {name: values.get(cell) for name, cell in cells.items()}
+    numbers = {name: value for name, value in found.items() if value is not None}
+    if len(numbers) < len(found):
         return "undecided"
     try:
         return "true" if _evaluate(tree, numbers, text) else "false"

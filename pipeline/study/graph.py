@@ -1,7 +1,7 @@
 """The graph falls out of the studies: a table names its cells, a cell a run and an evaluation, a run its data and init.
 
 `load_graph` resolves and validates every config at one scale before anything runs, and keeps the result in
-`results/<scale>/graph.json`. The file is made anew whenever a config or the code changes; reading it needs neither
+`results/<scale>/graph.json`. The file is made again whenever a config or the code changes; reading it needs neither
 torch nor timm, so that tables, report and Snakemake start quickly.
 """
 
@@ -74,7 +74,7 @@ def build_graph(scale: str) -> Graph:
 
 
 def _check_scale(scale: Scale, file: str) -> None:
-    """Every fragment that a scale speaks of must be there; a mistyped one would change nothing, silently."""
+    """Every fragment that a scale names must exist; a mistyped one would silently change nothing."""
     named = [("model", f"replace_model.{key}", name) for key, name in scale.replace_model.items()]
     named += [("data", f"replace_data.{key}", name) for key, name in scale.replace_data.items()]
     named += [("model", "replace_model", name) for name in scale.replace_model]
@@ -154,7 +154,7 @@ def _check_claim(holds: list[str], known: dict[str, set[str]], where: str) -> No
         except PatchworkError as error:
             raise ConfigError(f"{where}: {error}") from None
         if not cells:
-            raise ConfigError(f"{where}: {text!r} speaks of no cell; write cells as row:column")
+            raise ConfigError(f"{where}: {text!r} names no cell; write cells as row:column")
         for row, column in cells:
             if row not in known:
                 raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, known)}")

@@ -1,10 +1,15 @@
 """From the tables of a study to cells: which run and which evaluation each of them takes its number from."""
 
+from typing import TYPE_CHECKING
+
 from pipeline.config import Layers, nearest, parse
 from pipeline.errors import ConfigError
 from pipeline.study.draft import Draft, fragment
 from pipeline.study.entries import RowEntry, TableEntry, source
 from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Table
+
+if TYPE_CHECKING:
+    from pipeline.evals.base import Evaluation
 
 
 def add_table(draft: Draft, name: str, table: Table) -> None:
@@ -124,10 +129,10 @@ def _add_eval(draft: Draft, column: Column, rows: dict[str, RowEntry], where: st
             graph.evals[key] = parse(evaluation.Config, Layers(*layers, (where, partner))).model_dump(mode="json")
             groups, group = graph.runs[run].groups, graph.evals[key]["group"]
             groups[group] = sorted({*groups.get(group, []), key})
-    return evaluation.metric_names(parse(evaluation.Config, Layers(*layers)))
+    return parse(evaluation.Config, Layers(*layers)).metrics
 
 
-def _check_method(evaluation: type, name: str, where: str) -> None:
+def _check_method(evaluation: "type[Evaluation]", name: str, where: str) -> None:
     """A pretrained run classifies nothing; positions are predicted by the methods that learn to."""
     from pipeline.methods.base import METHODS
 

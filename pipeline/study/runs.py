@@ -33,6 +33,7 @@ def add_run(draft: Draft, key: str) -> None:
     _check_architecture(Layers(*layers))
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
+    _check_name(draft, run, where)
     config, init = run.model_dump(mode="json"), draft.runs.get(spec.init or "")
     entry = RunEntry(config=config, label=spec.label, data=run.data.name, init=init)
     entry = draft.graph.runs.setdefault(run.name, entry)
@@ -93,7 +94,7 @@ def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
     epochs, warmup = optim.get("epochs"), optim.get("warmup_epochs", 0)
     if not isinstance(epochs, int) or not isinstance(warmup, int | float):
         return []  # reported where the run is parsed
-    content = {"epochs": max(1, round(budget * epochs))}
+    content: dict[str, float] = {"epochs": max(1, round(budget * epochs))}
     if warmup >= content["epochs"]:
         content["warmup_epochs"] = warmup * budget
     return [(where, {"optim": content})]
@@ -103,7 +104,7 @@ def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
     """The name of the run it starts from, or the file as it is written."""
     if spec.init == FILE:
         raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
-    return draft.runs.get(spec.init, spec.init)
+    return draft.runs.get(spec.init, spec.init) if spec.init else None
 
 
 def _check_architecture(layers: Layers) -> None:
@@ -125,8 +126,28 @@ def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
             )
 
 
+def _check_name(draft: Draft, run: "RunConfig", where: str) -> None:
+    """Runs of one name share their files, so they must be equal in everything, also in what is not in the name."""
+    known = draft.graph.runs.get(run.name)
+    keys = _differing(known.config, run.model_dump(mode="json")) if known else []
+    if known and keys:
+        raise ConfigError(
+            f"{where}: has the name {run.name}, as {known.label!r} of study {known.studies[0]} has, but another "
+            f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
+            "name, such as the seed"
+        )
+
+
+def _differing(one: Any, other: Any, key: str = "") -> list[str]:
+    """Dotted keys of the values that differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = dict.fromkeys([*one, *other])
+        return [found for name in names for found in _differing(one.get(name), other.get(name), f"{key}.{name}")]
+    return [] if one == other else [key.removeprefix(".")]
+
+
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
-    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
+    """Keys of runs, each after the one it starts from; those whose start has a problem are left out."""
     ordered: list[str] = []
     for first in runs:
         with collector:
@@ -136,7 +157,8 @@ def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContex
 
 def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
     """A run, the one it starts from, and so on."""
-    chain, key = [], first
+    chain: list[str] = []
+    key: str | None = first
     while key is not None and not key.startswith(FILE):
         if key not in runs:
             raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")

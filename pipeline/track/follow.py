@@ -6,8 +6,7 @@ killed at any time and started again, and the server may come and go.
 
 import logging
 import time
-from contextlib import ExitStack
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack
 
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError, LaunchError
@@ -15,24 +14,28 @@ from pipeline.files import held, is_held
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 from pipeline.track.mirror import Mirror
-from pipeline.track.store import Experiment, answering, tracking_uri, without_password
+from pipeline.track.page import curves_of, how_to_open
+from pipeline.track.store import answering, tracking_uri, without_password
+from pipeline.track.workers import Workers
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 3.0
 LONGEST_PAUSE_S = 60.0
 LOOK_S = 0.5  # how often a pause is broken off if the work is over
+ENDING_S = 10.0  # how long a run that was told to stop may take for its last checkpoint
 
 
-def mirror_once(graph: Graph, site: Site) -> dict[str, Any]:
-    """Bring MLflow up to date with the results of one scale; returns how many runs it now has."""
+def mirror_once(graph: Graph, site: Site) -> str:
+    """Bring MLflow up to date with the results of one scale; returns what it has now and how to see it."""
     uri = tracking_uri(site, graph.results)
     with _sole_mirror(graph), answering(uri):
-        mirror = _connect(graph, uri)
+        mirror = Mirror(graph, uri, Workers(graph.results, site))
         mirror.update()
+        mirror.runs.end_stopped()
     if mirror.damaged:
         raise DataError("\n".join(mirror.damaged.values()))
-    return {"uri": without_password(uri), "experiment": mirror.experiment.id, "runs": len(_begun(graph))}
+    return _outcome(mirror, uri)
 
 
 def follow(graph: Graph, site: Site, stop: StopRequest) -> None:
@@ -43,37 +46,46 @@ def follow(graph: Graph, site: Site, stop: StopRequest) -> None:
         except LaunchError:
             log.info("another process mirrors scale %s into MLflow already: nothing to do", graph.scale)
             return
-        _Follower(graph, tracking_uri(site, graph.results), stop).run()
+        _Follower(graph, site, stop).run()
 
 
 class _Follower:
     """Passes over the results, with a pause between them that grows while MLflow does not answer."""
 
-    def __init__(self, graph: Graph, uri: str, stop: StopRequest) -> None:
-        self.graph, self.uri, self.stop = graph, uri, stop
+    def __init__(self, graph: Graph, site: Site, stop: StopRequest) -> None:
+        self.graph, self.site, self.stop = graph, site, stop
+        self.uri = tracking_uri(site, graph.results)
         self.mirror: Mirror | None = None
         self.pause_s = PAUSE_S
         self.caught_up_at = 0.0  # when the last pass that succeeded began
 
     def run(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._is_over()
+        while not self._is_over():
             self._pass()
             deadline = time.monotonic() + self.pause_s
-            while not is_last and not self._is_over() and time.monotonic() < deadline:
+            while not self._is_over() and time.monotonic() < deadline:
                 time.sleep(LOOK_S)
-        self._say_farewell()
+        self._last_pass()
+        self._log_exit()
 
     def _is_over(self) -> bool:
         return self.stop.is_raised or not is_held(self.graph.results.workflow_lock)
 
-    def _pass(self) -> None:
-        began = time.time()
+    def _last_pass(self) -> None:
+        """Mirror once more, and end the runs that were killed."""
+        # After SIGTERM, Snakemake has stopped its runs; if it was killed itself, they may go on for days.
+        deadline = time.monotonic() + (ENDING_S if self.stop.is_raised else 0)
+        while self._pass(is_last=True) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+    def _pass(self, is_last: bool = False) -> int:
+        """Returns the number of runs that go on, if this is the last pass."""
+        began, going_on = time.time(), 0
         try:
             with answering(self.uri):
-                self.mirror = self.mirror or _connect(self.graph, self.uri)
+                self.mirror = self.mirror or Mirror(self.graph, self.uri, Workers(self.graph.results, self.site))
                 self.mirror.update()
+                going_on = self.mirror.runs.end_stopped() if is_last else 0
         except LaunchError as error:
             if self.pause_s == PAUSE_S:
                 log.warning("%s; trying again until the work is over", error)
@@ -82,12 +94,11 @@ class _Follower:
             if self.pause_s > PAUSE_S:
                 log.info("MLflow answers again and has everything")
             self.pause_s, self.caught_up_at = PAUSE_S, began
+        return going_on
 
-    def _say_farewell(self) -> None:
+    def _log_exit(self) -> None:
         if self.mirror:
-            log.info(
-                "MLflow at %s has everything; runs so far: %d", without_password(self.uri), len(_begun(self.graph))
-            )
+            log.info("%s", _outcome(self.mirror, self.uri))
             return
         behind = [name for name in _begun(self.graph) if _changed_at(self.graph, name) >= self.caught_up_at]
         log.warning(
@@ -96,13 +107,15 @@ class _Follower:
         )
 
 
-def _sole_mirror(graph: Graph) -> Any:
+def _sole_mirror(graph: Graph) -> AbstractContextManager[None]:
     """Two at once would each find the same points missing."""
     return held(graph.results.track_lock, f"mirroring scale {graph.scale} into MLflow")
 
 
-def _connect(graph: Graph, uri: str) -> Mirror:
-    return Mirror(graph, Experiment(uri, f"patchwork-{graph.scale}", graph.results.tracking_artifacts))
+def _outcome(mirror: Mirror, uri: str) -> str:
+    """One line: Snakemake shows the last line of the log."""
+    see = how_to_open(without_password(uri), curves_of(mirror.runs.experiment.id))
+    return f"MLflow has everything; runs so far: {len(_begun(mirror.graph))}; to see the curves, {see}"
 
 
 def _begun(graph: Graph) -> list[str]:

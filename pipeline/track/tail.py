@@ -11,7 +11,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._start_again()
+        self.offset, self.num_lines, self.last = 0, 0, b""
 
     def read(self) -> list[dict[str, Any]]:
         """New records; all records if what was read last is no longer there: a resumed run cuts its file back."""
@@ -20,7 +20,7 @@ class Tail:
         with self.path.open("rb") as file:
             file.seek(self.offset - len(self.last))
             if file.read(len(self.last)) != self.last:
-                self._start_again()
+                self.offset, self.num_lines, self.last = 0, 0, b""
                 file.seek(0)
             content = file.read()
         content = content[: content.rfind(b"\n") + 1]
@@ -30,6 +30,3 @@ class Tail:
             self.num_lines += len(records)
             self.last = content.splitlines(keepends=True)[-1]
         return records
-
-    def _start_again(self) -> None:
-        self.offset, self.num_lines, self.last = 0, 0, b""

@@ -1,7 +1,6 @@
 """Small data sets written in exactly the published layouts, and configs that fit them."""
 
 import gzip
-import pickle
 import struct
 
 import numpy as np
@@ -137,53 +136,23 @@ def cifar_batch(count, seed):
 
 
 CIFAR_FILES = {
-    "cifar10": [*((f"data_batch_{n}", 3, n) for n in range(1, 6)), ("test_batch", 3, 9)],
-    "cifar100": [("train", 15, 1), ("test", 3, 9)],
+    "cifar10": [*((f"data_batch_{n}.bin", 3, n) for n in range(1, 6)), ("test_batch.bin", 3, 9)],
+    "cifar100": [("train.bin", 15, 1), ("test.bin", 3, 9)],
 }
 CIFAR_COUNTS = {"num_train": 15, "num_val": 3}
-PYTHON_FOLDER = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
-BINARY_FOLDER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
+CIFAR_FOLDER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
 
 
-def write_cifar_python(folder, source, protocol=2):
-    target = folder / PYTHON_FOLDER[source]
-    target.mkdir(parents=True)
-    for name, count, seed in CIFAR_FILES[source]:
-        pixels, labels = cifar_batch(count, seed)
-        batch = {b"batch_label": name.encode(), b"data": pixels, b"filenames": [b"x.png"] * count}
-        if source == "cifar10":
-            batch[b"labels"] = labels
-        else:
-            batch |= {b"fine_labels": labels, b"coarse_labels": [19] * count}
-        (target / name).write_bytes(pickle.dumps(batch, protocol=protocol))
-    return folder
-
-
-def write_cifar_binary(folder, source):
-    target = folder / BINARY_FOLDER[source]
+def write_cifar(folder, source):
+    target = folder / CIFAR_FOLDER[source]
     target.mkdir(parents=True)
     for name, count, seed in CIFAR_FILES[source]:
         pixels, labels = cifar_batch(count, seed)
         columns = [np.array(labels, np.uint8)[:, None], pixels]
         if source == "cifar100":
             columns.insert(0, np.full((count, 1), 19, np.uint8))
-        (target / f"{name}.bin").write_bytes(np.concatenate(columns, axis=1).tobytes())
+        (target / name).write_bytes(np.concatenate(columns, axis=1).tobytes())
     return folder
-
-
-def python2_pickle(pixels, labels):
-    """A batch as Python 2 wrote it, opcode by opcode: byte strings, and numpy under its old name."""
-
-    def text(content):
-        return b"T" + struct.pack("<I", len(content)) + content
-
-    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R(K\x03" + text(b"|")
-    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R(K\x01"
-    array += b"J%bJ%b\x86" % tuple(struct.pack("<i", size) for size in pixels.shape)
-    array += dtype + b"\x89" + text(pixels.tobytes()) + b"tb"
-    numbers = b"](" + b"".join(b"K%c" % label for label in labels) + b"e"
-    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + numbers + b"u."
 
 
 def message_of(function, *args, **kwargs):

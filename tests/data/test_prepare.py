@@ -1,6 +1,5 @@
 """`prepare` accepts a good set with the same manifest every time, and refuses a bad one with all its problems."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -11,8 +10,7 @@ from layouts import (
     WNIDS,
     config,
     message_of,
-    write_cifar_binary,
-    write_cifar_python,
+    write_cifar,
     write_fashion_mnist,
     write_imagenet,
     write_jpeg,
@@ -22,8 +20,9 @@ from layouts import (
 )
 from PIL import Image
 
-from pipeline.data import prepare as prepare_module
+from pipeline.data import inspection
 from pipeline.data.archives import extract
+from pipeline.data.manifest import read_manifest
 from pipeline.data.prepare import prepare
 from pipeline.data.sources import open_split
 
@@ -31,8 +30,8 @@ WRITERS = {
     "fashion_mnist": (write_fashion_mnist, {}),
     "imagenet": (write_imagenet, {}),
     "tiny_imagenet": (write_tiny_imagenet, {}),
-    "cifar10": (lambda folder: write_cifar_binary(folder, "cifar10"), CIFAR_COUNTS),
-    "cifar100": (lambda folder: write_cifar_binary(folder, "cifar100"), CIFAR_COUNTS),
+    "cifar10": (lambda folder: write_cifar(folder, "cifar10"), CIFAR_COUNTS),
+    "cifar100": (lambda folder: write_cifar(folder, "cifar100"), CIFAR_COUNTS),
     "stanford_cars": (write_stanford_cars, {}),
 }
 
@@ -53,8 +52,8 @@ def test_prepare__every_source__same_data_elsewhere_has_same_fingerprint(tmp_pat
     again = prepare(cfg, tmp_path / "a", tmp_path / "out", workers=2, progress=False)
     elsewhere = prepare(cfg, write(tmp_path / "b"), tmp_path / "out2", progress=False)
     assert (tmp_path / "out" / "manifest.json").read_bytes() == once
-    assert first == again == json.loads(once)
-    assert {**elsewhere, "folder": first["folder"]} == first
+    assert first == again == read_manifest(tmp_path / "out" / "manifest.json")
+    assert elsewhere == first.model_copy(update={"folder": str(tmp_path / "b")})
 
 
 def test_prepare__imagenet__manifest_describes_the_set(tmp_path):
@@ -62,20 +61,19 @@ def test_prepare__imagenet__manifest_describes_the_set(tmp_path):
     write_jpeg(tmp_path / "data" / "train" / WNIDS[0] / "grey.JPEG", 7, size=(90, 30), mode="L")
     cfg = config("imagenet", num_train=7)
     manifest = prepare(cfg, tmp_path / "data", tmp_path / "out", progress=False)
-    train = manifest["splits"]["train"]
     files = (tmp_path / "data" / "train").rglob("*.JPEG")
-    assert {key: train[key] for key in train if key != "fingerprint"} == {
+    assert manifest.splits["train"].model_dump(exclude={"fingerprint", "stamp"}) == {
         "count": 7,
         "classes": 3,
         "per_class_min": 2,
         "per_class_max": 3,
-        "min_size": [50, 30],
-        "max_size": [90, 40],
+        "min_size": (50, 30),
+        "max_size": (90, 40),
         "modes": {"L": 1, "RGB": 6},
         "bytes": sum(path.stat().st_size for path in files),
     }
-    assert manifest["config"] == cfg.model_dump(mode="json")
-    assert (manifest["name"], manifest["source"]) == ("small_imagenet", "imagenet")
+    assert (manifest.name, manifest.source) == ("small_imagenet", "imagenet")
+    assert manifest.folder == str(tmp_path / "data")
 
 
 @pytest.mark.parametrize("write", [write_imagenet, write_loose_val])
@@ -98,13 +96,6 @@ def test_prepare__array_sets__write_no_lists_and_ignore_them(tmp_path):
     assert len(open_split(cfg, tmp_path / "data", "val", index=tmp_path / "out")) == 3
 
 
-def test_prepare__cifar_versions__have_one_fingerprint(tmp_path):
-    cfg = config("cifar10", **CIFAR_COUNTS)
-    binary = prepare(cfg, write_cifar_binary(tmp_path / "a", "cifar10"), tmp_path / "out_a", progress=False)
-    python = prepare(cfg, write_cifar_python(tmp_path / "b", "cifar10"), tmp_path / "out_b", progress=False)
-    assert binary["fingerprint"] == python["fingerprint"]
-
-
 @pytest.mark.parametrize("change", ["content", "name", "label"])
 def test_prepare__changed_data__changes_the_fingerprint(tmp_path, change):
     cfg = config("tiny_imagenet")
@@ -121,14 +112,14 @@ def test_prepare__changed_data__changes_the_fingerprint(tmp_path, change):
         path.write_text("".join("\t".join([row[0], swap[row[1]], *row[2:]]) + "\n" for row in rows))
     after = prepare(cfg, tmp_path / "data", tmp_path / "out", progress=False)
     split, same = ("val", "train") if change == "label" else ("train", "val")
-    assert after["fingerprint"] != before["fingerprint"]
-    assert after["splits"][split]["fingerprint"] != before["splits"][split]["fingerprint"]
-    assert after["splits"][same] == before["splits"][same]
+    assert after.fingerprint != before.fingerprint
+    assert after.splits[split].fingerprint != before.splits[split].fingerprint
+    assert after.splits[same] == before.splits[same]
 
 
 def test_prepare__missing_folder__says_where_to_get_the_set(tmp_path):
     message = refusal(config("tiny_imagenet"), tmp_path / "nowhere", tmp_path / "out")
-    assert f"found no folder {tmp_path / 'nowhere'}" in message
+    assert f"folder {tmp_path / 'nowhere'} not found" in message
     assert "http://cs231n.stanford.edu/tiny-imagenet-200.zip" in message
     assert "expected: 6 train and 3 val images of 3 classes" in message
 
@@ -139,7 +130,7 @@ def test_prepare__missing_split__is_named_once(tmp_path, source):
     shutil.rmtree(tmp_path / "data" / "val")
     message = refusal(config(source), tmp_path / "data", tmp_path / "out")
     assert "number of problems: 1" in message
-    assert "val: found no" in message
+    assert "val: " in message and "not found" in message
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -206,21 +197,21 @@ def test_prepare__interrupted__leaves_no_manifest(tmp_path, monkeypatch):
     cfg = config("tiny_imagenet")
     prepare(cfg, write_tiny_imagenet(tmp_path / "data"), tmp_path / "out", progress=False)
 
-    def interrupt(path):
+    def interrupt(path, measured_in):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prepare_module, "_inspect_file", interrupt)
+    monkeypatch.setattr(inspection, "inspect_file", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(cfg, tmp_path / "data", tmp_path / "out", progress=False)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def kill_worker(path):
+def kill_worker(path, measured_in):
     os._exit(1)
 
 
 def test_prepare__decoding_process_killed__says_so_and_does_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_inspect_file", kill_worker)
+    monkeypatch.setattr(inspection, "inspect_file", kill_worker)
     write_tiny_imagenet(tmp_path / "data")
     message = refusal(config("tiny_imagenet"), tmp_path / "data", tmp_path / "out", workers=2)
     assert "use fewer workers" in message
@@ -248,10 +239,10 @@ def test_prepare__tiny_imagenet_25_classes__is_accepted(tmp_path):
     extract(development_data("tiny-imagenet-25"), tmp_path)
     cfg = config("tiny_imagenet", num_classes=25, num_train=12500, num_val=1250)
     manifest = prepare(cfg, tmp_path / "tiny-imagenet-25", tmp_path / "out", workers=2, progress=False)
-    train, val = manifest["splits"]["train"], manifest["splits"]["val"]
-    assert (train["per_class_min"], train["per_class_max"]) == (500, 500)
-    assert (val["per_class_min"], val["per_class_max"]) == (50, 50)
-    assert train["modes"].keys() == {"L", "RGB"}
+    train, val = manifest.splits["train"], manifest.splits["val"]
+    assert (train.per_class_min, train.per_class_max) == (500, 500)
+    assert (val.per_class_min, val.per_class_max) == (50, 50)
+    assert train.modes.keys() == {"L", "RGB"}
     found = open_split(cfg, tmp_path / "tiny-imagenet-25", "val", index=tmp_path / "out")
     assert {found.image(index).mode for index in range(len(found))} == {"RGB"}
 
@@ -263,7 +254,7 @@ def test_prepare__one_image_of_each_imagenet_class__is_accepted(tmp_path):
         (tmp_path / split).symlink_to(tmp_path / "imagenet-samples-256", target_is_directory=True)
     cfg = config("imagenet", num_classes=1000, num_train=1000, num_val=1000)
     manifest = prepare(cfg, tmp_path, tmp_path / "out", workers=2, progress=False)
-    assert manifest["splits"]["train"]["classes"] == 1000
+    assert manifest.splits["train"].classes == 1000
     found = open_split(cfg, tmp_path, "train", index=tmp_path / "out")
     assert found.labels == list(range(1000))
     assert isinstance(found.image(0), Image.Image)

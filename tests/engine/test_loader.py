@@ -2,74 +2,83 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny_runs import NUM_TRAIN, tiny_run
 
-from pipeline.data.loader import MicroBatches, epoch_order, eval_loader, train_loader
+from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import eval_view, train_view
+from pipeline.engine.loop import batch_plan
 
+PLAN = BatchPlan(seed=0, num_images=NUM_TRAIN, repeats=1, epochs=3, global_batch=20, num_micro=2)
 AUGMENTED = {"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}}
 
 
-def keys(run, start=0, rank=0, world_size=1):
-    return list(MicroBatches(run, start, rank, world_size))
+def keys(plan, start=0, rank=0, world_size=1):
+    return list(MicroBatches(plan, start, rank, world_size))
+
+
+def test_batch_plan__of_a_run__has_its_numbers():
+    run = tiny_run(
+        {"seed": 7, "data": {"augment": {"repeats": 3}}},
+        {"optim": {"epochs": 5, "global_batch": 60, "micro_batch": 20}},
+    )
+    assert batch_plan(run) == BatchPlan(seed=7, num_images=NUM_TRAIN, repeats=3, epochs=5, global_batch=60, num_micro=3)
+    assert batch_plan(run).steps_per_epoch == run.steps_per_epoch == 2
 
 
 def test_order__every_epoch__is_a_permutation_of_its_own():
-    run = tiny_run()
-    orders = [epoch_order(run, epoch) for epoch in range(3)]
+    orders = [epoch_order(PLAN, epoch) for epoch in range(3)]
     assert all(sorted(order) == list(range(NUM_TRAIN)) for order in orders)
     assert len({tuple(order) for order in orders}) == 3
 
 
 def test_order__same_seed__is_the_same_and_another_seed_differs():
-    assert epoch_order(tiny_run(), 1) == epoch_order(tiny_run(), 1)
-    assert epoch_order(tiny_run(), 1) != epoch_order(tiny_run({"seed": 1}), 1)
+    assert epoch_order(PLAN, 1) == epoch_order(PLAN, 1)
+    assert epoch_order(PLAN, 1) != epoch_order(replace(PLAN, seed=1), 1)
 
 
 def test_micro_batches__one_epoch__cover_every_image_once():
-    run = tiny_run({"optim": {"epochs": 2}})
-    first_epoch = [index for micro in keys(run) for epoch, _, index in micro if epoch == 0]
+    first_epoch = [index for micro in keys(PLAN) for epoch, _, index in micro if epoch == 0]
     assert sorted(first_epoch) == list(range(NUM_TRAIN))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_micro_batches__shared_by_ranks__are_those_of_one_process_in_order(world_size):
-    run = tiny_run({"optim": {"global_batch": 40}})
-    alone = keys(run)
-    shares = [keys(run, rank=rank, world_size=world_size) for rank in range(world_size)]
+    plan = replace(PLAN, global_batch=40, num_micro=4)
+    alone = keys(plan)
+    shares = [keys(plan, rank=rank, world_size=world_size) for rank in range(world_size)]
     # Rank r computes micro-batches r, r + world, ... of every update.
     assert [micro for turn in zip(*shares, strict=True) for micro in turn] == alone
-    assert {len(micro) for micro in alone} == {run.optim.micro_batch}
-    assert len(alone) == run.total_steps * run.optim.num_micro
+    assert {len(micro) for micro in alone} == {10}
+    assert len(alone) == 3 * 3 * 4  # epochs, updates of an epoch, micro-batches of an update
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 6, 7, 17, 18])
 def test_micro_batches__started_at_a_step__are_the_tail(start):
-    run = tiny_run()
-    assert keys(run, start) == keys(run)[start * run.optim.num_micro :]
+    assert keys(PLAN, start) == keys(PLAN)[start * PLAN.num_micro :]
 
 
 def test_micro_batches__set_is_no_multiple_of_the_batch__drop_the_rest_of_each_epoch():
-    run = tiny_run({"optim": {"global_batch": 50, "micro_batch": 10}})
-    positions = {position for micro in keys(run) for _, position, _ in micro}
-    assert run.steps_per_epoch == 2
+    plan = replace(PLAN, global_batch=50, num_micro=5)
+    positions = {position for micro in keys(plan) for _, position, _ in micro}
+    assert plan.steps_per_epoch == 2
     assert positions == set(range(100))
 
 
 def test_repeats__three_views_of_an_image__fall_into_different_micro_batches_of_one_update():
-    run = tiny_run({"data": {"augment": {"repeats": 3}}, "optim": {"global_batch": 60, "micro_batch": 20}})
-    for first in range(0, len(keys(run)), 3):
-        update = [[index for _, _, index in micro] for micro in keys(run)[first : first + 3]]
+    plan = replace(PLAN, repeats=3, global_batch=60, num_micro=3)
+    for first in range(0, len(keys(plan)), 3):
+        update = [[index for _, _, index in micro] for micro in keys(plan)[first : first + 3]]
         assert all(len(set(micro)) == 20 for micro in update)
         assert set(update[0]) == set(update[1]) == set(update[2])
 
 
 def test_repeats__an_epoch__has_the_length_of_the_set():
-    order = epoch_order(tiny_run({"data": {"augment": {"repeats": 3}}}), 0)
+    order = epoch_order(replace(PLAN, repeats=3), 0)
     assert len(order) == NUM_TRAIN
     assert all(order.count(index) == 3 for index in order)
 
@@ -77,7 +86,7 @@ def test_repeats__an_epoch__has_the_length_of_the_set():
 def batches(run, images, start=0, rank=0, world_size=1, workers=0):
     split = open_split(run.data, images, "train")
     view = train_view(run.data, run.data.augment)
-    return list(train_loader(run, split, view, start, rank, world_size, workers))
+    return list(train_loader(batch_plan(run), split, view, start, rank, world_size, workers))
 
 
 def test_views__two_workers__are_those_of_none(images):
@@ -99,8 +108,8 @@ def test_views__later_start_and_other_rank__show_each_image_as_before(images):
 def test_views__same_image_in_two_epochs_or_with_two_seeds__differ(images):
     run = tiny_run(AUGMENTED, {"optim": {"epochs": 2, "warmup_epochs": 0}})
     split, view = open_split(run.data, images, "train"), train_view(run.data, run.data.augment)
-    views = train_loader(run, split, view, 0, 0, 1, 0).dataset
-    other = train_loader(tiny_run(AUGMENTED, {"seed": 1}), split, view, 0, 0, 1, 0).dataset
+    views = train_loader(batch_plan(run), split, view, 0, 0, 1, 0).dataset
+    other = train_loader(replace(batch_plan(run), seed=1), split, view, 0, 0, 1, 0).dataset
     seen = [views[0, 0, 5], views[1, 0, 5], views[0, 1, 5], other[0, 0, 5]]
     assert len({image.numpy().tobytes() for image, _ in seen}) == 4
     assert torch.equal(views[0, 0, 5][0], seen[0][0])
@@ -109,7 +118,7 @@ def test_views__same_image_in_two_epochs_or_with_two_seeds__differ(images):
 def test_workers__sigterm_to_the_whole_job__keep_working(images):
     run = tiny_run({"optim": {"epochs": 4}})
     split, view = open_split(run.data, images, "train"), train_view(run.data, run.data.augment)
-    iterator = iter(train_loader(run, split, view, 0, 0, 1, 2))
+    iterator = iter(train_loader(batch_plan(run), split, view, 0, 0, 1, 2))
     next(iterator)
     for worker in iterator._workers:
         os.kill(worker.pid, signal.SIGTERM)

@@ -1,12 +1,14 @@
 """The optimiser's parts against references written here by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from tiny_runs import tiny_run
 from torch import nn
 
+from pipeline.engine import optim
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, parameter_groups, step_if_finite
 
@@ -166,6 +168,18 @@ def test_clip__none__leaves_gradients_and_returns_their_norm():
     expected = torch.cat([p.grad.flatten() for p in before.parameters() if p.grad is not None]).norm()
     torch.testing.assert_close(norm, expected)
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(layers[:2].parameters(), before.parameters(), strict=False))
+
+
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 1.0}, {"clip_norm": 1.0, "clip_mode": "tensor"}], ids=str)
+def test_clip__any_mode__waits_for_no_value(clip, monkeypatch):
+    layers, cfg = layers_with_gradients(10.0), tiny_run({"optim": clip}).optim
+    for reading in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__"):
+        monkeypatch.setattr(torch.Tensor, reading, lambda *_, name=reading: pytest.fail(f"the host reads: {name}"))
+    clip_gradients(layers, cfg)
+
+
+def test_optim__functions_of_torch__are_public_ones():
+    assert "torch._" not in Path(optim.__file__).read_text()
 
 
 def snapshot(method, optimizer):

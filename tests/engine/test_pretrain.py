@@ -7,13 +7,13 @@ import pytest
 import torch
 from peers import peers
 from safetensors.torch import load_file
-from tiny_runs import ALONE, NUM_VAL, PRETRAINING, tiny_run, weights_of
+from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, weights_of
 from unstable import train_together
 
 from pipeline.data.loader import eval_loader
 from pipeline.data.sources import open_split
 from pipeline.data.transforms import BatchTransform, eval_view
-from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import mean_over_set
@@ -48,7 +48,7 @@ def measured(run, method, images, world=ALONE, batch=16, measure=None):
     split, view = open_split(data, images, "val"), eval_view(data, data.eval_crop)
     loader = eval_loader(split, view, batch, world.rank, world.size, 0)
     transform = BatchTransform(data, 0.0, world.device)
-    return mean_over_set(method, loader, transform, world, measure or type(method).measure)
+    return mean_over_set(method, loader, transform, world, "fp32", measure or type(method).measure)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])  # of three batches: shared unevenly, one each, too few
@@ -156,7 +156,7 @@ def test_finetune__before_its_first_step__has_the_encoder_of_the_pretraining_run
     results, runs = pretrained
     source = RunFolder(results, runs[kind][0].name)
     run = tiny_run({"init": source.name, "model": {"pos_embed": positions}, "seed": 4})
-    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    trainer = build_trainer(run, results, images)
     encoder = trainer.method.encoder.state_dict()
     assert all(torch.equal(encoder[name], value) for name, value in load_file(source.encoder).items())
     untouched = build_method(run).encoder.state_dict()
@@ -171,6 +171,18 @@ def test_finetune__averaging_patches__starts_its_norm_anew(pretrained, images):
     init = train(run, results, images)["provenance"]["init"]
     assert sorted(init["fresh"]) == sorted([*HEAD, "fc_norm.weight", "fc_norm.bias"])
     assert sorted(init["dropped"]) == ["norm.bias", "norm.weight"]
+
+
+@pytest.mark.parametrize(("resampling", "positions"), [("timm", "formula"), ("released", "released")])
+def test_finetune__at_another_image_size__says_how_the_positions_came_to_its_grid(
+    pretrained, images, resampling, positions
+):
+    results, runs = pretrained
+    changes = {"data": {"image_size": 42}, "model": {"pos_embed": "sincos", "pos_resampling": resampling}}
+    run = tiny_run(changes, {"init": runs["mae"][0].name, "optim": {"epochs": 1, "warmup_epochs": 0}})
+    init = train(run, results, images)["provenance"]["init"]
+    assert init["positions"] == positions
+    assert init["resized"] == (["pos_embed 4x4 -> 6x6"] if positions == "released" else [])
 
 
 WRONG_MODELS = {
@@ -192,12 +204,13 @@ def test_finetune__model_that_does_not_fit__is_one_error_before_the_first_step(p
     assert not paths.metrics.exists() and not paths.finished.exists()
 
 
-def test_two_processes__pretraining__have_the_losses_of_one(images, tmp_path):
+def test_two_processes__with_two_micro_batches_each__have_losses_and_gradients_of_one(images, tmp_path):
     """40 validation images are one batch: the second process has none and must not wait for ever."""
-    run = tiny_run(PRETRAINING["droppos"], {"optim": {"epochs": 2}})
+    run = tiny_run(PRETRAINING["droppos"], {"optim": {"epochs": 2, "global_batch": 40, "log_every": 1}})
+    assert run.optim.num_micro == 4
     train_together(run.model_dump(mode="json"), images, tmp_path)
     together = read_lines(RunFolder(tmp_path, run.name).metrics)
-    alone = Trainer(run, RunFolder(tmp_path / "alone", run.name), images, Site(device="cpu"), ALONE, StopRequest())
+    alone = build_trainer(run, tmp_path / "alone", images)
     alone.fit()
     for one, other in zip(together, read_lines(alone.paths.metrics), strict=True):
         assert one == pytest.approx(other, abs=1e-4), one["step"]

@@ -169,6 +169,25 @@ def test_rand_augment__rgb__gives_many_views_each_determined_by_its_seed(crop):
     assert views == [seen(seed) for seed in range(40)]
 
 
+@pytest.mark.parametrize("crop", ["resized", "padded", "none"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_rand_augment__any_crop__resamples_as_the_recipe_says_and_never_at_random(crop, interpolation, monkeypatch):
+    """DeiT's padded crop takes the place of the resized one alone; what comes after it stays bicubic."""
+    used, transform = set(), Image.Image.transform
+
+    def recorded(image, size, method, data=None, resample=None, **options):
+        used.add(resample)
+        return transform(image, size, method, data, resample, **options)
+
+    augment = Augment(crop=crop, hflip=0, rand_augment="rand-m9-mstd0.5-inc1", interpolation=interpolation)
+    view = train_view(data(image_size=32, **RGB), augment)
+    monkeypatch.setattr(Image.Image, "transform", recorded)
+    for seed in range(60):
+        seed_everything(seed)
+        view(picture(32, 32))
+    assert used == {getattr(Image.Resampling, interpolation.upper())}
+
+
 def test_rand_augment__thousands_of_images__none_is_refused_by_pillow():
     image = picture(32, 32)
     view = train_view(data(image_size=32, **RGB), Augment(crop="none", hflip=0, rand_augment="rand-m9-mstd0.5-inc1"))

@@ -9,10 +9,14 @@ import torch
 
 from pipeline.config import Layers, merge
 from pipeline.data.prepare import prepare
+from pipeline.data.sources import DataConfig
 from pipeline.engine.distributed import World
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.train import export
+from pipeline.files import digest, write_json
+from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -80,17 +84,17 @@ def tiny_run(*changes: dict) -> RunConfig:
     return parse_run(Layers(("test", tiny_config(*changes))))
 
 
-def write_images(folder: Path) -> Path:
-    """Ten classes that can be told apart: a bright bar at a height of its own, with noise."""
-    folder.mkdir(parents=True)
+def write_images(folder: Path, shift: int = 0, num_train: int = NUM_TRAIN, num_val: int = NUM_VAL) -> Path:
+    """Ten classes that can be told apart: a bright bar at a height of its own, with noise. A shift renames classes."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_VAL)):
+    for prefix, count in (("train", num_train), ("t10k", num_val)):
         labels = np.arange(count) % 10
         pixels = rng.integers(0, 100, (count, 28, 28))
         for image, label in zip(pixels, labels, strict=True):
             image[4 + 2 * label : 6 + 2 * label] += 150
         _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels)
-        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels)
+        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, (labels + shift) % 10)
     return folder
 
 
@@ -99,8 +103,9 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
-def prepare_in(results: Path, folder: Path) -> None:
-    prepare(tiny_run().data, folder, RunFolder(results, "").manifest("small").parent, progress=False)
+def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
+    data = data or tiny_run().data
+    prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
 
 
 class StopAfter(StopRequest):
@@ -116,16 +121,35 @@ class StopAfter(StopRequest):
         return self.looks <= 0
 
 
+def build_trainer(
+    run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object
+) -> Trainer:
+    """A trainer in this process, on prepared data."""
+    if not RunFolder(results, "").manifest(run.data.name).exists():
+        prepare_in(results, folder, run.data)
+    given = {"device": "cpu", "data": {"small": folder}, **site}
+    return Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
+
+
 def fit(run: RunConfig, results: Path, folder: Path, stop: StopRequest | None = None, **site: object) -> Trainer:
     """Train to the end or until asked to stop, in this process."""
     torch.set_num_threads(1)
-    given = {"device": "cpu", "data": {"small": folder}, **site}
-    trainer = Trainer(run, RunFolder(results, run.name), folder, Site(**given), ALONE, stop or StopRequest())
+    trainer = build_trainer(run, results, folder, stop, **site)
     try:
         trainer.fit()
     except Requeue:
         assert stop is not None
     return trainer
+
+
+def publish(trainer: Trainer) -> None:
+    """Let others start from what a trainer has learned so far."""
+    export(trainer.method, trainer.paths)
+    made = trainer.paths.encoder, trainer.paths.heads
+    files = {path.name: digest(path) for path in made}
+    inputs = Inputs(data="", init=None)
+    record = TrainRecord(run=trainer.run.name, metrics={}, files=files, inputs=inputs, provenance={})
+    write_json(trainer.paths.done, record.model_dump())
 
 
 def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:

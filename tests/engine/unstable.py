@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from tiny_runs import weights_of
+from tiny_runs import prepare_in, weights_of
 from torch import Tensor
 
 from pipeline.config import Layers
@@ -46,6 +46,7 @@ class Unstable(Supervised):
 
 def train_together(config: dict, images: Path, results: Path, count: int = 2) -> None:
     """Train in fresh processes (forked ones hang in oneDNN); each leaves its weights in rank<rank>.pt."""
+    prepare_in(results, images)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,7 +56,7 @@ def train_together(config: dict, images: Path, results: Path, count: int = 2) ->
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(300)  # a start on a busy machine takes minutes
         child.kill()
     assert [child.exitcode for child in children] == [0] * count
 

@@ -53,6 +53,21 @@ def encoder_input(method, images, order, visible, anchors):
     return seen[0]
 
 
+@pytest.mark.parametrize(("tau", "is_equal"), [(None, True), (0.1, False)])
+def test_loss__batch_in_two_micro_batches__is_their_mean_only_without_attention_weights(tau, is_equal):
+    """The loss is divided by the weights of the images that pass together, so their number matters, slightly."""
+    method, batch = droppos(tau=tau).double(), batch_of(8)
+    images, draw = batch.images.double(), method.draw(batch, 0.0)
+    with torch.no_grad():
+        whole = method.loss(images, batch.targets, draw).loss.item()
+        parts = [
+            method.loss(images[half], batch.targets[half], {**draw, "order": draw["order"][half]}).loss.item()
+            for half in (slice(4), slice(4, 8))
+        ]
+    assert (abs(sum(parts) / 2 / whole - 1) < 1e-12) is is_equal
+    assert sum(parts) / 2 == pytest.approx(whole, rel=0.02)
+
+
 # gamma: visible patches, then anchors at gamma_pos 0.25, 0.5, 0.75, 0.95, 1.
 COUNTS = {
     0: (196, 147, 98, 49, 9, 0),

@@ -1,7 +1,6 @@
 """Evaluations on a small set in Fashion-MNIST's published layout, against one image at a time."""
 
 import gzip
-import json
 import math
 import random
 import struct
@@ -24,7 +23,7 @@ from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
 from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
-from pipeline.files import write_text
+from pipeline.files import digest, write_json, write_text
 from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
@@ -32,6 +31,7 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.patches import Grid
 from pipeline.models.position import encode
+from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site
@@ -105,8 +105,8 @@ def run_of(world, method, seed=0, **data):
     return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
 
-def evaluate(world, name, method, peer=None, **fields):
-    kind, run = EVALS.get(name), run_of(world, method)
+def evaluate(world, name, method, peer=None, crop=1.0, **fields):
+    kind, run = EVALS.get(name), run_of(world, method, eval_crop=crop)
     paths, place = RunFolder(world.results, run.name), peer or World(0, 1, torch.device("cpu"))
     return kind(kind.Config(name=name, **fields), run, paths, world.site, place).compute(method)
 
@@ -194,7 +194,10 @@ def finish(world, method, seed=1, **data):
     paths = RunFolder(world.results, run.name)
     export(method, paths)
     write_text(paths.config, resolved_yaml(run))
-    write_text(paths.done, json.dumps({"run": run.name}))
+    files = {path.name: digest(path) for path in (paths.encoder, paths.heads)}
+    inputs = Inputs(data="", init=None)
+    record = TrainRecord(run=run.name, metrics={}, files=files, inputs=inputs, provenance={})
+    write_json(paths.done, record.model_dump())
     return run.name
 
 
@@ -212,7 +215,7 @@ def fields_of(name, partner):
 @pytest.mark.parametrize("name", EVALS.names())
 def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
     found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
-    assert sorted(found) == sorted(EVALS.get(name).metric_names(EVALS.get(name).Config()))
+    assert sorted(found) == sorted(EVALS.get(name).Config().metrics)
     assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
 
 
@@ -223,13 +226,23 @@ def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, partn
     assert method.training
 
 
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__run_with_another_crop__sees_it_and_consistency_sees_whole_images(world, name):
+    method = build(SUITED.get(name, "mjp"))
+    found = []
+    for crop in (1.0, 0.6):
+        partner = SimpleNamespace(name=finish(world, build("baseline", seed=1), eval_crop=crop))
+        found.append(evaluate(world, name, method, crop=crop, **fields_of(name, partner)))
+    assert (found[0] == found[1]) is (name == "consistency")
+
+
 @pytest.mark.parametrize("name", SUITED)
 def test_positions__metrics__are_named_after_their_ratios(name):
     expected = {
         "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
         "droppos_positions": ["mean", *[f"g{g}_p{p}" for g in (0, 25, 50, 75) for p in (25, 50, 75, 95)]],
     }
-    assert list(EVALS.get(name).metric_names(EVALS.get(name).Config())) == expected[name]
+    assert list(EVALS.get(name).Config().metrics) == expected[name]
 
 
 def batches_with_generators(world, seed):

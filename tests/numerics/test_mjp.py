@@ -225,13 +225,28 @@ def test_dal_loss__bf16_autocast__is_computed_in_fp32(dal):
         assert loss() == plain
 
 
-@pytest.mark.parametrize(
-    ("progress", "expected"),
-    [(0, 0), (0.1, 0.005), (0.2, 0.01), (0.6, 0.0075), (0.4, 0.01 * (0.75 + 0.25 * math.cos(math.pi / 4))), (1, 0.005)],
-)
-def test_dal_weight__released_schedule__rises_linearly_then_falls_as_a_cosine_to_half(progress, expected):
-    cfg = MJP.Config(fidelity="released", warmup_ratio=0.2, dal_weight=0.01)
-    assert dal_weight(cfg, progress) == pytest.approx(expected, abs=1e-12)
+def released_weights(top, epochs, warmup):
+    """One number an epoch: a rise whose ends both count, then half a cosine to half of the top."""
+    rise = np.linspace(0, top, warmup)
+    fall = top * 0.5 + 0.5 * (top - top * 0.5) * (1 + np.cos(np.pi * np.arange(epochs - warmup) / (epochs - warmup)))
+    return [*rise, *fall]
+
+
+@pytest.mark.parametrize("fidelity", ["released", "corrected"])
+@pytest.mark.parametrize(("epochs", "warmup"), [(300, 20), (300, 0), (300, 1), (50, 10)])
+def test_dal_weight__every_step__is_that_of_its_epoch_in_the_released_code(fidelity, epochs, warmup):
+    expected = released_weights(0.01, epochs, warmup)
+    cfg = MJP.Config(fidelity=fidelity, warmup_ratio=warmup / epochs, dal_updates=epochs, dal_weight=0.01)
+    for steps_per_epoch in (1, 7, 1251):
+        for epoch in range(epochs):
+            for step in {0, steps_per_epoch // 2, steps_per_epoch - 1}:
+                progress = (epoch * steps_per_epoch + step) / (epochs * steps_per_epoch)
+                assert dal_weight(cfg, progress) == pytest.approx(expected[epoch], abs=1e-12), (epoch, step)
+
+
+def test_dal_weight__default_of_300_updates__is_at_its_top_in_the_last_epoch_of_the_warm_up():
+    weights = [dal_weight(MJP.Config(), epoch / 300) for epoch in range(300)]
+    assert weights[18] < weights[19] == weights[20] == 0.01 > weights[21]
 
 
 @pytest.mark.parametrize("progress", [0, 0.03, 0.5, 1])
@@ -322,6 +337,29 @@ def test_init__position_embeddings__start_with_the_stated_spread(fields, std):
     assert method.encoder.pos_embed.std().item() == pytest.approx(std, rel=0.1)
     if method.cfg.unknown:
         assert method.unknown.std().item() == pytest.approx(std, rel=0.5)
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "released", "corrected"])
+@pytest.mark.parametrize("dal", ["linear", "nonlinear"])
+def test_init__regressor_and_cls__start_with_a_spread_of_002_and_zero_biases(fidelity, dal):
+    method = mjp({"embed_dim": 192}, fidelity=fidelity, dal=dal)
+    layers = [part for part in method.regressor.modules() if isinstance(part, torch.nn.Linear)]
+    for weight in [method.encoder.cls_token, *[layer.weight for layer in layers]]:
+        # 192 numbers or more: the spread is known to 5 %.
+        assert weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert not any(layer.bias.any() for layer in layers)
+
+
+def test_init__model_that_says_how_cls_starts__is_obeyed():
+    assert mjp({"cls_std": 0.5, "embed_dim": 192}).encoder.cls_token.std().item() == pytest.approx(0.5, rel=0.2)
+
+
+def test_init__start_of_the_regressor_and_cls__draws_nothing_that_others_start_from():
+    method, plain = mjp(), Supervised(Supervised.Config(), tiny_encoder())
+    own = method.encoder.state_dict()
+    assert [name for name, value in plain.encoder.state_dict().items() if not torch.equal(own[name], value)] == [
+        "cls_token"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ MISTAKES = {
         "did you mean 'consistency'?",
     ),
     "claim with code": (STUDY, FIRST_HOLDS, "\"__import__('os').getpid() > 0\"", f"{STUDY}: claims.c01.holds: "),
-    "claim on nothing": (STUDY, FIRST_HOLDS, '"1 < 2"', f"{STUDY}: claims.c01.holds: '1 < 2' speaks of no cell"),
+    "claim on nothing": (STUDY, FIRST_HOLDS, '"1 < 2"', f"{STUDY}: claims.c01.holds: '1 < 2' names no cell"),
     "claim that asks min of one": (
         STUDY,
         FIRST_HOLDS,

@@ -172,3 +172,25 @@ def test_scale__max_budget__cuts_longer_runs_and_leaves_shorter_ones(toy):
     found = toy(runs, scale={"max_budget": 2.0})
 
     assert [optim_of(found[key], "epochs") for key in runs] == [[40], [10], [20]]
+
+
+def test_check__two_runs_that_would_share_a_name__are_refused(toy, monkeypatch):
+    monkeypatch.setattr("pipeline.engine.run.fingerprint", lambda content: "abc")  # as short as it takes
+    runs = {"a": {"label": "first"}, "b": {"label": "second", "set": {"optim": {"eps": 1e-3}, "seed": 0}}}
+
+    (line,) = toy(runs, resolved=False)
+
+    assert line.startswith(
+        f"configs/{STUDY}: runs.b: has the name mp3-vit_demo-fashion_mnist-e20-s0-abc, as 'first' of"
+    )
+    assert "study toy has, but another optim.eps; " in line and "change what is in the name, such as the seed" in line
+
+
+def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):
+    (line,) = toy({"a": {"label": "first"}, "b": {"set": {"optim": {"log_every": 7}}}}, resolved=False)
+
+    assert "but another optim.log_every; " in line and "give both the same" in line
+
+
+def test_check__same_run_twice__is_one_run(toy):
+    assert len(toy({"a": {}, "b": {"set": {"seed": 0}}})) == 1

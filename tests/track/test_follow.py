@@ -6,7 +6,7 @@ import time
 
 import pytest
 from following import FollowerProcess, wait_until
-from written import begin, finish, log_steps, points
+from written import begin, finish, log_steps, points, statuses
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import held
@@ -38,6 +38,7 @@ def scene(copy, new_scale, database):
         killed.kill()
         killed.wait()
         num_at_kill = len(points(database, graph))
+        status_at_kill = set(statuses(database, graph).values())
         follower = FollowerProcess(copy, graph)
         wait_until(lambda: len(points(database, graph)) > num_at_kill)
         second = FollowerProcess(copy, graph)
@@ -48,6 +49,7 @@ def scene(copy, new_scale, database):
     return {
         "points": points(database, graph),
         "num_at_kill": num_at_kill,
+        "statuses": (status_at_kill, set(statuses(database, graph).values())),
         "names": [folder.name for folder in folders],
         "follower": (follower.returncode, follower.words()),
         "second": (second.returncode, second.words()),
@@ -57,7 +59,10 @@ def scene(copy, new_scale, database):
 @pytest.mark.slow
 def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
     wanted = {
-        (name, key, step) for name in scene["names"] for key in ("loss", "lr") for step in range(1, NUM_STEPS + 1)
+        (name, key, step)
+        for name in scene["names"]
+        for key in ("curves/loss", "optimiser/lr")
+        for step in range(1, NUM_STEPS + 1)
     }
     assert 0 < scene["num_at_kill"] < len(wanted)
     found = collections.Counter(scene["points"])
@@ -69,6 +74,11 @@ def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
 def test_follow__snakemake_is_gone__ends_after_a_last_pass(scene):
     code, words = scene["follower"]
     assert code == 0 and f"has everything; runs so far: {NUM_JOBS}" in words.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_follow__runs_that_no_process_works_on__are_running_until_the_last_pass_and_then_killed(scene):
+    assert scene["statuses"] == ({"RUNNING"}, {"KILLED"})
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ from pipeline.errors import DataError
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once
 from pipeline.track.mirror import Mirror
-from pipeline.track.store import Experiment
+from pipeline.track.store import KEY
 from pipeline.track.tail import Tail
+from pipeline.track.workers import Workers
 
 
 @pytest.fixture
@@ -23,47 +24,112 @@ def scale(new_scale, database, request):
 
 @pytest.fixture
 def mirror(scale, database):
-    results = scale.results.parent
-    return Mirror(scale, Experiment(f"sqlite:///{database}", f"patchwork-{scale.scale}", results / "mlflow-artifacts"))
+    return Mirror(scale, f"sqlite:///{database}", Workers(scale.results, Site()))
+
+
+@pytest.fixture
+def client(mirror):
+    return mirror.runs.experiment.client
 
 
 def baseline(graph):
     """The run that Table 4 of MJP shows first."""
-    return next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+    return next(iter(graph.tables["mjp.t4"].rows.values())).runs[""]
 
 
 def runs_of(mirror):
-    """MLflow's runs by name; a name that is there twice fails."""
-    found = mirror.experiment.client.search_runs([mirror.experiment.id], max_results=1000)
-    runs = {run.info.run_name: run for run in found}
-    assert len(runs) == len(found), sorted(run.info.run_name for run in found)
-    return runs
+    """MLflow's runs by the name of what they show; a name that is there twice fails."""
+    experiments = [mirror.runs.experiment.id, mirror.tables.experiment.id]
+    found = mirror.runs.experiment.client.search_runs(experiments, max_results=1000)
+    names = [run.data.tags[KEY].partition("@")[0] for run in found]
+    assert len(set(names)) == len(names), sorted(names)
+    return dict(zip(names, found, strict=True))
 
 
-def curve(mirror, name, metric="loss"):
-    history = mirror.experiment.client.get_metric_history(runs_of(mirror)[name].info.run_id, metric)
+def curve(mirror, name, metric="curves/loss"):
+    history = mirror.runs.experiment.client.get_metric_history(runs_of(mirror)[name].info.run_id, metric)
     return [(point.step, point.value) for point in sorted(history, key=lambda point: point.step)]
 
 
 def artifacts(mirror, name):
-    return {file.path for file in mirror.experiment.client.list_artifacts(runs_of(mirror)[name].info.run_id)}
+    return {file.path for file in mirror.runs.experiment.client.list_artifacts(runs_of(mirror)[name].info.run_id)}
 
 
 @pytest.mark.slow
-def test_mirror__running_run__has_its_curve_config_tags_and_place_in_the_tree(scale, mirror):
+def test_mirror__running_run__is_at_the_top_with_its_curve_config_and_tags(scale, mirror):
     name = baseline(scale)
     log_steps(begin(scale, name), range(1, 31))
     mirror.update()
-    run, runs = runs_of(mirror)[name], runs_of(mirror)
+    run = runs_of(mirror)[name]
     assert curve(mirror, name) == [(step, 1 / step) for step in range(1, 31)]
     assert run.info.status == "RUNNING" and artifacts(mirror, name) == {"config.resolved.yaml"}
     assert run.data.params["optim.epochs"] == str(scale.runs[name].config["optim"]["epochs"])
-    tags, tables = run.data.tags, run.data.tags["table"].split(",")
-    assert tags["study"] == ",".join(scale.runs[name].studies) and tags["label"] == scale.runs[name].label
-    assert tags["commit"] == COMMIT and tags["scale"] == scale.scale and "mjp.t4" in tables
-    table = runs[tables[0]]
-    assert tags["mlflow.parentRunId"] == table.info.run_id
-    assert table.data.tags["mlflow.parentRunId"] == runs[tables[0].split(".")[0]].info.run_id
+    tags, label = run.data.tags, scale.runs[name].label
+    assert tags["study"] == ",".join(scale.runs[name].studies) and tags["label"] == label
+    assert tags["commit"] == COMMIT and tags["scale"] == scale.scale and "mjp.t4" in tags["table"].split(",")
+    assert run.info.run_name == f"{label} ({name})" and "mlflow.parentRunId" not in tags
+
+
+@pytest.mark.slow
+def test_mirror__runs_and_tables__no_table_or_claim_is_among_the_runs_with_curves(scale, mirror, client):
+    name = baseline(scale)
+    folder = begin(scale, name)
+    log_steps(folder, range(1, 11))
+    finish(folder)
+    evaluate(folder, top1=70.5)
+    draw_table(scale, "mjp.t4")
+    mirror.update()
+    runs, tables = (client.search_runs([other.experiment.id]) for other in (mirror.runs, mirror.tables))
+    assert {run.data.tags[KEY].partition("@")[0] for run in runs} == {name, f"{name}/classify"}
+    by_name = {run.info.run_name: run for run in tables}
+    assert by_name["mjp.t4"].data.tags["mlflow.parentRunId"] == by_name["mjp"].info.run_id
+    assert "mlflow.parentRunId" not in by_name["mjp"].data.tags
+
+
+@pytest.mark.slow
+def test_mirror__metrics_of_a_run__loss_and_validation_are_the_first_group_of_charts(scale, mirror):
+    name = baseline(scale)
+    folder = begin(scale, name)
+    MetricsFile(folder.metrics).append(
+        step=1, epoch=0.1, loss=2.0, lr=0.1, skipped=0, grad_norm=1.0, class_loss=1.5, val_top1=70.0, broken=None
+    )
+    MetricsFile(folder.timing).append(step=1, images_per_s=4000.5)
+    finish(folder, val_top1=71.5)
+    mirror.update()
+    assert sorted(runs_of(mirror)[name].data.metrics) == [
+        *("curves/loss", "curves/val_top1", "method/class_loss"),
+        *("optimiser/epoch", "optimiser/grad_norm", "optimiser/lr", "optimiser/skipped"),
+        *("result/params_m", "result/val_top1", "speed/images_per_s"),
+    ]
+
+
+@pytest.mark.slow
+def test_mirror__label_of_a_run_changes__its_mlflow_run_is_renamed(scale, mirror, database):
+    name = baseline(scale)
+    log_steps(begin(scale, name), range(1, 3))
+    mirror.update()
+    renamed = scale.model_copy(
+        update={"runs": {**scale.runs, name: scale.runs[name].model_copy(update={"label": "Another"})}}
+    )
+    again = Mirror(renamed, f"sqlite:///{database}", Workers(scale.results, Site()))
+    again.update()
+    assert runs_of(again)[name].info.run_name == f"Another ({name})"
+
+
+@pytest.mark.slow
+def test_note__page_of_the_experiment__links_curves_and_tables_and_leaves_what_a_person_wrote(scale, mirror, client):
+    def note(part):
+        return client.get_experiment(part.experiment.id).tags["mlflow.note.content"]
+
+    charts = f"#/experiments/{mirror.runs.experiment.id}/runs?workflowType=machine_learning&compareRunsMode=CHART"
+    assert f"]({charts})" in note(mirror.runs) and f"]({charts})" in note(mirror.tables)
+    assert f"{charts}&searchFilter=tags.study+LIKE+%27%25mjp%25%27)" in note(mirror.runs)
+    assert f"](#/experiments/{mirror.tables.experiment.id}/runs" in note(mirror.runs)
+    client.set_experiment_tag(mirror.runs.experiment.id, "mlflow.note.content", "mine")
+    client.set_experiment_tag(mirror.tables.experiment.id, "patchwork.note", "as an older version wrote it")
+    client.set_experiment_tag(mirror.tables.experiment.id, "mlflow.note.content", "as an older version wrote it")
+    mirror_once(scale, Site())
+    assert note(mirror.runs) == "mine" and f"]({charts})" in note(mirror.tables)
 
 
 @pytest.mark.slow
@@ -79,11 +145,13 @@ def test_mirror__run_finishes_and_is_evaluated__is_finished_with_picture_and_chi
     mirror.update()
     run, child = runs_of(mirror)[name], runs_of(mirror)[f"{name}/classify"]
     assert [step for step, _ in curve(mirror, name)] == list(range(1, 101))
-    assert curve(mirror, name, "images_per_s") == [(100, 4000.5)] and curve(mirror, name, "val_top1") == [(100, 71.5)]
+    assert curve(mirror, name, "speed/images_per_s") == [(100, 4000.5)]
+    assert curve(mirror, name, "result/val_top1") == [(0, 71.5)]
     assert run.info.status == "FINISHED" and run.data.tags["device"] == "cpu"
     assert run.info.end_time == folder.done.stat().st_mtime_ns // 1_000_000
     assert artifacts(mirror, name) == {"config.resolved.yaml", "curve.svg"}
     assert child.data.metrics == {"top1": 70.5} and child.data.tags["mlflow.parentRunId"] == run.info.run_id
+    assert child.info.run_name == f"classify of {run.info.run_name}"
 
 
 @pytest.mark.slow
@@ -101,22 +169,22 @@ def test_mirror__resumed_run__continues_its_mlflow_run_with_each_step_once(scale
 
 
 @pytest.mark.slow
-def test_mirror__run_trained_anew__is_another_mlflow_run_and_the_first_is_over(scale, mirror):
+def test_mirror__run_trained_anew__is_another_mlflow_run_and_the_first_is_over(scale, mirror, client):
     name = baseline(scale)
     log_steps(begin(scale, name, identity="first"), range(1, 11))
     mirror.update()
     folder = begin(scale, name, identity="second")
     log_steps(folder, range(1, 6), keep_bytes=0, lift=1.0)
     mirror.update()
-    found = mirror.experiment.client.search_runs([mirror.experiment.id], f"run_name = '{name}'", order_by=["status"])
-    by_status = {run.info.status: run.data.metrics["loss"] for run in found}
+    found = client.search_runs([mirror.runs.experiment.id], f"tags.`{KEY}` LIKE '{name}@%'")
+    by_status = {run.info.status: run.data.metrics["curves/loss"] for run in found}
     assert by_status == {"KILLED": 0.1, "RUNNING": 1.2}
 
 
 @pytest.mark.slow
 def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_steps(scale, mirror):
     name = baseline(scale)
-    row = next(key for key, row in scale.tables["mjp.t4"]["rows"].items() if name in row["runs"].values())
+    row = next(key for key, row in scale.tables["mjp.t4"].rows.items() if name in row.runs.values())
     cell = f"{row.removeprefix('mjp.t4.')}.top1"
     folder = begin(scale, name)
     finish(folder)
@@ -140,7 +208,9 @@ def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_st
 
 
 @pytest.mark.slow
-def test_mirror__finished_scale_seen_by_a_new_process__asks_for_no_curve_and_writes_nothing(scale, mirror, monkeypatch):
+def test_mirror__finished_scale_seen_by_a_new_process__asks_for_no_curve_and_writes_nothing(
+    scale, mirror, client, monkeypatch
+):
     name = baseline(scale)
     folder = begin(scale, name)
     log_steps(folder, range(1, 31))
@@ -149,10 +219,10 @@ def test_mirror__finished_scale_seen_by_a_new_process__asks_for_no_curve_and_wri
     draw_table(scale, "mjp.t4")
     mirror.update()
     calls = []
-    client = type(mirror.experiment.client)
-    for call in ("log_batch", "get_metric_history", "log_text", "set_tag", "create_run", "set_terminated"):
-        monkeypatch.setattr(client, call, lambda *_, call=call, **__: calls.append(call))
-    assert mirror_once(scale, Site())["runs"] == 1
+    writing = ("log_batch", "log_text", "set_tag", "set_experiment_tag", "create_run", "set_terminated", "update_run")
+    for call in ("get_metric_history", *writing):
+        monkeypatch.setattr(type(client), call, lambda *_, call=call, **__: calls.append(call))
+    assert "runs so far: 1;" in mirror_once(scale, Site())
     assert calls == []
 
 

@@ -7,6 +7,7 @@ from following import FollowerProcess, wait_until
 from written import begin, draw_table, evaluate, finish, log_steps, points
 
 from pipeline.files import held
+from pipeline.track.store import KEY
 
 NUM_STEPS = 1200
 
@@ -15,11 +16,18 @@ def digests(folder):
     return {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
 
 
+def first_chart(page):
+    """The title of the first chart, once it shows lines."""
+    card = page.get_by_test_id("experiment-view-compare-runs-card").first
+    card.locator("path.js-line").first.wait_for(timeout=60_000)
+    return card.locator("h4").text_content()
+
+
 @pytest.fixture(scope="module")
 def returned(copy, new_scale, server):
     """A run trained, evaluated and drawn while a follower found no server; the server came back before the end."""
     graph = new_scale("outage")
-    name = next(iter(graph.tables["mjp.t4"]["rows"].values()))["runs"][""]
+    name = next(iter(graph.tables["mjp.t4"].rows.values())).runs[""]
     with held(graph.results.folder / "workflow.lock", "a test"):
         follower = FollowerProcess(copy, graph, MLFLOW_TRACKING_URI=server.uri)
         folder = begin(graph, name)
@@ -44,7 +52,7 @@ def returned(copy, new_scale, server):
 
 @pytest.mark.slow
 def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_back(returned):
-    found = [point for point in returned["points"] if point[:2] == (returned["name"], "loss")]
+    found = [point for point in returned["points"] if point[:2] == (returned["name"], "curves/loss")]
     assert sorted(step for _, _, step in found) == list(range(1, NUM_STEPS + 1))
     assert len(set(returned["points"])) == len(returned["points"])
     assert (f"{returned['name']}/classify", "top1", 0) in returned["points"]
@@ -63,27 +71,47 @@ def test_server__artifacts__go_through_it(returned, server):
 
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("patchwork-outage")
+    tables = client.get_experiment_by_name("patchwork-outage-tables")
     assert experiment.artifact_location.startswith("mlflow-artifacts:")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    runs = {run.info.run_name: run for run in client.search_runs([tables.experiment_id])}
     files = {file.path for file in client.list_artifacts(runs["mjp.t4"].info.run_id)}
     assert files == {"mjp.t4.html", "mjp.t4.csv", "mjp.t4.md"}
     assert list(server.folder.rglob("curve.svg"))
 
 
 @pytest.mark.slow
+def test_server__is_up_again__the_last_line_names_the_page_of_the_curves(returned, server):
+    last = returned["words"].splitlines()[-1]
+    assert f"open {server.uri}/#/experiments/" in last and "compareRunsMode=CHART" in last
+
+
+@pytest.mark.slow
 @pytest.mark.browser
-def test_ui__page_of_the_run__shows_its_name_metrics_and_parent(returned, server, browser):
+def test_ui__page_of_the_run__shows_its_name_metrics_and_first_of_all_its_curves(returned, server, browser):
     from mlflow import MlflowClient
 
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("patchwork-outage").experiment_id
-    (run,) = client.search_runs([experiment], f"run_name = '{returned['name']}'")
+    (run,) = client.search_runs([experiment], f"tags.`{KEY}` LIKE '{returned['name']}@%'")
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}")
-    for text in (returned["name"], "val_top1", "71.5", "optim.epochs", "mjp.t4"):
+    for text in (returned["name"], "result/val_top1", "71.5", "optim.epochs", "mjp.t4"):
         page.get_by_text(text).first.wait_for(timeout=60_000)
     page.get_by_text("Model metrics").click()
-    page.locator("svg.main-svg").first.wait_for(timeout=60_000)
+    assert first_chart(page) == "loss"
     page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/curve.svg")
     page.wait_for_function("[...document.images].some(image => image.height > 100 && image.width > 200)")
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_ui__experiment_opened_from_the_list__its_note_leads_to_the_curves_of_the_runs(returned, server, browser):
+    page = browser.new_page(viewport={"width": 1700, "height": 1000})
+    page.goto(f"{server.uri}/#/experiments")
+    page.get_by_role("link", name="patchwork-outage", exact=True).click()
+    link = page.get_by_role("link", name="Training curves")
+    link.wait_for(timeout=60_000)
+    page.goto(f"{server.uri}/{link.get_attribute('href')}")
+    assert first_chart(page) == "curves/loss"
     page.close()

@@ -5,13 +5,18 @@ from pathlib import Path
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
-from pipeline.records import write_record
+from pipeline.records import Inputs, TrainRecord, write_record
 from pipeline.report import draw
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
 
 COMMIT = "c0ffee" * 6
+RUNS = (
+    "(select run_uuid, status, substr(tags.value, 1, instr(tags.value, '@') - 1) as name from runs"
+    " join experiments using (experiment_id) join tags using (run_uuid)"
+    " where tags.key = 'patchwork.name' and experiments.name = ?)"
+)
 
 
 def begin(graph: Graph, name: str, identity: str = "0123456789abcdef") -> RunFolder:
@@ -32,7 +37,9 @@ def log_steps(folder: RunFolder, steps: range, keep_bytes: int | None = None, li
 
 def finish(folder: RunFolder, **metrics: float) -> None:
     origin = {"commit": COMMIT, "device": "cpu", "steps": 100, "wall_s": 1.0, "seed": 0}
-    write_json(folder.done, {"run": folder.name, "metrics": {"params_m": 1.5, **metrics}, "provenance": origin})
+    inputs = Inputs(data="0123456789ab", init=None)
+    found = {"params_m": 1.5, **metrics}
+    write_record(folder.done, TrainRecord(run=folder.name, metrics=found, files={}, inputs=inputs, provenance=origin))
 
 
 def evaluate(folder: RunFolder, **metrics: float) -> None:
@@ -55,10 +62,17 @@ def draw_table(graph: Graph, table: str) -> None:
 
 
 def points(database: Path, graph: Graph) -> list[tuple[str, str, int]]:
-    """(run name, metric, step) of all points that MLflow has of a scale, read past MLflow."""
+    """(run name, metric, step) of all points that MLflow has of the runs of a scale, read past MLflow."""
+    return _query(
+        database, graph, f"select shown.name, metrics.key, step from metrics join {RUNS} shown using (run_uuid)"
+    )
+
+
+def statuses(database: Path, graph: Graph) -> dict[str, str]:
+    """Run name -> status in MLflow, of the runs of a scale, read past MLflow."""
+    return dict(_query(database, graph, f"select name, status from {RUNS}"))
+
+
+def _query(database: Path, graph: Graph, query: str) -> list[tuple]:
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60) as connection:
-        return connection.execute(
-            "select runs.name, key, step from metrics join runs using (run_uuid) join experiments using (experiment_id)"
-            " where experiments.name = ?",
-            [f"patchwork-{graph.scale}"],
-        ).fetchall()
+        return connection.execute(query, [f"patchwork-{graph.scale}"]).fetchall()

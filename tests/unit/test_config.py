@@ -6,9 +6,22 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from pipeline.config import CONFIGS, Layers, Strict, fingerprint, merge, nearest, parse, parse_file, read_yaml
+from pipeline.config import (
+    CONFIGS,
+    Layers,
+    Strict,
+    added,
+    fingerprint,
+    merge,
+    nearest,
+    parse,
+    parse_file,
+    read_yaml,
+    science,
+)
 from pipeline.engine.run import NOT_SCIENCE, RunConfig, parse_run
 from pipeline.errors import ConfigError
+from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS
 from pipeline.registry import Registry
 
@@ -338,13 +351,80 @@ def test_run_fingerprint__field_given_its_default__is_the_same(key):
     assert run_of(merge(run_content(), given)).fingerprint == bare.fingerprint
 
 
-def test_run_fingerprint__class_gets_a_new_field_with_a_default__is_the_same():
-    class Later(RunConfig):
-        new: int = 3
+class Later(RunConfig):
+    """What a run is after somebody gave it more to choose."""
 
-    run = run_of(run_content())
+    new: int = added(5, before=3, ge=0)
 
-    assert Later.model_validate({**run_content(), "method": run.method}).fingerprint == run.fingerprint
+
+def later_run(**changes: Any) -> RunConfig:
+    return Later.model_validate({**run_content(), "method": run_of(run_content()).method, **changes})
+
+
+def test_run_fingerprint__class_gets_a_new_field__old_runs_keep_their_names():
+    assert later_run(new=3).name == run_of(run_content()).name
+
+
+def test_run_fingerprint__new_field_has_another_value_than_before__is_another_run():
+    names = {later_run().name, later_run(new=4).name, run_of(run_content()).name}
+
+    assert len(names) == 3 and later_run().name == later_run(new=5).name
+
+
+def test_run_fingerprint__default_of_a_field_changed__is_another_run():
+    """Whoever states nothing gets the new value; the run of the old one must not be taken for it."""
+
+    class Changed(RunConfig):
+        seed: int = 7
+
+    before = run_of(run_content())
+    after = Changed.model_validate({**run_content(), "method": before.method})
+
+    assert after.fingerprint != before.fingerprint
+    assert Changed.model_validate({**run_content(), "method": before.method, "seed": 0}).name == before.name
+
+
+def test_run_fingerprint__default_of_a_method_changed__is_another_run():
+    method = METHODS.get("mjp")
+
+    class Changed(method.Config):
+        shuffle_ratio: float = 0.77
+
+    content = {key: value for key, value in run_content()["method"].items() if key != "shuffle_ratio"}
+    base = run_of(run_content())
+    runs = [base.model_copy(update={"method": config(**content)}) for config in (method.Config, Changed)]
+
+    assert runs[0].method.shuffle_ratio != 0.77 and runs[0].fingerprint != runs[1].fingerprint
+
+
+def test_science__field_added_inside_a_list_or_map__is_left_out_at_its_old_value():
+    class Step(Strict):
+        size: int = 1
+        speed: float = added(1.0, before=1.0)
+
+    class Walk(Strict):
+        steps: list[Step]
+        named: dict[str, Step]
+
+    walk = Walk(steps=[Step(), Step(speed=2)], named={"a": Step()})
+
+    assert science(walk) == {"steps": [{"size": 1}, {"size": 1, "speed": 2.0}], "named": {"a": {"size": 1}}}
+
+
+def test_added__value_out_of_range__is_refused_as_in_any_field():
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        later_run(new=-1)
+
+
+@pytest.mark.parametrize("name", EVALS.names())
+def test_eval_fingerprint__any_field_but_the_group_changed__is_another(name):
+    config = EVALS.get(name).Config(name=name)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        same = {path for path in field_paths(config) if changed(config, path).fingerprint == config.fingerprint}
+
+    assert same == {("group",)}
 
 
 SCIENCE = [path for path in field_paths(run_of(run_content())) if path[-1] not in NOT_SCIENCE]

@@ -1,5 +1,7 @@
 """The doctor on this machine: each check finds what is wrong, and says what to do about it."""
 
+import gzip
+import shutil
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pipeline.cli import main
+from pipeline.data.prepare import prepare
+from pipeline.data.sources import DataConfig, default_folder
 from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
@@ -144,10 +148,35 @@ def test_tracking__server_that_is_ill_or_gone__is_a_failure(graph, status):
 
 
 def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph, tmp_path):
-    for folder, words in ((tmp_path / "nowhere", "no folder "), (tmp_path, "t10k-images-idx3-ubyte")):
+    for folder, words in ((tmp_path / "nowhere", "nowhere not found"), (tmp_path, "t10k-images-idx3-ubyte")):
         finding = only(data.data_sets, graph, data={"fashion_mnist": folder})
         assert finding.state == "failed" and words in finding.text, finding
         assert "https://github.com/zalandoresearch/fashion-mnist" in finding.remedy and "mine.yaml" in finding.remedy
+
+
+def test_data__folder_with_other_images_than_were_verified__is_a_failure(graph, tmp_path):
+    (run,) = graph.runs.values()
+    cfg = DataConfig(**run.config["data"])
+    manifest = graph.results.manifest(cfg.name)
+    prepare(cfg, default_folder(cfg), manifest.parent, progress=False)
+    finding = only(data.data_sets, graph)
+    assert finding.state == "ok" and finding.text == f"5000 + 1000 images, verified: {manifest}"
+    shutil.copytree(default_folder(cfg), tmp_path / "other")
+    labels = tmp_path / "other/t10k-labels-idx1-ubyte.gz"
+    labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-2] + b"\x00\x09"))
+    finding = only(data.data_sets, graph, data={"fashion_mnist": tmp_path / "other"})
+    assert finding.state == "failed" and "val: found other pixels or labels than were verified" in finding.text
+    assert str(tmp_path / "other") in finding.text and "pipeline/data/fashion_mnist" in finding.text
+    assert "python -m pipeline prepare" in finding.remedy
+
+
+def test_data__manifest_of_another_version__says_which_command_writes_it_again(graph):
+    manifest = graph.results.manifest("fashion_mnist")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"splits": {"train": {"count": 5000}}}')
+    finding = only(data.data_sets, graph)
+    assert finding.state == "failed" and "manifest.json: found" in finding.text
+    assert finding.remedy == "run `python -m pipeline prepare --scale demo --data fashion_mnist`"
 
 
 def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):

@@ -1,5 +1,6 @@
 """What a plan counts, and what it rests on: work left, operations, bytes, speeds that were measured."""
 
+import copy
 import json
 
 import pytest
@@ -238,3 +239,102 @@ def test_rough_bound__of_every_method__is_below_the_operations_counted_and_has_t
         images = bound.least_gflop / images_left(graph, name)
         assert 0 < images <= cost["gflop_per_image"], name
         assert bound.num_bytes == cost["weights_bytes"] + cost["checkpoints_bytes"]
+
+
+# The numbers, each against its own arithmetic
+
+
+def two_alike(known):
+    """Two runs that differ in their seed alone."""
+    name = next(name for name in known.runs if name.startswith("mp3-vit_demo-"))
+    known.runs["mp3-another"] = copy.deepcopy(known.runs[name])
+    return name, "mp3-another"
+
+
+def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_rate(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=100.0)
+    config = graph.runs[left].config
+    batch = config["optim"]["global_batch"]
+    config["optim"]["micro_batch"] = batch // 2
+    (found,) = estimate(graph, Site(device="cuda", processes=2), pending_work(graph, [left]))
+    num_images = config["data"]["num_train"] // batch * batch * config["optim"]["epochs"]
+    assert found.process_hours == pytest.approx(num_images / 100 / 3600)
+    assert found.hours == pytest.approx(found.process_hours / 2)
+
+
+def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=100.0)
+    optim = graph.runs[left].config["optim"]
+    optim["micro_batch"] = optim["global_batch"] // 10
+    (found,) = estimate(graph, Site(device="cuda", processes=5, slurm=Slurm(nodes=2)), pending_work(graph, [left]))
+    assert found.hours == pytest.approx(found.process_hours / 10)
+
+
+def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=0.1)
+    optim = graph.runs[left].config["optim"]
+    optim["micro_batch"] = optim["global_batch"] // 2
+    site = Site(device="cuda", processes=2)
+    (found,) = estimate(graph, site, pending_work(graph, [left]))
+    (total,) = [line for line in text.plan(graph, site, [left]).splitlines() if line.startswith("total")]
+    assert text.hours(found.process_hours) in total.split()
+    assert text.hours(found.process_hours) != text.hours(found.hours)
+
+
+def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
+    done, left = two_alike(graph)
+    paths = finish(graph, done)
+    rates = [1.0] * 500 + [60.0] * 500  # more than is read, so that the first line that is read is cut
+    put(
+        paths.timing,
+        "".join(json.dumps({"step": step, "images_per_s": rate}) + "\n" for step, rate in enumerate(rates)),
+    )
+    assert Speeds(graph, [left], GPU).of(left).images_per_s == pytest.approx(60)
+
+
+def test_bytes__of_a_run_with_a_moving_average__have_it_in_every_checkpoint(graph):
+    config = next(run.config for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
+    plain, averaged = (
+        step_cost(parse_run(Layers(("a test", merge(config, {"optim": {"ema_decay": decay}})))))
+        for decay in (None, 0.9)
+    )
+    assert averaged["weights_bytes"] == plain["weights_bytes"]
+    assert averaged["checkpoints_bytes"] == plain["checkpoints_bytes"] + 2 * plain["weights_bytes"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"image_size": 56}},
+        {"model": {"depth": 7}},
+        {"method": {"mask_ratio": 0.1}},
+        {"optim": {"ema_decay": 0.5}},
+    ],
+    ids=str,
+)
+def test_costs__of_runs_that_differ_in_their_step__are_counted_apart(graph, change):
+    first, second = two_alike(graph)
+    graph.runs[second].config = merge(graph.runs[second].config, change)
+    costs = costs_of(graph, [first, second])
+    assert costs[first] != costs[second]
+
+
+def test_pending_work__table_drawn__is_done_only_with_the_files_it_was_drawn_from(graph):
+    table = "mjp.t4"
+    put(graph.results.table(table, "all"), "{}")
+    assert (table, "all") in pending_work(graph, ["mjp_table4"]).tables
+    for file in graph.files(table, "all"):
+        put(graph.results.folder / file, "{}")
+    left = pending_work(graph, ["mjp_table4"])
+    assert not left.tables and (table, "all") in left.finished.tables
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "said"),
+    [(1e6, "1.0 MB"), (999e6, "999.0 MB"), (1e9, "1.0 GB"), (2.5e9, "2.5 GB"), (1.5e12, "1.5 TB")],
+)
+def test_size__in_decimal_units__as_disks_are_sold(num_bytes, said):
+    assert text.size(num_bytes) == said

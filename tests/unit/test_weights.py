@@ -12,10 +12,12 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.models.patches import Grid
+from pipeline.models.position import sincos_positions
 from pipeline.models.weights import fill_weights, load_encoder, read_weights
 from pipeline.site import Site, weights_path
 from tests.foreign_weights import WIDTH, droppos_file, mae_file, moco_file, resnet, swin, vit, without
-from tests.tiny_vit import tiny_batch, tiny_encoder
+from tests.tiny_vit import build_tiny, tiny_batch, tiny_encoder, tiny_model
 
 LAYOUTS = {
     "timm flat": (lambda e: e.state_dict(), "timm", False),
@@ -139,10 +141,10 @@ def test_load_encoder__other_classes__keeps_the_models_classifier(num_classes, t
         assert torch.equal(encoder.state_dict()[name], value)
 
 
-def resampled(positions, side):
-    """The reference: prefix rows as they are, the grid resampled as an image."""
+def resampled(positions, side, antialias=True):
+    """The reference: prefix rows as they are, the grid resampled as an image; MAE's and DeiT's without antialiasing."""
     prefix, grid = positions[:, :-49], positions[:, -49:].reshape(1, 7, 7, -1).permute(0, 3, 1, 2)
-    grid = F.interpolate(grid, size=(side, side), mode="bicubic", antialias=True, align_corners=False)
+    grid = F.interpolate(grid, size=(side, side), mode="bicubic", antialias=antialias, align_corners=False)
     return torch.cat([prefix, grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
 
 
@@ -194,6 +196,53 @@ def test_load_encoder__fixed_table__takes_the_same_grid_and_keeps_its_formula_on
     assert torch.equal(same.pos_embed, given["pos_embed"])
     assert torch.equal(other.pos_embed, formula)
     assert (report.fresh, report.resized, report.dropped) == (["pos_embed"], [], [])
+
+
+@pytest.mark.parametrize("side", [4, 9])
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_load_encoder__another_grid_the_released_way__interpolates_the_files_table_fixed_or_not(
+    is_fixed, side, tmp_path
+):
+    given, encoder = vit(seed=1).state_dict(), vit(seed=2, img_size=4 * side)
+    encoder.pos_embed.requires_grad_(not is_fixed)
+
+    report = load(given, encoder, tmp_path, resampling="released")
+
+    expected = resampled(given["pos_embed"], side, antialias=False)
+    assert torch.equal(encoder.pos_embed, expected)
+    assert (expected - resampled(given["pos_embed"], side)).abs().max() > 0.1  # timm's way is another
+    assert (report.resized, report.fresh) == ([f"pos_embed 7x7 -> {side}x{side}"], [])
+    assert report.positions == "released"
+
+
+def test_load_encoder__sincos_of_another_grid__computed_and_interpolated_tables_differ(tmp_path):
+    given = tiny_encoder(seed=1, pos_embed="sincos").state_dict()
+    computed, interpolated = (build_tiny(tiny_model(pos_embed="sincos"), 2, image_size=40) for _ in range(2))
+
+    assert load(given, computed, tmp_path).positions == "formula"
+    assert load(given, interpolated, tmp_path, resampling="released").positions == "released"
+
+    assert torch.equal(computed.pos_embed, sincos_positions(Grid(10, 10), WIDTH, num_prefix=1))
+    assert (computed.pos_embed - interpolated.pos_embed).abs().max() > 0.5
+
+
+def test_load_encoder__positions__report_says_where_they_come_from(tmp_path):
+    given = vit(seed=1).state_dict()
+    found = {
+        "same grid": load(given, vit(seed=2), tmp_path),
+        "other grid": load(given, vit(seed=2, img_size=16), tmp_path),
+        "file without": load(without(given, "pos_embed"), vit(seed=2), tmp_path),
+        "model without": load(given, vit(seed=2, pos_embed="none"), tmp_path),
+        "cnn": load(resnet(1).state_dict(), resnet(2), tmp_path),
+    }
+    assert {case: report.positions for case, report in found.items()} == {
+        "same grid": "file",
+        "other grid": "timm",
+        "file without": "start",
+        "model without": "none",
+        "cnn": "none",
+    }
+    assert found["other grid"].as_dict()["positions"] == "timm"
 
 
 def test_load_encoder__class_token_file_into_average_pooling__starts_fc_norm_anew(tmp_path):
@@ -342,7 +391,7 @@ def test_load_encoder__checkpoint_without_state_dict__says_what_it_holds(content
 
 
 def test_load_encoder__missing_file__says_where_files_belong(tmp_path):
-    with pytest.raises(CheckpointError, match=r"none.pth is not there.*`weights` of the site"):
+    with pytest.raises(CheckpointError, match=r"none.pth not found.*`weights` of the site"):
         load_encoder(vit(), tmp_path / "none.pth")
 
 
@@ -356,7 +405,7 @@ def test_report__mae_into_another_grid__one_line_and_json(tmp_path):
     assert report.summary() == (
         f"mae file {tmp_path}/given.pth: 29 tensors matched, 1 resized (pos_embed 7x7 -> 4x4), "
         "2 fresh (head.weight, head.bias), 12 dropped (mask_token, decoder_pos_embed, decoder_embed.weight, "
-        "decoder_embed.bias, and 3 more)"
+        "decoder_embed.bias, and 3 more), positions: timm"
     )
     found = json.loads(json.dumps(report.as_dict()))
     assert found["num_dropped"] == 12 and "decoder_blocks.* x6" in found["dropped"]

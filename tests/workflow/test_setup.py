@@ -145,12 +145,20 @@ def test_venv__on_another_system__names_the_ones_it_serves(checkout, tmp_path):
     assert "found Darwin on Darwin, expected Linux on x86_64 or aarch64" in result.stderr
 
 
+def test_make__installs__and_compiles_what_every_process_imports(checkout, lock):
+    fake_uv(checkout, lock)
+    (checkout / "pipeline").mkdir()
+    (checkout / "pipeline" / "cli.py").touch()
+    os.utime(checkout / "requirements.lock", (3000, 3000))
+    result = make(checkout, ".venv/.installed")
+    assert result.returncode == 0, result.stderr
+    synced = [line for line in (checkout / "uv.log").read_text().splitlines() if line.startswith("pip sync")]
+    assert len(synced) == 1 and "--compile-bytecode" in synced[0].split()
+    assert list((checkout / "pipeline" / "__pycache__").glob("cli.*.pyc"))
+
+
 def test_venv__with_the_locked_uv_already_there__changes_nothing(checkout, tmp_path, lock):
-    version = re.match(r"uv==(\S+)", lock["uv"])[1]
-    bin_ = checkout / ".venv" / "bin"
-    bin_.mkdir()
-    script(bin_ / "python", f'exec {sys.executable} "$@"')
-    script(bin_ / "uv", f"echo uv {version}")
+    fake_uv(checkout, lock)
     result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"python3": f'exec {sys.executable} "$@"'}))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
@@ -205,6 +213,15 @@ def fake_path(folder: Path, scripts: dict[str, str]) -> Path:
         (bin_ / name).unlink(missing_ok=True)
         script(bin_ / name, body)
     return bin_
+
+
+def fake_uv(checkout: Path, lock: dict[str, str]) -> None:
+    """This Python and the locked uv, which writes down what it is told to do."""
+    version = re.match(r"uv==(\S+)", lock["uv"])[1]
+    bin_ = checkout / ".venv" / "bin"
+    bin_.mkdir()
+    script(bin_ / "python", f'exec {sys.executable} "$@"')
+    script(bin_ / "uv", f'echo uv {version}; echo "$@" >> {checkout}/uv.log')
 
 
 def script(path: Path, body: str) -> None:

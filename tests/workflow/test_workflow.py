@@ -1,51 +1,17 @@
 """The graph as a user meets it: real Snakemake, real training, real reruns."""
 
+import gzip
 import hashlib
 import json
 import os
 import re
-import signal
-import subprocess
-import time
+import shutil
 
 import pytest
+from small import LOCAL
 
-LOCAL = ("--profile", "workflow/profiles/local")
 # What any new number of one study leads to.
 ONE_STUDY = {"judge_claims": 1, "write_report": 1, "demo": 1}
-
-
-@pytest.fixture(scope="module")
-def done(small_project):
-    """The small project after `snakemake demo`, stopped once in the middle of training."""
-    interrupted = interrupt_training(small_project)
-    result = small_project.snakemake("demo", *LOCAL)
-    assert result.returncode == 0, result.stdout + result.stderr
-    small_project.interrupted = interrupted
-    return small_project
-
-
-def interrupt_training(project):
-    """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short."""
-    project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
-    process = subprocess.Popen(
-        ["snakemake", "demo", *LOCAL],
-        cwd=project.root,
-        env=project.env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    state = project.root / "results/demo/state"
-    deadline = time.monotonic() + 300
-    while not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=120)
-    folders = [path.parent for path in state.glob("*/step-*.pt")]
-    return {
-        path.name for path in folders if not (project.root / "results/demo/runs" / path.name / "train.json").exists()
-    }
 
 
 def row_of(project, row_id):
@@ -56,9 +22,10 @@ def row_of(project, row_id):
 
 
 @pytest.mark.slow
-def test_interrupted_demo__started_again__continues_from_its_checkpoints(done):
-    assert done.interrupted, "no run was cut short"
-    for run in done.interrupted:
+def test_interrupted_demo__started_again__continues_from_its_checkpoints(done, finished):
+    interrupted = json.loads((finished / "interrupted.json").read_text())
+    assert interrupted, "no run was cut short"
+    for run in interrupted:
         provenance = done.read(f"results/demo/runs/{run}/train.json")["provenance"]
         assert provenance["resumed_at_step"] > 0
         lines = map(json.loads, (done.root / f"results/demo/runs/{run}/metrics.jsonl").open())
@@ -101,9 +68,41 @@ def test_change__comment_in_config_and_code__reruns_nothing(done):
 
 
 @pytest.mark.slow
+def test_change__data_moved_and_prepared_by_hand__reruns_nothing(done, tmp_path, monkeypatch):
+    shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "moved")
+    (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'moved'}}}\n")
+    monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+    assert done.jobs("demo", *LOCAL) == {}
+    manifest = done.root / "results/demo/data/fashion_mnist/manifest.json"
+    written = manifest.stat().st_mtime
+    result = done.run("python", "-m", "pipeline", "prepare", "--data", "fashion_mnist")
+    assert result.returncode == 0, result.stderr
+    assert manifest.stat().st_mtime > written and done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
+def test_change__site_names_a_folder_with_other_labels__prepares_it_and_trains_on_it(done, tmp_path, monkeypatch):
+    shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "other")
+    labels = tmp_path / "other/train-labels-idx1-ubyte.gz"
+    content = gzip.decompress(labels.read_bytes())
+    labels.write_bytes(gzip.compress(content[:-2] + bytes([content[-1], content[-2]])))
+    (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'other'}}}\n")
+    monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+    jobs = done.jobs("demo", *LOCAL)
+    assert jobs["prepare_data"] == 1 and jobs["train_run"] == len(done.graph("demo").runs)
+
+
+@pytest.mark.slow
 def test_change__tolerance__redraws_that_table_only(done):
     with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):  # stands in Table 4 alone
         assert done.jobs("demo", *LOCAL) == {"draw_table": 1, "judge_claims": 1, "write_report": 1, "demo": 1}
+    assert done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
+def test_change__claim__is_judged_again_and_no_table_is_drawn(done):
+    with done.changed("configs/study/mjp.yaml", "mjp.t4.a-deit-s:consistency < 100", "mjp.t4.a-deit-s:consistency < 9"):
+        assert done.jobs("demo", *LOCAL) == ONE_STUDY
     assert done.jobs("demo", *LOCAL) == {}
 
 
@@ -133,14 +132,15 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
 
 
 @pytest.mark.slow
-def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done):
+def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done, finished):
     graph = done.graph("demo")
     (name,) = [name for name, run in graph.runs.items() if run.init]
     start, end = done.root / "results/demo/runs" / graph.runs[name].init, done.root / "results/demo/runs" / name
     assert start.name.startswith("mp3-")
     assert (start / "train.json").stat().st_mtime < (end / "config.resolved.yaml").stat().st_mtime
     init = json.loads((end / "train.json").read_text())["provenance"]["init"]
-    assert init["num_matched"] > 0 and init["source"] == str(start / "encoder.safetensors")
+    trained_from = finished / "clone" / start.relative_to(done.root) / "encoder.safetensors"
+    assert init["num_matched"] > 0 and init["source"] == str(trained_from)
     assert init["sha256"] == hashlib.sha256((start / "encoder.safetensors").read_bytes()).hexdigest()
     assert set(init["fresh"]) == {"pos_embed", "head.weight", "head.bias"}
 
@@ -220,21 +220,22 @@ def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_tabl
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{done.root}/results/mlflow.db")
-    experiment = client.get_experiment_by_name("patchwork-demo").experiment_id
-    found = client.search_runs([experiment], max_results=100)
-    runs, graph = {run.info.run_name: run for run in found}, done.graph("demo")
-    tables = set(graph.selected("headline"))
+    experiments = [client.get_experiment_by_name(name) for name in ("patchwork-demo", "patchwork-demo-tables")]
+    found = [client.search_runs([experiment.experiment_id], max_results=100) for experiment in experiments]
+    runs, tables = ({run.data.tags["patchwork.name"].partition("@")[0]: run for run in part} for part in found)
+    graph = done.graph("demo")
     evaluations = {name for name in runs if "/" in name}
-    assert runs.keys() == {*graph.runs, *tables, *graph.studies(), *evaluations} and len(runs) == len(found)
+    assert runs.keys() == {*graph.runs, *evaluations} and len(runs) == len(found[0])
+    assert tables.keys() == {*graph.selected("headline"), *graph.studies()} and len(tables) == len(found[1])
     assert len(evaluations) == 3 * 2 + 1 + 1  # classify and consistency; MP3's positions; classify alone
-    assert {run.info.status for run in found} == {"FINISHED"}
+    assert {run.info.status for part in found for run in part} == {"FINISHED"}
     for name in graph.runs:
         lines = (done.root / "results/demo/runs" / name / "metrics.jsonl").read_text().splitlines()
         logged = [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
-        history = client.get_metric_history(runs[name].info.run_id, "loss")
+        history = client.get_metric_history(runs[name].info.run_id, "curves/loss")
         assert sorted((point.step, point.value) for point in history) == logged
     top1 = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"]
-    assert runs["mjp.t1"].data.metrics["deit-s.top1"] == top1
+    assert tables["mjp.t1"].data.metrics["deit-s.top1"] == top1
 
 
 @pytest.mark.slow

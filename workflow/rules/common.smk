@@ -4,10 +4,11 @@ import functools
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
+from pipeline.data.sources import DataConfig, prepared_from
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life
 from workflow.restore import adopt_restored
-from pipeline.site import Slurm, choose_site
+from pipeline.site import Slurm, choose_site, named_folder
 from pipeline.report.freshness import (
     claims_fingerprint,
     report_fingerprint,
@@ -63,12 +64,23 @@ if not workflow.output_settings.dryrun:
 if not CALL.is_job:
     logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
 SLURM = SITE.slurm or Slurm()
+COUNTED = {"source", "num_train", "num_val", "num_classes", "val_share"}
 QUEUE = {
     "slurm_partition": SLURM.partition or "",
     "slurm_account": SLURM.account or "",
     "slurm_extra": " ".join(f"--{key}={value}" for key, value in SLURM.options.items()),
     "mem_mb": SLURM.memory_gb * 1000,
 }
+
+
+def prepare_params(wildcards):
+    """Other counts prepare again, and so does a folder with other images; the same data elsewhere does not."""
+    known = graph(wildcards.scale)
+    run = or_message(known.run_with_data, wildcards.data)
+    data = DataConfig(**run.config["data"])
+    index = known.results.manifest(data.name).parent
+    folder = prepared_from(data, named_folder(SITE, data), index)
+    return {"folder": folder, **data.model_dump(include=COUNTED)}
 
 
 def train_inputs(wildcards):

@@ -1,3 +1,4 @@
+# Another manifest retrains what was trained on the data; the same one, written again, does not.
 rule prepare_data:
     output:
         "results/{scale}/data/{data}/manifest.json",
@@ -11,6 +12,8 @@ rule prepare_data:
     resources:
         **QUEUE | {"slurm_partition": SLURM.cpu_partition or QUEUE["slurm_partition"]},
         runtime=int(SLURM.hours * 60),
+    params:
+        data=prepare_params,
     message:
         "prepare {wildcards.data}"
     shell:

@@ -1,0 +1,114 @@
+"""Decode every image of a set once, in this process or in several."""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image, ImageStat
+from tqdm import tqdm
+
+from pipeline.data.images import FileImages, ImageSet, Split, SplitName
+from pipeline.errors import DataError
+
+CHUNK = 64
+Map = Callable[[Callable, Iterable], Iterable]
+
+
+class Inspection(NamedTuple):
+    """What decoding one image showed; `problem` is empty for a good one."""
+
+    size: tuple[int, int]
+    mode: str
+    num_bytes: int
+    digest: str
+    problem: str = ""
+    # Means of the pixels and of their squares, one per channel, from 0 to 255; empty unless asked for.
+    mean: tuple[float, ...] = ()
+    mean_square: tuple[float, ...] = ()
+
+
+def inspect(
+    name: str, splits: Mapping[SplitName, Split], workers: int, progress: bool, measured_in: str = ""
+) -> dict[SplitName, list[Inspection]]:
+    """Decode the images of all splits; `measured_in` is the mode in which their pixels are averaged, if at all."""
+    found = {}
+    with _mapper(workers) as run:
+        for split, content in splits.items():
+            images = _inspections(content.images, run, measured_in)
+            bar = tqdm(images, f"{name} {split}", len(content.images), unit="img", disable=not progress)
+            found[split] = list(bar)
+    return found
+
+
+@contextmanager
+def _mapper(workers: int) -> Iterator[Map]:
+    """`map`, in this process or in a pool."""
+    if workers == 0:
+        yield map
+        return
+    # Forked, because a fresh interpreter would import torch again in every worker.
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        try:
+            yield lambda function, items: pool.map(function, items, chunksize=CHUNK)
+        except BrokenProcessPool:
+            raise DataError(
+                f"one of {workers} decoding processes was killed, most likely for memory; use fewer workers"
+            ) from None
+        finally:
+            # After Ctrl-C, a million images that wait are not decoded first.
+            pool.shutdown(cancel_futures=True)
+
+
+def _inspections(images: ImageSet, run: Map, measured_in: str) -> Iterable[Inspection]:
+    if isinstance(images, FileImages):
+        paths = [str(images.path(index)) for index in range(len(images))]
+        return run(partial(inspect_file, measured_in=measured_in), paths)
+    return (_inspection(images.image(index), images.content(index), measured_in) for index in range(len(images)))
+
+
+def inspect_file(path: str, measured_in: str = "") -> Inspection:
+    try:
+        content = Path(path).read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+            return _inspection(image, content, measured_in)
+    except Exception as error:  # decoders raise almost any kind for a damaged file
+        reason = str(error).replace(path, "").split("<_io.BytesIO")[0].strip()
+        return Inspection((0, 0), "", 0, "", f"found an image that cannot be decoded ({reason})")
+
+
+def _inspection(image: Image.Image, content: bytes, measured_in: str) -> Inspection:
+    problem, measured = "", {}
+    if image.mode[0] in "IF":
+        # Pillow would cut such values off at 255 without a word.
+        problem = (
+            f"found pixels of more than 8 bits (mode {image.mode}), expected 8 bits per channel; convert the image"
+        )
+    elif measured_in:
+        measured = _measure(image.convert(measured_in))
+    return Inspection(image.size, image.mode, len(content), hashlib.sha256(content).hexdigest(), problem, **measured)
+
+
+def _measure(image: Image.Image) -> dict[str, Any]:
+    found = ImageStat.Stat(image)
+    both = zip(found.sum2, found.count, strict=True)
+    return {"mean": tuple(found.mean), "mean_square": tuple(square / count for square, count in both)}
+
+
+def image_problems(images: ImageSet, inspections: list[Inspection], side: int | None = None) -> list[str]:
+    """One line for each image that cannot be used; `side` is that of every image, None where it varies."""
+    problems = []
+    for index, found in enumerate(inspections):
+        if found.problem:
+            problems.append(f"{images.name(index)}: {found.problem}")
+        elif side and found.size != (side, side):
+            width, height = found.size
+            problems.append(f"{images.name(index)}: found {width}x{height} pixels, expected {side}x{side}")
+    return problems

@@ -1,0 +1,61 @@
+"""The manifest of a verified data set: what `prepare` writes, and everyone else reads."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.config import Strict, shown
+from pipeline.data.images import SplitName
+from pipeline.data.stamp import Stamp
+from pipeline.errors import DataError
+from pipeline.files import write_text
+from pipeline.results import prepare_command
+
+MANIFEST = "manifest.json"
+
+
+class SplitSummary(Strict):
+    """One split as it was verified."""
+
+    count: int
+    classes: int
+    per_class_min: int
+    per_class_max: int
+    # (width, height), each over all images.
+    min_size: tuple[int, int]
+    max_size: tuple[int, int]
+    modes: dict[str, int]
+    bytes: int
+    # Of every name, label and content: the same data has the same fingerprint in any folder.
+    fingerprint: str
+    stamp: Stamp
+
+
+class Manifest(Strict):
+    """A verified data set. The same data gives the same bytes: no times, and `folder` stays when the data moves."""
+
+    name: str
+    source: str
+    # Where these images were verified first.
+    folder: str
+    fingerprint: str
+    splits: dict[SplitName, SplitSummary]
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What `prepare` wrote, or an error that says to run it."""
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{shown(path)} not found; run `{prepare_command(path)}` first") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise DataError(
+            f"{shown(path)}: found {where}: {problem['msg']}; expected what `prepare` writes today; "
+            f"run `{prepare_command(path)}` again"
+        ) from None
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    write_text(path, manifest.model_dump_json(indent=2) + "\n")

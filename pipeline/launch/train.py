@@ -1,0 +1,62 @@
+"""What `train` does: bring one run to its end, in this process, in several on this machine, or through SLURM."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.config import Layers, read_yaml
+from pipeline.engine.signals import STOP
+from pipeline.files import require_space, write_text
+from pipeline.inputs import find_inputs
+from pipeline.launch.local import is_placed, run_processes, train_here
+from pipeline.launch.resources import shape_of
+from pipeline.launch.slurm import train_on_cluster
+from pipeline.results import RunFolder, results_of
+from pipeline.site import load_site
+
+
+def train(scale: str, run: str | None = None, config: Path | None = None) -> int:
+    """Train a run of the graph, or the one that a file describes, or continue it; returns the exit code."""
+    stop = STOP.listen()  # before torch is imported, which takes seconds
+    site, (name, content) = load_site(), _chosen_run(scale, run, config)
+    paths, optim = results_of(scale).run(name), content["optim"]
+    require_space(paths.folder, 0, "training with its logs")
+    if is_placed():
+        return train_here(content, paths, site, stop)
+    shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
+    if site.slurm:
+        inputs = find_inputs(paths, site, content["data"]["name"], content["init"])
+        code = train_on_cluster(paths, site, shape, _submitted(paths, content), inputs, stop)
+    elif shape.processes > 1:
+        code = run_processes(shape.processes, _same_command(scale, run, config))
+    else:
+        code = train_here(content, paths, site, stop)
+    if code == 0:
+        paths.publish()
+    return code
+
+
+def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:
+    """Name and config. A run of the graph needs no torch: hundreds of launchers may wait on one machine."""
+    if run:
+        from pipeline.study.graph import load_graph
+
+        return run, load_graph(scale).run(run).config
+    from pipeline.engine.run import parse_run
+
+    assert config is not None  # the command line asks for one of both
+    found = parse_run(Layers((str(config), read_yaml(config))))
+    return found.name, found.model_dump(mode="json")
+
+
+def _submitted(paths: RunFolder, content: dict[str, Any]) -> str:
+    """Keep the config for a process elsewhere and later; returns the site, as any folder and environment knows it."""
+    write_text(paths.submitted, yaml.safe_dump(content, sort_keys=False))
+    site = os.environ.get("PATCHWORK_SITE", "local")
+    return str(Path(site).absolute()) if site.endswith(".yaml") else site
+
+
+def _same_command(scale: str, run: str | None, config: Path | None) -> list[str]:
+    return ["train", "--scale", scale, *(["--run", run] if run else ["--config", str(config)])]

@@ -1,0 +1,264 @@
+"""The table of test_every_key.py: for each field of every config class, a value that must be seen.
+
+A new field fails the test until it stands here: with a value that changes a run, and the keys with which it does, or
+in NOT_SCIENCE or LABELS with the reason why no run can show it.
+"""
+
+from every_key import Bite
+
+from pipeline.config import merge
+
+# They are no part of a run's name.
+NOT_SCIENCE = {
+    "optim.max_skips": "when to give up; a run that does not is the same",
+    "optim.validate_every": "how often to look; looking changes nothing",
+    "optim.log_every": "how often to write; writing changes nothing",
+}
+# By pattern; those of runs are part of the name all the same.
+LABELS = {
+    "data.name": "a name alone",
+    "model.*.name": "a name alone",
+    "*.code_epoch": "raised by hand when code changes",
+    "method.supervised.fidelity": "there is one way to do it",
+    "method.mae.fidelity": "there is one way to do it",
+    "method.*.name": "chooses the class, whose own fields are here",
+    "eval.*.name": "chooses the class, whose own fields are here",
+    "eval.*.group": "which job computes it",
+    "eval.ensemble.seed": "it draws nothing",
+    "model.cnn.pos_resampling": "a CNN has no positions",
+}
+
+PADDED, RESIZED, PLAIN = ({"data": {"augment": {"crop": crop}}} for crop in ("padded", "resized", "none"))
+SMALL = {"data": {"image_size": 14}}  # the images have 28 px, so each view resizes them
+RGB = {"data": {"channels": 3, "mean": [0.2, 0.3, 0.4], "std": [0.3, 0.3, 0.3]}}
+MIXUP, CUTMIX = {"data": {"augment": {"mixup": 0.8}}}, {"data": {"augment": {"cutmix": 1.0}}}
+BOTH = {"data": {"augment": {"mixup": 0.8, "cutmix": 1.0}}}
+WARM = {"optim": {"warmup_epochs": 0.7}}
+CLIPPED = {"optim": {"clip_norm": 0.1}}
+
+RUN = {
+    "seed": [Bite(1, "start batches")],
+    "init": [Bite("file:other.safetensors", "start")],
+    # Which images, and how many: the set is checked when it is opened.
+    "data.source": [Bite("cifar10", "refused")],
+    "data.num_classes": [Bite(9, "refused")],
+    "data.num_train": [Bite(23, "refused")],
+    "data.num_val": [Bite(19, "refused")],
+    "data.image_size": [Bite(14, "start batches")],
+    "data.channels": [Bite(3, "start batches", with_it=RGB)],
+    "data.mean": [Bite([0.3], "batches")],
+    "data.std": [Bite([0.4], "batches")],
+    "data.eval_crop": [Bite(0.8, "validation")],
+    "data.augment.crop": [Bite("resized", "batches"), Bite("none", "batches"), Bite("none", "batches", RESIZED)],
+    "data.augment.scale": [Bite([0.5, 1.0], "batches", RESIZED), Bite([0.08, 0.5], "batches", RESIZED)],
+    "data.augment.padding": [Bite(4, "batches", PADDED)],
+    "data.augment.hflip": [Bite(0.0, "batches", crop) for crop in (PADDED, RESIZED, PLAIN)],
+    "data.augment.rand_augment": [Bite("rand-m9-inc1", "batches", crop) for crop in (PADDED, RESIZED, PLAIN)],
+    "data.augment.color_jitter": [Bite(0.4, "batches", crop) for crop in (PADDED, RESIZED, PLAIN)],
+    "data.augment.interpolation": [
+        Bite("bilinear", "batches", RESIZED),
+        Bite("bilinear", "batches", {**PADDED, **SMALL}),
+        # Plain views of 28 px resize nothing; the validation does, to 35.
+        Bite("bilinear", "validation", {"data": {"eval_crop": 0.8, "augment": {"crop": "none"}}}),
+    ],
+    "data.augment.erasing": [Bite(0.5, "batches"), Bite(1.0, "batches", {"data": {"augment": {"erasing": 0.3}}})],
+    "data.augment.mixup": [Bite(0.8, "batches"), Bite(0.1, "batches", MIXUP)],
+    "data.augment.cutmix": [Bite(1.0, "batches"), Bite(0.1, "batches", CUTMIX)],
+    "data.augment.mix_prob": [Bite(0.3, "batches", MIXUP), Bite(0.3, "batches", CUTMIX)],
+    "data.augment.mix_switch_prob": [Bite(0.0, "batches", BOTH), Bite(1.0, "batches", BOTH)],
+    "data.augment.repeats": [Bite(3, "batches")],
+    "optim.epochs": [Bite(2, "updates")],
+    "optim.global_batch": [Bite(12, "batches")],
+    "optim.micro_batch": [Bite(2, "batches", MIXUP)],  # it shares a draw; without one, sums are the same
+    "optim.base_lr": [Bite(0.05, "updates")],
+    "optim.lr_batch": [Bite(40, "updates")],
+    "optim.min_lr": [Bite(1e-2, "updates")],
+    "optim.warmup_epochs": [Bite(0.7, "updates")],
+    "optim.warmup_lr": [Bite(1e-4, "updates", WARM)],
+    "optim.lr_curve": [
+        Bite("all_steps", "updates", WARM),
+        Bite("all_epochs", "updates", {"optim": {"epochs": 3, "warmup_epochs": 1}}),
+    ],
+    "optim.weight_decay": [Bite(0.5, "updates"), Bite(0.5, "updates", {"optim": {"layer_decay": 0.5}})],
+    "optim.betas": [Bite([0.5, 0.999], "updates"), Bite([0.9, 0.5], "updates")],
+    "optim.eps": [Bite(1e-3, "updates")],
+    "optim.layer_decay": [Bite(0.5, "updates"), Bite(0.9, "updates", {"optim": {"layer_decay": 0.5}})],
+    "optim.clip_norm": [Bite(0.1, "updates"), Bite(0.01, "updates", CLIPPED)],
+    "optim.clip_mode": [Bite("tensor", "updates", CLIPPED)],
+    "optim.smoothing": [Bite(0.1, "batches"), Bite(0.1, "batches", MIXUP), Bite(0.1, "batches", CUTMIX)],
+    "optim.ema_decay": [Bite(0.9, "updates"), Bite(0.5, "updates", {"optim": {"ema_decay": 0.9}})],
+}
+
+_SWIN = {"arch": "swin_tiny_patch4_window7_224", "patch_size": 7, "depths": [2, 2], "num_heads": [2, 2]}
+SWIN = {"model": {**_SWIN, "window_size": 2, "depth": None}}
+CNN = {"model": {"arch": "test_resnet", "embed_dim": None, "depth": None, "num_heads": None}}
+# A CNN has no patches; those of a jigsaw move its input.
+MOVED = {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5, "unknown": False, "dal": "none"}}
+NO_POSITIONS, SINCOS = {"model": {"pos_embed": "none"}}, {"model": {"pos_embed": "sincos"}}
+
+
+# A checkpoint of twice as many patches a side.
+FINER = {"init": "file:finer.safetensors"}
+
+
+def _base(name: str, model: dict, **fields: object) -> dict:
+    return {"method": {"name": name, **fields}, "model": model}
+
+
+def _jigsaw(**fields: object) -> dict:
+    """Half of the patches are moved in every step."""
+    always = {"shuffle_ratio": 0.5, "warmup_ratio": 0.0, "shuffle_prob": 1.0}
+    return {"method": {"name": "mjp", **always, **fields}}
+
+
+DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+MP3 = _base("mp3", {"pos_embed": "none"}, mask_ratio=0.7)
+MAE = _base("mae", {"pos_embed": "sincos"}, **DECODER)
+DROPPOS = _base("droppos", {"pos_embed": "sincos"}, mask_ratio=0.5, **DECODER)
+# 4x4 cells of one patch, of which 2x2 are visible; a token of the last stage has 2x2 cells.
+DROPPOS_SWIN = _base("droppos_swin", SWIN["model"], cells=4, **DECODER)
+
+
+def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
+    return {name: [Bite(value, "refused", family)] for name, value in values.items()}
+
+
+VIT = {
+    "arch": [Bite("vit_base_patch16_clip_224", "start")],  # with a norm before its blocks
+    "patch_size": [Bite(14, "start")],
+    "embed_dim": [Bite(8, "start")],
+    "depth": [Bite(1, "start")],
+    "num_heads": [Bite(1, "updates")],
+    "mlp_ratio": [Bite(2.0, "start")],
+    "act_layer": [Bite("relu", "updates")],
+    "pos_embed": [
+        *[Bite(value, "start") for value in ("none", "sincos", "sincos_learn", "relative")],
+        Bite("relative", "start", NO_POSITIONS),
+        Bite("sincos_learn", "updates", SINCOS),
+    ],
+    "cls_std": [Bite(0.5, "start"), Bite(0.5, "start", _jigsaw()), Bite(0.5, "start", MAE)],
+    "pos_resampling": [Bite("released", "start", FINER), Bite("released", "start", merge(FINER, SINCOS))],
+    "pool": [Bite("avg", "start"), Bite("avg", "start", {"model": {"pool": "cls"}})],
+    "head_std": [Bite(2e-5, "start")],
+    "drop_path": [Bite(0.5, "updates")],
+    **_refused({}, depths=[1, 1], window_size=2),
+}
+SWIN_FIELDS = {
+    "arch": [Bite("swinv2_tiny_window8_256", "start", SWIN)],
+    "patch_size": [Bite(14, "start", {"model": {**SWIN["model"], "window_size": 1}})],
+    "embed_dim": [Bite(8, "start", SWIN)],
+    "depths": [Bite([1, 2], "start", SWIN)],
+    "num_heads": [Bite([1, 2], "start", SWIN)],
+    "window_size": [Bite(1, "start", SWIN)],
+    "mlp_ratio": [Bite(2.0, "start", SWIN)],
+    "pos_embed": [Bite(value, "start", SWIN) for value in ("learn", "sincos", "sincos_learn")],
+    "pos_resampling": [
+        Bite("released", "start", merge(SWIN, {"init": "file:finer_swin.safetensors", "model": {"pos_embed": "learn"}}))
+    ],
+    "head_std": [Bite(2e-5, "start", SWIN)],
+    "drop_path": [Bite(0.5, "updates", SWIN)],
+    **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg"),
+}
+CNN_FIELDS = {
+    "arch": [Bite("test_efficientnet", "start", CNN)],
+    "patch_size": [Bite(4, "draws", {**CNN, **MOVED})],
+    "head_std": [Bite(2e-5, "start", CNN)],
+    "drop_path": [Bite(0.5, "updates", CNN)],
+    **_refused(CNN, cls_std=0.5, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
+    **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn"),
+}
+MODELS = {
+    f"model.{family}.{name}": bites
+    for family, fields in (("vit", VIT), ("swin", SWIN_FIELDS), ("cnn", CNN_FIELDS))
+    for name, bites in fields.items()
+}
+
+
+ALONE = {"unknown": False, "dal": "none"}  # the shuffle of patches, and nothing else
+STILL = _jigsaw(shuffle="none")
+MJP = {
+    "fidelity": [Bite("released", "start", _jigsaw()), Bite("paper", "start draws", _jigsaw())],
+    "shuffle": [Bite("none", "draws", _jigsaw(**ALONE)), Bite("pixels", "draws", _jigsaw(**ALONE))],
+    "index": [
+        Bite("slots", "start", _jigsaw(**ALONE)),
+        Bite("patches", "start", _jigsaw(**ALONE)),
+        Bite("patches", "updates", _jigsaw(**ALONE, index="slots")),
+    ],
+    "unknown": [Bite(False, "start", _jigsaw()), Bite(False, "start", _jigsaw(dal="none"))],
+    "dal": [
+        *[Bite(value, "start", _jigsaw()) for value in ("none", "pca", "linear")],
+        Bite("pca", "updates", _jigsaw(dal="none")),
+    ],
+    "shuffle_ratio": [Bite(0.9, "draws", _jigsaw(**ALONE))],
+    "dal_weight": [Bite(1.0, "draws", STILL), Bite(1.0, "draws", _jigsaw(dal="pca"))],
+    "warmup_ratio": [Bite(0.5, "draws", STILL), Bite(0.5, "draws", _jigsaw(**ALONE, dal_schedule="constant"))],
+    "shuffle_prob": [Bite(0.0, "draws", _jigsaw(**ALONE))],
+    "per_image": [Bite(True, "draws", _jigsaw(**ALONE)), Bite(True, "draws", _jigsaw())],
+    "exact_count": [Bite(True, "draws", _jigsaw(**ALONE))],
+    "dal_schedule": [Bite("constant", "draws", STILL)],
+    "dal_updates": [Bite(2, "draws", STILL)],
+    "dal_reduction": [Bite("norm", "updates", STILL)],
+    "dal_layers": [Bite(3, "start", STILL)],
+    "position_std": [Bite(0.1, "start", _jigsaw())],
+}
+
+
+def _decoder(base: dict) -> dict[str, list[Bite]]:
+    return {
+        "decoder_width": [Bite(32, "start", base)],
+        "decoder_depth": [Bite(2, "start", base)],
+        "decoder_heads": [Bite(1, "updates", base)],
+    }
+
+
+def _droppos(base: dict) -> dict[str, list[Bite]]:
+    return {
+        **_decoder(base),
+        "fidelity": [Bite("paper", "updates", base), Bite("released", "updates", base)],
+        "position_ratio": [Bite(0.4, "updates", base)],
+        "sigma": [Bite(2.0, "draws", base)],
+        "sigma_end": [Bite(1.0, "draws", base)],
+        "tau": [Bite(None, "updates", base), Bite(1.0, "updates", base)],
+    }
+
+
+OTHERS = {
+    "mp3": {
+        "mask_ratio": [Bite(0.25, "updates", MP3)],
+        "fidelity": [Bite("released", "draws", MP3)],
+    },
+    "mae": {
+        **_decoder(MAE),
+        "mask_ratio": [Bite(0.25, "updates", MAE)],
+        "norm_pix": [Bite(False, "updates", MAE)],
+    },
+    "droppos": {**_droppos(DROPPOS), "mask_ratio": [Bite(0.25, "updates", DROPPOS)]},
+    "droppos_swin": {
+        **_droppos(DROPPOS_SWIN),
+        "mask_ratio": [Bite(0.0, "start", DROPPOS_SWIN)],
+        "cells": [Bite(2, "start draws", DROPPOS_SWIN, {"method": {"mask_ratio": 0.0}})],
+    },
+}
+METHODS = {
+    f"method.{method}.{name}": bites
+    for method, fields in {"mjp": MJP, **OTHERS}.items()
+    for name, bites in fields.items()
+}
+
+# For each method and family a run that it can have.
+BASES = {"mjp": STILL, "mp3": MP3, "mae": MAE, "droppos": DROPPOS, "droppos_swin": DROPPOS_SWIN}
+BASES |= {"swin": SWIN, "cnn": CNN}
+
+# The run that is evaluated is the base.
+EVALS = {
+    "eval.classify.shuffle_ratio": [Bite(0.9, "validation")],
+    "eval.classify.seed": [Bite(1, "validation")],
+    "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],
+    "eval.consistency.seed": [Bite(1, "validation")],
+    "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
+    "eval.mp3_positions.seed": [Bite(1, "validation", MP3)],
+    "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
+    "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
+    "eval.droppos_positions.seed": [Bite(1, "validation", DROPPOS)],
+    "eval.ensemble.partner": [Bite("second", "validation", {"optim": {"base_lr": 1e-3}})],  # it leaves the word to them
+}

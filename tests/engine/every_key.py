@@ -1,0 +1,173 @@
+"""What a key of a config changes: the fields of every config class, and everything that can be seen of a tiny run.
+
+A run of three updates goes through the real loop. Of it are kept: the weights at the start, the batches and the draws
+that the method was given, everything that training changed, and the last validation.
+"""
+
+import copy
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from pydantic import BaseModel
+from tiny_runs import ALONE, prepare_in, tiny_run, weights_of, write_images
+
+from pipeline.config import merge
+from pipeline.engine.loop import Trainer
+from pipeline.engine.run import RunConfig
+from pipeline.engine.signals import StopRequest
+from pipeline.errors import PatchworkError
+from pipeline.evals.base import EVALS
+from pipeline.methods.base import METHODS, Method
+from pipeline.models.encoder import ModelConfig
+from pipeline.results import RunFolder
+from pipeline.site import Site
+
+FAMILIES = ("vit", "swin", "cnn")  # a field of a model is one for each of them
+NUM_TRAIN, NUM_VAL = 24, 20
+SHORT = {
+    "data": {"num_train": NUM_TRAIN, "num_val": NUM_VAL},
+    "model": {"act_layer": None},
+    # A rate at which three updates leave the start far behind: the validation sees what they did.
+    "optim": {"epochs": 1, "global_batch": 8, "micro_batch": 4, "warmup_epochs": 0, "base_lr": 0.1},
+}
+
+
+@dataclass(frozen=True)
+class Bite:
+    """Another value of a field, where the run shows it, and the keys around it with which it matters.
+
+    `at` names what changes before any update: start, batches, draws (several words: all of them). Updates and
+    validation must follow; `updates`, `validation`: these alone. `refused`: such a run is an error.
+    """
+
+    other: Any
+    at: str
+    base: dict[str, Any] = field(default_factory=dict)
+    with_it: dict[str, Any] = field(default_factory=dict)  # keys that have to follow, for the config to be valid
+
+    @property
+    def expected(self) -> set[str]:
+        words = set(self.at.split())
+        return words if words & {"validation", "refused"} else words | {"updates", "validation"}
+
+
+@dataclass
+class Record:
+    """What was seen of a run."""
+
+    start: dict[str, torch.Tensor]
+    batches: list[tuple[torch.Tensor, torch.Tensor]]
+    draws: list[dict[str, torch.Tensor]]
+    updates: dict[str, torch.Tensor]
+    validation: dict[str, float]
+    method: Method
+
+
+# The fields
+
+
+def run_fields() -> list[str]:
+    """Keys of a run such as `data.augment.scale`, without those of models and methods, which have many classes."""
+    return [name for name in _fields_below(RunConfig) if not name.startswith(("model.", "method."))]
+
+
+def model_fields() -> list[str]:
+    return [f"model.{family}.{name}" for family in FAMILIES for name in _fields_below(ModelConfig)]
+
+
+def method_fields() -> list[str]:
+    return [f"method.{name}.{key}" for name in METHODS.names() for key in _fields_below(METHODS.get(name).Config)]
+
+
+def eval_fields() -> list[str]:
+    return [f"eval.{name}.{key}" for name in EVALS.names() for key in _fields_below(EVALS.get(name).Config)]
+
+
+def _fields_below(model: type[BaseModel]) -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        inner = [part for part in (info.annotation, *get_args(info.annotation)) if _is_model(part)]
+        yield from [f"{name}.{key}" for part in inner for key in _fields_below(part)] or [name]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """What a config says for a key: `model.swin.depths` and `method.mjp.dal` are `depths` and `dal` of theirs."""
+    parts = key.split(".")
+    if parts[0] in ("model", "method"):
+        del parts[1]
+    for part in reversed(parts):
+        value = {part: value}
+    return value
+
+
+# The runs
+
+
+class Recorder:
+    """Records runs on a few images; each config once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.images = write_images(folder / "images", num_train=NUM_TRAIN, num_val=NUM_VAL)
+        self.prepared = folder / "prepared"
+        prepare_in(self.prepared, self.images, tiny_run(SHORT).data)
+        self.known: dict[str, Record | PatchworkError] = {}
+
+    def __call__(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
+        """The record of a run, or the error that refuses it."""
+        changes = merge(SHORT, *changes)
+        key = repr(changes)
+        if key not in self.known:
+            try:
+                self.known[key] = self._record(tiny_run(changes))
+            except PatchworkError as error:
+                self.known[key] = error
+        return self.known[key]
+
+    def site(self) -> Site:
+        return Site(device="cpu", weights=str(self.folder), data={"small": self.images})
+
+    def _record(self, run: RunConfig) -> Record:
+        # A folder for each: a run that found the state of another would continue it.
+        results = shutil.copytree(self.prepared, self.folder / f"results{len(self.known)}")
+        trainer = Trainer(run, RunFolder(results, run.name), self.images, self.site(), ALONE, StopRequest())
+        start, inputs = copy.deepcopy(trainer.method.state_dict()), []
+        trainer.model.register_forward_pre_hook(lambda _, given: inputs.append(copy.deepcopy(given)))
+        validation = trainer.fit()
+        batches, draws = [(images, targets) for images, targets, _ in inputs], [draw for *_, draw in inputs if draw]
+        return Record(start, batches, draws, weights_of(trainer), validation, trainer.method)
+
+
+def differences(base: Record | PatchworkError, other: Record | PatchworkError) -> set[str]:
+    """Names of what differs between two runs; of batches and draws only as many as both had are compared."""
+    assert isinstance(base, Record), f"the base itself is refused: {base}"
+    if not isinstance(other, Record):
+        return {"refused"}
+    shared = min(len(base.batches), len(other.batches))
+    drawn = min(len(base.draws), len(other.draws)) if base.draws and other.draws else None
+    pairs = {
+        "start": (base.start, other.start),
+        "batches": (base.batches[:shared], other.batches[:shared]),
+        "draws": (base.draws[:drawn], other.draws[:drawn]),
+        "updates": (base.updates, other.updates),
+        "validation": (base.validation, other.validation),
+    }
+    return {name for name, (first, second) in pairs.items() if not _equal(first, second)}
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """To the last bit."""
+    if isinstance(first, torch.Tensor):
+        return first.shape == second.shape and torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return first == second

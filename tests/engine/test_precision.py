@@ -1,0 +1,49 @@
+"""Training, validation and evaluations compute in one precision, which the results name."""
+
+import json
+
+import pytest
+import torch
+from tiny_runs import tiny_run
+
+from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.signals import StopRequest
+from pipeline.engine.train import train_run
+from pipeline.evals.classify import Classify
+from pipeline.evals.evaluate import evaluate_run
+from pipeline.results import RunFolder
+from pipeline.site import Site
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "expected"),
+    [
+        ("auto", "cpu", "fp32"),
+        ("auto", "cuda", "bf16"),
+        ("fp32", "cuda", "fp32"),
+        ("bf16", "cpu", "bf16"),
+    ],
+)
+def test_precision__of_a_site_on_a_device__is_bf16_on_gpus_unless_it_says_otherwise(wanted, device, expected):
+    assert precision_of(Site(precision=wanted), torch.device(device)) == expected
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_precision__inside__is_that_of_products(precision, dtype):
+    with in_precision(precision, torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["auto", "bf16"])
+def test_evaluation__in_any_precision__has_the_loss_of_the_last_validation(images, results, precision):
+    run = tiny_run({"optim": {"epochs": 2}})
+    paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images}, precision=precision)
+    train_run(run, paths, site, StopRequest())
+
+    evaluate_run(run, "quick", {"classify": Classify.Config()}, paths, site)
+
+    trained, evaluated = paths.record(), json.loads(paths.evaluation("quick").read_text())["classify"]
+    assert evaluated["metrics"]["loss"] == trained.metrics["val_loss"]
+    expected = "fp32" if precision == "auto" else "bf16"
+    assert trained.provenance["precision"] == evaluated["provenance"]["precision"] == expected

@@ -1,0 +1,125 @@
+"""The learning rate of every step of the papers' recipes, against loops that ask for it as the released codes do."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from pipeline.config import CONFIGS, merge, read_yaml
+from pipeline.engine.optim import OptimConfig, build_schedule
+
+STEPS = 7  # of an epoch: few, so that an epoch's steps are told apart from each other and all of them are looked at
+
+
+def optim_of(*fragments):
+    return OptimConfig.model_validate(merge(*[fragment["optim"] for fragment in fragments]))
+
+
+def study(name):
+    return read_yaml(CONFIGS / "study" / f"{name}.yaml")
+
+
+def shared(name):
+    return read_yaml(CONFIGS / "recipe" / f"{name}.yaml")
+
+
+def rates_of(optim):
+    """What every step of a run would train with."""
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=optim.lr)
+    schedule = build_schedule(optimizer, optim, STEPS)
+    rates = []
+    for step in range(optim.epochs * STEPS):
+        schedule.step_update(step)
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+def timm_rate(now, warmup, end, peak, first, last):
+    """The rate of timm's cosine as MJP and DeiT set it up: `end` is that of training, not of what is left."""
+    if now < warmup:
+        return first + now * (peak - first) / warmup
+    return last + 0.5 * (peak - last) * (1 + math.cos(math.pi * now / end))
+
+
+def mjp_rates(epochs, warmup, **rates):
+    """MJP's loop: step, then ask for the next rate by the number of the step that is over."""
+    found, rate = [], rates["first"]
+    for step in range(epochs * STEPS):
+        found.append(rate)
+        rate = timm_rate(step, warmup * STEPS, epochs * STEPS, **rates)
+    return found
+
+
+def deit_rates(epochs, warmup, **rates):
+    """DeiT's loop: an epoch, then ask for the next rate by the number of the epoch that is over."""
+    found, rate = [], rates["first"]
+    for epoch in range(epochs):
+        found += [rate] * STEPS
+        rate = timm_rate(epoch, warmup, epochs, **rates)
+    return found
+
+
+def mae_rates(epochs, warmup, peak, last):
+    """MAE's loop, which DropPos took over: ask for the rate before a step, by the epoch and the share of it done."""
+    found = []
+    for step in range(epochs * STEPS):
+        epoch = step / STEPS
+        share = (epoch - warmup) / (epochs - warmup)
+        found.append(
+            peak * epoch / warmup if epoch < warmup else last + (peak - last) * 0.5 * (1 + math.cos(math.pi * share))
+        )
+    return found
+
+
+# Epochs, warm-up and rates as the papers and their scripts have them, for the batch of the study.
+OFFICIAL = {
+    "mjp": (lambda: optim_of(study("mjp")["common"]), mjp_rates(300, 20, peak=1e-3, first=1e-6, last=1e-5)),
+    "deit, by mp3": (
+        lambda: optim_of(*[study("mp3")["recipes"][name] for name in ("deit", "supervised", "imagenet")]),
+        deit_rates(300, 5, peak=2e-3, first=1e-6, last=1e-5),
+    ),
+    "deit, mp3's pretraining": (
+        lambda: optim_of(*[study("mp3")["recipes"][name] for name in ("deit", "imagenet_pretrain")]),
+        deit_rates(100, 5, peak=2e-3, first=1e-6, last=1e-5),
+    ),
+    "mae": (lambda: optim_of(shared("mae_pretrain")), mae_rates(200, 40, peak=2.4e-3, last=0.0)),
+    "mae, finetuning": (lambda: optim_of(shared("mae_finetune")), mae_rates(100, 5, peak=2e-3, last=1e-6)),
+    "droppos": (lambda: optim_of(study("droppos")["recipes"]["pretrain"]), mae_rates(200, 10, peak=2.4e-3, last=0.0)),
+    "droppos, finetuning": (
+        lambda: optim_of(study("droppos")["recipes"]["finetune"]),
+        mae_rates(100, 5, peak=4e-3, last=1e-6),
+    ),
+}
+
+
+@pytest.mark.parametrize("recipe", OFFICIAL)
+def test_rate__every_step_of_a_papers_recipe__is_that_of_its_released_code(recipe):
+    optim, expected = OFFICIAL[recipe]
+    assert rates_of(optim()) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+def test_rate__curves_of_the_same_numbers__differ_as_much_as_the_papers_do():
+    """So that no two names of a curve can stand for one."""
+    numbers = {"epochs": 300, "global_batch": 1024, "micro_batch": 128, "base_lr": 5e-4, "warmup_epochs": 20}
+    curves = ("after_warmup", "all_steps", "all_epochs")
+    after, steps, epochs = (rates_of(OptimConfig(**numbers, lr_curve=curve)) for curve in curves)
+    ratios = [a / b for a, b in zip(after, steps, strict=True)]
+    assert max(ratios[20 * STEPS :]) == pytest.approx(1.127, abs=2e-3)
+    assert sum(after) / sum(steps) == pytest.approx(1.069, abs=2e-3)
+    assert epochs[: 2 * STEPS] == [1e-6] * 2 * STEPS
+    assert len(set(epochs)) < 300 < len(set(steps))
+
+
+@pytest.mark.parametrize("scale", ["demo", "tiny"])
+def test_scale__runs_of_few_epochs__do_not_take_the_curve_that_moves_once_an_epoch(scale):
+    assert read_yaml(CONFIGS / "scale" / f"{scale}.yaml")["run"]["optim"]["lr_curve"] == "after_warmup"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_config__curve_of_epochs_that_never_leaves_the_warm_up__is_refused_with_what_to_do(epochs):
+    numbers = {"global_batch": 8, "micro_batch": 8, "base_lr": 1e-3, "lr_curve": "all_epochs"}
+    with pytest.raises(ValidationError, match=f"epochs {epochs} would see no other rate; set lr_curve to all_steps"):
+        OptimConfig(**numbers, epochs=epochs, warmup_epochs=0.5)
+    assert OptimConfig(**numbers, epochs=epochs).lr_curve == "all_epochs"

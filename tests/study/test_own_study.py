@@ -1,0 +1,97 @@
+"""A study of one's own: a file of its own, with no paper, beside the papers' files or without them."""
+
+import pytest
+
+from pipeline.report.freshness import claims_fingerprint, report_fingerprint, table_fingerprint
+from pipeline.report.tables import fill_table
+from pipeline.study.graph import build_graph
+
+RUN = {"label": "Mine", "method": "supervised", "model": "deit_s", "data": "imagenet1k"}
+RECIPE = {"optim": {"epochs": 4, "global_batch": 50, "micro_batch": 50, "base_lr": 0.003}}
+STUDY = {
+    "title": "Mine",
+    "common": RECIPE,
+    "runs": {"a": RUN, "b": {**RUN, "label": "Other", "set": {"model": {"pos_embed": "none"}}}},
+    "tables": {
+        "t1": {
+            "label": "Table 1",
+            "title": "With and without positions",
+            "columns": {"top1": {"label": "Top-1 (%)", "eval": "classify", "metric": "top1"}},
+            "rows": {"a": {"label": "A", "run": "a"}, "b": {"label": "B", "run": "b"}},
+        }
+    },
+    "claims": {"c1": {"statement": "A wins", "type": "directional", "holds": ["mine.t1.a:top1 > mine.t1.b:top1"]}},
+}
+
+
+@pytest.fixture
+def mine(project):
+    project.write("study/mine.yaml", STUDY)
+    return project
+
+
+def test_study__without_a_file_of_expected_values__resolves_beside_the_papers(mine):
+    graph = build_graph("demo")
+    assert graph.studies() == ["mine", "mjp"]
+    assert [row.expected for row in graph.tables["mine.t1"].rows.values()] == [{}, {}]
+    filled = fill_table(graph, "mine.t1", "all")
+    assert {cell.paper for _, _, cell in filled.cells()} == {None}
+
+
+def test_study__without_a_paper__still_refuses_a_claim_about_no_cell(mine):
+    mine.write(
+        "study/mine.yaml", {**STUDY, "claims": {"c1": {**STUDY["claims"]["c1"], "holds": ["mine.t1.c:top1 > 1"]}}}
+    )
+    (line,) = mine.problems()
+    assert "no row 'mine.t1.c'" in line and "did you mean 'mine.t1." in line
+
+
+def test_row__of_ones_own_in_a_papers_table__says_that_the_paper_has_none(project):
+    row = "      deit-s: {label: DeiT-S, run: a}\n"
+    project.edit("study/mjp.yaml", row, row + "      mine: {label: Mine, run: b}\n")
+    (line,) = project.problems()
+    assert "mjp.yaml has no row 'mjp.t1.mine'" in line and "`paper: false`" in line
+
+    project.edit("study/mjp.yaml", "{label: Mine, run: b}", "{label: Mine, run: b, paper: false}")
+    assert build_graph("demo").tables["mjp.t1"].rows["mjp.t1.mine"].expected == {}
+
+
+def prints(graph) -> tuple:
+    tables = {key: table_fingerprint(graph, key) for key in graph.tables}
+    return tables, claims_fingerprint(graph, "mine"), report_fingerprint(graph, "all")
+
+
+def test_report__label_of_a_run_changed__is_written_again_and_no_table_is(mine):
+    before = prints(build_graph("demo"))
+    mine.edit("study/mine.yaml", "label: Mine\n    method", "label: Renamed\n    method")
+    after = prints(build_graph("demo"))
+    assert after[:2] == before[:2] and after[2] != before[2]
+
+
+def test_claims__one_edited__are_judged_again_and_no_table_is_drawn(mine):
+    before = prints(build_graph("demo"))
+    mine.edit("study/mine.yaml", "mine.t1.a:top1 > mine.t1.b:top1", "mine.t1.a:top1 < mine.t1.b:top1")
+    after = prints(build_graph("demo"))
+    assert after[0] == before[0] and after[1] != before[1]
+
+
+@pytest.mark.parametrize("name", ["page.css", "macros.html.j2", "draw.py"])
+def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, monkeypatch, tmp_path, name):
+    import shutil
+
+    from pipeline import source
+    from pipeline.report import freshness
+
+    graph = build_graph("demo")
+    folder = tmp_path / "report"
+    shutil.copytree(freshness.DRAWING, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(freshness, "DRAWING", folder)
+    freshness._drawing_code.cache_clear()
+    before = prints(graph)
+    path = folder / name
+    path.write_text(path.read_text() + ("\nCHANGED = 1\n" if name.endswith(".py") else "changed"))
+    freshness._drawing_code.cache_clear()
+    source._file_digest.cache_clear()
+    after = prints(graph)
+    freshness._drawing_code.cache_clear()
+    assert all(after[0][key] != before[0][key] for key in graph.tables) and after[2] != before[2]

@@ -1,0 +1,98 @@
+"""The house: what imports what. Dependencies point one way, and what imports inside functions counts too."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pipeline
+
+ROOT = Path(pipeline.__file__).parent
+# From the ground up; a package imports its own floor and those below it.
+FLOORS = [
+    {"errors"},
+    {"config", "source", "seeds", "dynamo"},
+    {"files", "registry", "logs"},
+    {"records", "provenance"},
+    {"models"},
+    {"results"},
+    {"data", "methods"},
+    {"site"},
+    {"inputs"},
+    {"engine"},
+    {"evals"},
+    {"study", "launch"},
+    {"report"},
+    {"plan", "track", "verify", "status", "clean", "check"},
+    {"doctor", "options"},
+    {"cli"},
+    {"__main__"},
+]
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in ROOT.rglob("*.py")}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of the project that a file imports anywhere in it, except for a type checker alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            below = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
+            found |= below or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & MODULES.keys()
+
+
+GRAPH = {name: imports_of(path) for name, path in MODULES.items()}
+
+
+def circle_from(start: str) -> list[str]:
+    """A way from a module back to itself, if there is one."""
+    ways = [[start]]
+    seen = set()
+    while ways:
+        way = ways.pop()
+        for name in GRAPH[way[-1]]:
+            if name == start:
+                return [*way, name]
+            if name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def floor_of(module: str) -> int:
+    return FLOOR[module.split(".")[1]]
+
+
+def test_imports__of_all_modules__have_no_circle():
+    assert [" -> ".join(way) for name in GRAPH if (way := circle_from(name))] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(GRAPH) - {"pipeline"}))
+def test_imports__of_a_module__are_on_its_floor_or_below(name):
+    above = [other for other in GRAPH[name] if other != "pipeline" and floor_of(other) > floor_of(name)]
+    assert above == []
+
+
+@pytest.mark.parametrize("package", ["snakemake", "workflow"])
+def test_pipeline__knows_nothing_of(package):
+    named = []
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [name for module in modules if module.split(".")[0] == package]
+    assert named == []

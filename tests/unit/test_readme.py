@@ -1,0 +1,84 @@
+"""README and its neighbours say what is true: commands that exist, files that are there, the demo's own numbers."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import build_parser
+from pipeline.study.graph import load_graph
+from pipeline.study.targets import targets_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+DEMO = json.loads((ROOT / "benchmarks/demo.json").read_text())
+README_NUMBERS = {  # what README's table says of the demo: label -> cells, in the order of the numbers in its line
+    "from scratch": ["mjp.t1.deit-s.top1", "mjp.t1.deit-s.consistency"],
+    "without position embeddings": ["mjp.t4.b-no-pe.top1", "mjp.t4.b-no-pe.consistency"],
+    "with MJP at ratio 0.27": ["mjp.t3.g027.top1", "mjp.t3.g027.consistency"],
+    "from MP3": ["mp3.t3.mp3-abs.cifar100_top1", "mp3.tf3.train-cifar100.at_50"],
+    "from DropPos": ["droppos.t5.droppos-200.vitb_top1", "droppos.t1.g0.75.pos_acc"],
+    "from MAE": ["droppos.t5.mae-200.vitb_top1"],
+}
+
+
+def commands(page: str, program: str) -> list[str]:
+    """Commands of a page that begin with these words, in code blocks and between backticks."""
+    text = PAGES[page]
+    blocks = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    found = [line.split("#")[0].strip() for line in [*blocks, *inline]]
+    return sorted({line for line in found if line.startswith(program + " ")})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages__every_target_of_snakemake__exists(page):
+    known = {*targets_of(load_graph("demo")), "TARGET"}
+    for command in commands(page, "snakemake"):
+        words = shlex.split(command)[1:]
+        options = {"--profile": 1, "--config": 1, "-n": 0}
+        targets, skip = [], 0
+        for word in words:
+            if skip:
+                skip -= 1
+            elif word in options:
+                skip = options[word]
+            elif "=" not in word:
+                targets.append(word)
+        assert set(targets) <= known, command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages__every_verb_of_the_command_line__is_understood(page):
+    for command in commands(page, "python -m pipeline"):
+        build_parser().parse_args(shlex.split(command)[3:])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages__every_file_that_is_named__is_there(page):
+    named = re.findall(r"`((?:configs|pipeline|workflow|tests|benchmarks)/[\w./*-]+)`", PAGES[page])
+    missing = [name for name in named if "<" not in name and "mine" not in name and not [*ROOT.glob(name)]]
+    assert missing == []
+
+
+def number(cell: str) -> float:
+    table, row, column = re.fullmatch(r"(\w+\.\w+)\.(.+)\.(\w+)", cell).groups()
+    return DEMO["numbers"][table][row][column]
+
+
+@pytest.mark.parametrize("label", README_NUMBERS)
+def test_readme__numbers_of_the_demo__are_those_that_were_recorded(label):
+    (line,) = re.findall(rf"^\| {re.escape(label)} \|(.*)$", PAGES["README.md"], re.M)
+    top1, rest = line.split("|")[:2]
+    found = [float(top1), *[float(text) for text in re.findall(r"\d+\.\d", rest)][:1]]
+    wanted = [round(number(cell), 1) for cell in README_NUMBERS[label]]
+    assert found[: len(wanted)] == wanted
+
+
+def test_recorded_numbers__are_of_todays_runs():
+    """Where this fails, a config has changed: run `make demo`, then `python benchmarks/demo.py --record`."""
+    graph = load_graph("demo")
+    rows = [row for key in graph.selected("headline") for row in graph.rows(key, "headline").values()]
+    assert DEMO["runs"] == sorted(graph.with_inits(run for row in rows for run in row.runs.values()))
