@@ -203,7 +203,7 @@ MISTAKES = {
         FASHION,
         "source: fashion_mnist",
         "source: fashion",
-        f"{FASHION}: data.source: found 'fashion'; no such source; did you mean 'fashion_mnist'?",
+        f"{FASHION}: data.source: found 'fashion'; unknown source; did you mean 'fashion_mnist'?",
     ),
     "init of no run": (
         STUDY,
@@ -359,7 +359,7 @@ def test_check__mistakes_in_several_files__come_all_at_once(project):
 def test_check__files_that_do_not_parse__are_all_named(project):
     project.edit(DEMO, "comparable", "comparible")
     project.edit(STUDY, "\ntitle:", "\ntitel:")
-    (project.configs / EXPECTED).unlink()
+    (project.configs / EXPECTED).write_text("rows: [")
 
     files = [line.split(": ")[0] for line in project.problems()]
 
