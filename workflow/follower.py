@@ -10,7 +10,7 @@ LAST_PASS_S = 60  # a workflow ends no later than this after its last job, whate
 
 
 class Follower:
-    """`python -m pipeline track --follow` in the background; its words are in logs/track.log."""
+    """`python -m pipeline track --follow` in the background; it logs to logs/track.log."""
 
     def __init__(self, scale: str) -> None:
         self.scale = scale
@@ -21,12 +21,12 @@ class Follower:
         self._launch("--follow")
 
     def stop(self) -> str:
-        """Let it finish, within bounds; returns its last words."""
+        """Let it finish, within bounds; returns the last line of its log."""
         if self.process is None:
             return ""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        else:  # another one was there, or it was killed: what came later is missing
+        else:  # another follower ran already, or this one was killed: MLflow lacks what came later
             self._launch()
         try:
             self.process.wait(LAST_PASS_S)
@@ -35,7 +35,7 @@ class Follower:
         return next(reversed(self.log.read_text().splitlines()), "")
 
     def _launch(self, *options: str) -> None:
-        """In a session of its own: Ctrl-C is for the jobs, and their last lines shall still be mirrored."""
+        """In a session of its own: Ctrl-C is for the jobs, and their last lines are still mirrored."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -117,9 +117,8 @@ def space(subject: Subject) -> Iterator[Finding]:
     free = shutil.disk_usage(graph.results.folder).free
     text = f"{size(free)} free, about {size(needed)} needed for what is not trained yet"
     if free < needed:
-        yield failed(
-            "space", text, "make results a link to a larger disk, or ask for less: `python -m pipeline plan TARGET`"
-        )
+        less = f"python -m pipeline plan --scale {graph.scale} TARGET"
+        yield failed("space", text, f"make results a link to a larger disk, or ask for less: `{less}`")
     else:
         yield ok("space", text)
 

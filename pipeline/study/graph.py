@@ -6,6 +6,7 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 """
 
 import hashlib
+import logging
 
 from pydantic import ValidationError
 
@@ -19,6 +20,8 @@ from pipeline.study.entries import Graph
 from pipeline.study.rows import add_table
 from pipeline.study.runs import add_run, in_init_order
 from pipeline.study.spec import Expected, Scale, Study
+
+log = logging.getLogger(__name__)
 
 
 class Kept(Record):
@@ -39,7 +42,10 @@ def load_graph(scale: str) -> Graph:
         except ValidationError:
             pass  # damaged, or of an older version; it is made anew
     graph = build_graph(scale)
-    write_json(path, Kept(key=key, graph=graph).model_dump(mode="json"))
+    try:
+        write_json(path, Kept(key=key, graph=graph).model_dump(mode="json"))
+    except PatchworkError as error:  # results of somebody else may be looked at all the same
+        log.warning("the graph is not kept: %s", error)
     return graph
 
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline track`: bring MLflow up to date once, or go on doing so while Snakemake works.
+"""`python -m pipeline track`: bring MLflow up to date once, or keep it up to date while Snakemake works.
 
 Training never waits for MLflow and never talks to it: this one process reads the files that all jobs write. It may be
 killed at any time and started again, and the server may come and go.
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 3.0
 LONGEST_PAUSE_S = 60.0
-LOOK_S = 0.5  # how often a pause is broken off if the work is over
+LOOK_S = 0.5  # how often a pause checks whether the work is over
 ENDING_S = 10.0  # how long a run that was told to stop may take for its last checkpoint
 
 

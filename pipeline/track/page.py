@@ -1,9 +1,10 @@
 """MLflow's own page: the addresses that show training curves, and the note at the top of an experiment.
 
-Left alone, MLflow 3.17 opens an experiment on a page about language models, and its runs as a list without charts. Only
-the address of the page says otherwise, so that addresses are given wherever a reader may look.
+MLflow 3.17 opens an experiment on a page about language models, and its runs as a list without charts. Nothing but the
+address of a page changes that, so addresses are given wherever a reader may look.
 """
 
+import shlex
 from urllib.parse import urlencode
 
 MODEL_TRAINING = {"workflowType": "machine_learning"}
@@ -22,20 +23,20 @@ def tables_of(experiment: str) -> str:
 
 
 def note_of_runs(runs: str, tables: str, studies: list[str]) -> str:
-    """The note of the experiment with the training runs; both experiments are given by their ids."""
+    """One line, as MLflow hides the rest; both experiments are given by their ids."""
     of_studies = ", ".join(f"[{study}]({curves_of(runs, study)})" for study in studies)
     return (
-        f"[Training curves]({curves_of(runs)}) of all runs, or of one study: {of_studies}. Expand a run to see its "
-        f"evaluations. [Tables and claims]({tables_of(tables)}) have an experiment of their own."
+        f"[Training curves]({curves_of(runs)}), by study: {of_studies}. [Tables and claims]({tables_of(tables)}). "
+        "Expand a run to see its evaluations."
     )
 
 
 def note_of_tables(runs: str) -> str:
-    return f"Expand a study to see its tables. [Training curves]({curves_of(runs)}) have an experiment of their own."
+    return f"[Training curves]({curves_of(runs)}). Expand a study to see its tables."
 
 
 def how_to_open(uri: str, address: str) -> str:
     """What to type or click to see a page of MLflow."""
     if uri.startswith("http"):
         return f"open {uri.rstrip('/')}/{address}"
-    return f"run `mlflow ui --backend-store-uri {uri}` and open {LOCAL_PAGE}/{address}"
+    return f"run `mlflow ui --backend-store-uri {shlex.quote(uri)}` and open {LOCAL_PAGE}/{address}"

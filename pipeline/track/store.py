@@ -58,10 +58,10 @@ class Experiment:
     def __init__(self, uri: str, name: str, artifacts: Path | None) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-        # A server that does not answer shall cost seconds, not minutes.
+        # A server that does not answer must cost seconds, not minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it would speak of every retry
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs every retry
         from mlflow import MlflowClient
 
         self.client = MlflowClient(uri)
@@ -132,7 +132,7 @@ class Experiment:
         run.latest = wanted
 
     def attach(self, run: Tracked, files: dict[str, str]) -> None:
-        """Artifacts by name; one that is there already is replaced."""
+        """Add artifacts by name, in place of older ones."""
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
         if files and run.tags.get(FILES) != digest:
             for name, text in files.items():

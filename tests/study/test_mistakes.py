@@ -203,7 +203,7 @@ MISTAKES = {
         FASHION,
         "source: fashion_mnist",
         "source: fashion",
-        f"{FASHION}: data.source: found 'fashion'; no such source; did you mean 'fashion_mnist'?",
+        f"{FASHION}: data.source: found 'fashion'; unknown source; did you mean 'fashion_mnist'?",
     ),
     "init of no run": (
         STUDY,
@@ -359,7 +359,7 @@ def test_check__mistakes_in_several_files__come_all_at_once(project):
 def test_check__files_that_do_not_parse__are_all_named(project):
     project.edit(DEMO, "comparable", "comparible")
     project.edit(STUDY, "\ntitle:", "\ntitel:")
-    (project.configs / EXPECTED).unlink()
+    (project.configs / EXPECTED).write_text("rows: [")
 
     files = [line.split(": ")[0] for line in project.problems()]
 
@@ -380,13 +380,13 @@ def test_check__no_such_scale__names_the_nearest(project, capsys):
     assert capsys.readouterr().err.startswith("ConfigError: configs/scale/dmo.yaml: no such file; did you mean 'demo'?")
 
 
-def test_check__sound_configs__says_what_would_run(project, capsys):
-    assert main(["check"]) == 0
+def test_check__valid_configs__says_what_would_run(project, capsys):
+    assert main(["check", "--scale", "demo"]) == 0
 
     graph = load_graph("demo")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(graph.runs)
-    assert lines[-1] == f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale demo"
+    assert lines[-1] == f"scale demo: configs are valid: {len(graph.runs)} runs, {len(graph.tables)} tables"
 
 
 @pytest.mark.slow

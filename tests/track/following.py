@@ -11,19 +11,19 @@ from pipeline.study.entries import Graph
 
 
 class FollowerProcess(subprocess.Popen):
-    """The command that Snakemake starts, and what it has said so far."""
+    """The command that Snakemake starts, and what it has logged so far."""
 
     def __init__(self, copy: Project, graph: Graph, **env: str) -> None:
         self.log = os.memfd_create("log", os.MFD_CLOEXEC)
         command = ["python", "-m", "pipeline", "track", "--scale", graph.scale, "--follow"]
         super().__init__(command, cwd=copy.root, env={**copy.env, **env}, stdout=self.log, stderr=self.log)
 
-    def words(self) -> str:
+    def output(self) -> str:
         return os.pread(self.log, 100_000, 0).decode()
 
 
 def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "timed out after two minutes"
         time.sleep(0.05)

@@ -51,8 +51,8 @@ def scene(copy, new_scale, database):
         "num_at_kill": num_at_kill,
         "statuses": (status_at_kill, set(statuses(database, graph).values())),
         "names": [folder.name for folder in folders],
-        "follower": (follower.returncode, follower.words()),
-        "second": (second.returncode, second.words()),
+        "follower": (follower.returncode, follower.output()),
+        "second": (second.returncode, second.output()),
     }
 
 
@@ -72,8 +72,8 @@ def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
 
 @pytest.mark.slow
 def test_follow__snakemake_is_gone__ends_after_a_last_pass(scene):
-    code, words = scene["follower"]
-    assert code == 0 and f"has everything; runs so far: {NUM_JOBS}" in words.splitlines()[-1]
+    code, output = scene["follower"]
+    assert code == 0 and f"has everything; runs so far: {NUM_JOBS}" in output.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -83,9 +83,9 @@ def test_follow__runs_that_no_process_works_on__are_running_until_the_last_pass_
 
 @pytest.mark.slow
 def test_follow__second_follower__says_so_in_one_line_and_ends_well(scene):
-    code, words = scene["second"]
-    assert code == 0 and len(words.splitlines()) == 1
-    assert "another process mirrors scale scene into MLflow already" in words
+    code, output = scene["second"]
+    assert code == 0 and len(output.splitlines()) == 1
+    assert "another process mirrors scale scene into MLflow already" in output
 
 
 @pytest.mark.slow

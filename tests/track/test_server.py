@@ -36,14 +36,14 @@ def returned(copy, new_scale, server):
         evaluate(folder, top1=70.5)
         draw_table(graph, "mjp.t4")
         before = digests(folder.folder)
-        wait_until(lambda: "did not take the results" in follower.words())
+        wait_until(lambda: "did not take the results" in follower.output())
         server.start()
         follower.terminate()
         follower.wait(timeout=240)
     return {
         "graph": graph,
         "name": name,
-        "words": follower.words(),
+        "log": follower.output(),
         "code": follower.returncode,
         "untouched": digests(folder.folder) == before,
         "points": points(server.folder / "mlflow.db", graph),
@@ -61,8 +61,8 @@ def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_bac
 
 @pytest.mark.slow
 def test_server__down_while_followed__one_line_says_so_and_the_follower_ends_well(returned):
-    assert returned["code"] == 0 and "Traceback" not in returned["words"]
-    assert returned["words"].count("did not take the results") == 1
+    assert returned["code"] == 0 and "Traceback" not in returned["log"]
+    assert returned["log"].count("did not take the results") == 1
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_server__artifacts__go_through_it(returned, server):
 
 @pytest.mark.slow
 def test_server__is_up_again__the_last_line_names_the_page_of_the_curves(returned, server):
-    last = returned["words"].splitlines()[-1]
+    last = returned["log"].splitlines()[-1]
     assert f"open {server.uri}/#/experiments/" in last and "compareRunsMode=CHART" in last
 
 

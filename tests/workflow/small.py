@@ -51,8 +51,9 @@ def interrupt_training(project: Project) -> set[str]:
     )
     state = project.root / "results/demo/state"
     deadline = time.monotonic() + PATIENCE_S
-    while not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
+    while process.poll() is None and not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert process.poll() is None, "Snakemake has ended before a run wrote a checkpoint"
     os.killpg(process.pid, signal.SIGINT)
     process.wait(timeout=PATIENCE_S)
     folders = [path.parent for path in state.glob("*/step-*.pt")]
