@@ -9,6 +9,7 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
+from pipeline.launch.slurm import waiting_job
 from pipeline.records import Started, read_record
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.study.entries import Graph
@@ -106,14 +107,6 @@ def _run(results: ScaleFolder, folder: RunFolder) -> Job:
     if folder.started.exists():
         return Job("train_run", name, "stopped", f"continues after {_progress(folder, folder.last_step())}")
     return Job("train_run", name, "waiting")
-
-
-def waiting_job(folder: RunFolder) -> str | None:
-    """The SLURM job that was submitted for an unfinished run and has not said how it ended."""
-    record = json.loads(folder.job.read_text()) if folder.job.exists() else {}
-    outcome = json.loads(folder.outcome.read_text()) if folder.outcome.exists() else {}
-    has_ended = folder.finished.exists() or outcome.get("job") == record.get("job")
-    return None if has_ended else record.get("job")
 
 
 def _progress(folder: RunFolder, step: int | None = None) -> str:
