@@ -95,6 +95,16 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
     ]
 
 
+def test_status__run_that_failed_and_was_then_continued_and_stopped__has_not_failed(graph):
+    name = next(iter(graph.runs))
+    begin(graph, name, 60)
+    put(
+        graph.results.log("train_run", name),
+        "DataError: gone\n12:00:00 epoch 1\ninterrupted; the same command continues\n",
+    )
+    assert states(graph)[name].startswith("stopped")
+
+
 def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     name = next(iter(graph.runs))
     folder = begin(graph, name, 60)
