@@ -251,6 +251,15 @@ def test_partner__two_of_them_for_one_run__are_two_evaluations_in_one_file(toy):
     assert json.loads(json.dumps(graph.evals)) == graph.evals
 
 
+def test_partners__of_a_group__are_all_the_runs_it_waits_for(toy):
+    toy.study["tables"]["tpairs"] = ensemble_table()
+    graph = toy.resolve()
+
+    names = by_label(graph)
+    assert graph.partners(names["tuned1"], "ensemble") == sorted([names["tuned2"], names["scratch"]])
+    assert graph.partners(names["tuned1"], "quick") == []
+
+
 def test_files__of_an_evaluation_of_two__are_with_the_first(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
