@@ -57,6 +57,7 @@ FOLLOWER = Follower(SCALE)
 
 
 onstart:
+    or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
     for notice in made_by_other_code(graph(SCALE)):
         logger.warning(str(notice))
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
@@ -76,3 +77,5 @@ onerror:
         if CONSOLE.was_interrupted
         else f"`python -m pipeline status --scale {SCALE}` lists what failed; the same command tries it again"
     )
+    # The log of a rule that failed for want of space is empty.
+    or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")

@@ -1,5 +1,6 @@
 """Every config at every scale: a mistake that only the largest scale shows is found before a cluster meets it."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 from pipeline.config import CONFIGS, names, parse_file
@@ -26,10 +27,10 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
                 found_at.setdefault(line, []).append(where)
 
     for name in names(CONFIGS / "site"):
-        collect("", lambda name=name: parse_file(Site, CONFIGS / "site" / f"{name}.yaml"))
+        collect("", functools.partial(parse_file, Site, CONFIGS / "site" / f"{name}.yaml"))
     collect("", load_site)  # the chosen one may lie elsewhere
     for scale in scales:
-        collect(scale, lambda scale=scale: graphs.append(load_graph(scale)))
+        collect(scale, lambda: graphs.append(load_graph(scale)))  # noqa: B023 - called at once
     if found_at:
         raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
     return graphs

@@ -56,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
             "summary": summary,
             "verify": verify,
             "clean": clean,
+            "describe": describe,
             "prepare": prepare,
             "train": train,
             "evaluate": evaluate,
@@ -109,6 +110,21 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
     print(f"{data.name}: {found.splits['train'].count} + {found.splits['val'].count} images verified")
+
+
+def describe(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import Layers, parse, shown
+    from pipeline.data.describe import Choices, config_path, write_config
+    from pipeline.data.describe import describe as describe_folder
+    from pipeline.site import load_site
+
+    site, folder = load_site(), options.folder.expanduser().absolute()
+    given = {key: getattr(options, key) for key in Choices.model_fields}
+    found = describe_folder(folder, parse(Choices, Layers(("command line", given))), workers=site.workers)
+    has_changed = write_config(found, options.force)
+    print(f"{found.summary}; {'wrote' if has_changed else 'unchanged:'} {shown(config_path(options.name))}")
+    if site.data.get(options.name) != folder:
+        print(f"next: name the folder in the site file (`data: {{{options.name}: {folder}}}`)")
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> int:

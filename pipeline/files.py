@@ -1,29 +1,32 @@
-"""Writing files so that a reader sees the old one or the new one, never half of it."""
+"""Writing files so that a reader sees the old one or the new one, never half of it; locks, digests, disk space."""
 
 import fcntl
 import functools
 import hashlib
 import json
 import os
+import shutil
+import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
+ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
 _HELD = ExitStack()
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write through a temporary file: fsync, rename, fsync the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                write(file)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -33,21 +36,47 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         _sync_folder(path.parent)
 
 
+class LockFile:
+    """A lock between processes, with the name of its holder in it.
+
+    The system releases it when the holder ends, however it ends. One who waits may ask the holder to give way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file, self.wanted = path.open("a"), _wanted(path).open("a")
+
+    def take(self, within_s: float = 0, is_asking: bool = False) -> bool:
+        """Whether it is ours now; an asking process lets the holder know (`is_wanted`) until it has it or closes."""
+        deadline = time.monotonic() + within_s
+        while not _locked(self.file):
+            if is_asking:
+                _locked(self.wanted)
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.2)
+        fcntl.flock(self.wanted, fcntl.LOCK_UN)
+        with explained(self.path):
+            self.file.truncate(0)
+            self.file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            self.file.flush()
+        return True
+
+    def close(self) -> None:
+        self.file.close()
+        self.wanted.close()
+
+
 @contextmanager
 def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
-    """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends.
-
-    One who is patient lets the holder know (`is_wanted`), and waits for it to finish.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file, _wanted(path).open("a") as wish:
-        deadline = time.monotonic() + patience_s
-        while not _locked(file):
-            if time.monotonic() >= deadline:
-                raise LaunchError(f"another process is working on {what} ({path} is held); wait for it or stop it")
-            _locked(wish)
-            time.sleep(0.2)
-        fcntl.flock(wish, fcntl.LOCK_UN)
+    """Hold a lock file while the block runs; with patience, ask its holder to give way and wait for it."""
+    with closing(LockFile(path)) as lock:
+        if not lock.take(patience_s, is_asking=patience_s > 0):
+            raise LaunchError(
+                f"another process is working on {what} ({holder_of(path)} holds {path}); wait for it or stop it"
+            )
         yield
 
 
@@ -57,8 +86,16 @@ def hold_for_life(path: Path, what: str) -> None:
     _HELD.enter_context(held(path, what, patience_s=2))
 
 
+def holder_of(path: Path) -> str:
+    """The process that holds a lock file, or held it last."""
+    try:
+        return path.read_text() or "some process"
+    except OSError:
+        return "some process"
+
+
 def is_wanted(path: Path) -> bool:
-    """Whether a patient process waits for this lock."""
+    """Whether another process asks the holder of this lock to give way."""
     return is_held(_wanted(path))
 
 
@@ -94,8 +131,25 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
+def remove(path: Path) -> None:
+    """Delete a file if there is one."""
+    with explained(path):
+        path.unlink(missing_ok=True)
+
+
+def require_space(folder: Path, num_bytes: float, what: str) -> None:
+    """Refuse to begin what the disk has no room for: it would fail later, and its log could not say why."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    free, needed = shutil.disk_usage(nearest).free, num_bytes + ROOM
+    if free < needed:
+        raise PatchworkError(
+            f"{folder} has {free / 1e6:,.1f} MB of free space, {what} needs {needed / 1e6:,.1f} MB; free some, then "
+            "start again: nothing that was there before is lost"
+        )
+
+
 def write_text(path: Path, text: str) -> None:
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_atomic(path, text.encode())
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -12,7 +12,8 @@ Patchwork, one step at a time. `snakemake TARGET` calls these steps in the right
 table or figure of it (mjp_table4, mp3_figure3), or `all`."""
 
 GUIDE = """\
-before a run   check     are the configs valid, at every scale?
+before a run   describe  make a data set of a folder of your own images
+               check     are the configs valid, at every scale?
                doctor    can this machine or cluster run a scale?
                plan      what would run, how many hours, how much storage?
 during a run   status    what is finished, running, waiting, failed?
@@ -52,6 +53,7 @@ def build_parser(verbs: Verbs) -> argparse.ArgumentParser:
         return verb
 
     _add_questions(add)
+    _add_describe(add)
     _add_results(add)
     _add_steps(add)
     return parser
@@ -81,6 +83,22 @@ def _add_questions(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     _scale_and_site(plan)
     plan.add_argument("targets", nargs="*", metavar="TARGET", help=f"{TARGETS}, or names of runs (default: all)")
+
+
+def _add_describe(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """How people bring their own images."""
+    describe = add(
+        "describe",
+        "write the config of a data set from a folder of class folders",
+        "It decodes every image, counts, works out mean and standard deviation, and writes configs/data/NAME.yaml.",
+    )
+    describe.add_argument("folder", type=Path, help="with train/<class>/ and val/<class>/, or <class>/ alone")
+    describe.add_argument("--name", required=True, help="name of the data set, and of its config")
+    describe.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
+    describe.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
+    describe.add_argument("--val-share", type=float, help="share of each class that becomes val (default: 0.1)")
+    describe.add_argument("--force", action="store_true", help="overwrite an existing config of this name")
+    _site(describe)
 
 
 def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
-from pipeline.files import digest, digest_by_stat, write_text
+from pipeline.files import digest, digest_by_stat, remove, write_text
 from pipeline.records import Inputs, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
     from torch import nn
-
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
@@ -150,7 +149,7 @@ class RunFolder:
 
     @property
     def started(self) -> Path:
-        """Written when training begins: who this run is, whatever interrupts it."""
+        """Written when training begins: the identity that the run keeps through every interruption."""
         return self.folder / "started.json"
 
     @property
@@ -173,7 +172,7 @@ class RunFolder:
 
     @property
     def identity(self) -> Path:
-        """Who is being trained: one from the first step to the last, whatever interrupts it."""
+        """The run's identity: the same from the first step to the last, through every interruption."""
         return self.state / "identity.json"
 
     @property
@@ -236,14 +235,14 @@ class RunFolder:
             state = f"has SHA-256 {short_digest(found)}" if found else "not found"
             raise CheckpointError(
                 f"{path} {state}, expected {short_digest(known)} as {self.done.name} recorded it: it was changed or "
-                f"damaged after training; restore it, or train run {self.name} again, which exports it anew"
+                f"damaged after training; restore it, or train run {self.name} again, which exports it again"
             )
         return path
 
     def unpublish(self) -> None:
         """Forget that the run was finished."""
         for path in (self.done, self.finished):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""

@@ -54,6 +54,12 @@ class Site(Strict):
     )
     slurm: Slurm | None = Field(None, description="null: jobs run on this machine")
 
+    @property
+    def cluster(self) -> Slurm:
+        """The cluster's part, on a site that has one."""
+        assert self.slurm is not None
+        return self.slurm
+
 
 def choose_site(name: str | None) -> Site:
     """Load the named site, here and in every process that this one starts."""
@@ -74,7 +80,7 @@ def load_site() -> Site:
 
 
 def data_folder(site: Site, data: DataConfig) -> Path:
-    """Where a data set lies on this site."""
+    """The folder of a data set on this site, or an error that says where to name it."""
     folder = named_folder(site, data)
     if folder is None:
         raise DataError(

@@ -120,7 +120,7 @@ def _table_problems(graph: Graph, table: str, selection: str) -> Iterator[Proble
     for row, column, cell in drawn.cells():
         if cell.ours != now.get((row.id, column.id)):
             found = f"{row.id}:{column.id} shows {cell.ours}, the results say {now.get((row.id, column.id))}"
-            yield Problem(shown(path), found, "start the workflow again; it draws the table anew")
+            yield Problem(shown(path), found, "start the workflow again; it redraws the table")
 
 
 def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord, RunFolder]]:

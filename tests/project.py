@@ -8,14 +8,19 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from pipeline.files import held
 from pipeline.study.entries import Graph
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "__pycache__", "*.egg-info", ".*_cache", "cache", "tmp"]
+# Bytecode comes along: where Python may not write any, each process in a copy would compile the project anew.
+LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "*.egg-info", ".*_cache", "cache", "tmp"]
+BUILD_S = 1800  # for what is made once, on a busy machine
 
 
 class Project:
@@ -75,10 +80,27 @@ class Project:
     def read(self, file: str) -> dict:
         return json.loads((self.root / file).read_text())
 
+    def copy_to(self, root: Path) -> "Project":
+        """With all results and with Snakemake's notes on them, so that it finds nothing to do there either."""
+        return Project(shutil.copytree(self.root, root, symlinks=True))
+
 
 def copy_project(root: Path) -> Project:
     shutil.copytree(ROOT, root, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     return Project(root)
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that is filled once in a test session, by the first process that needs it; not to be changed."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, is_made = shared / name, shared / f"{name}.made"
+    with held(shared / f"{name}.lock", name, patience_s=BUILD_S):
+        if not is_made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            is_made.touch()
+    return folder
 
 
 def shrink_images(project: Project, num_train: int, num_val: int) -> None:

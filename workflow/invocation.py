@@ -18,7 +18,7 @@ from snakemake.utils import available_cpu_count
 from snakemake.workflow import Workflow
 from snakemake_interface_executor_plugins.settings import ExecMode
 
-from pipeline.config import nearest
+from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
 from pipeline.site import Site
 from pipeline.study.entries import Graph
@@ -80,6 +80,16 @@ def check_site(site: Site, name: str, executor: str) -> None:
         raise ConfigError(
             f"jobs go to {executor}, but site {name!r} has no `slurm` section: training would run on this machine. "
             "Add --config site=slurm, or your own site with such a section; or leave out --profile"
+        )
+
+
+def check_writable(folder: Path) -> None:
+    """Before anything is planned; a job that cannot write its log says nothing at all."""
+    nearest_folder = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(nearest_folder, os.W_OK):
+        raise ConfigError(
+            f"{shown(nearest_folder)} cannot be written; fix its permissions, or make results a link to a folder of "
+            "yours. To look at results: `python -m pipeline status` and `summary`"
         )
 
 

@@ -73,7 +73,7 @@ def _read(folder: Path, split: str, release: Release) -> Split:
             labels.extend(batch_labels)
         except DataError as error:
             problems.append(f"{release.folder}/{name}: {error}")
-    # Stored as three planes; Pillow wants the channels last.
+    # Stored as three planes; Pillow expects the channels last.
     images = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return Split(ArrayImages(images, labels, split), problems=problems)
 
@@ -91,7 +91,7 @@ def _find(folder: Path, release: Release) -> None:
             f"found {found[0]}, the python version, which is a pickle and is not read because it can run code; "
             f"expected the binary version: download {release.archive} into {folder}"
         )
-    raise DataError(f"found neither {release.folder} nor {release.archive}")
+    raise DataError(f"neither {release.folder} nor {release.archive} found")
 
 
 def _extract(archive: Path, name: str) -> None:
@@ -102,7 +102,7 @@ def _extract(archive: Path, name: str) -> None:
         scratch = Path(tempfile.mkdtemp(prefix=".extract-", dir=archive.parent))
         extract(archive, scratch)
         if not (scratch / name).is_dir():
-            raise DataError(f"{archive.name}: found no folder {name} in it")
+            raise DataError(f"{archive.name}: folder {name} not found in it")
         _move(scratch / name, target)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DataError(f"{archive.name}: damaged or unsafe archive ({error}); download it again") from None

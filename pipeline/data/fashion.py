@@ -27,16 +27,18 @@ def read_fashion_mnist(folder: Path, split: str) -> Split:
         except DataError as error:
             problems.append(str(error))
     if not problems and len(arrays[0]) != len(arrays[1]):
-        problems.append(f"{split}: found {len(arrays[0])} images and {len(arrays[1])} labels, expected as many")
+        problems.append(
+            f"{split}: found {len(arrays[0])} images and {len(arrays[1])} labels, expected one label for each image"
+        )
     if problems:
         arrays = [np.zeros((0, SIDE, SIDE)), np.zeros(0)]
-    return Split(ArrayImages(arrays[0], arrays[1], split), problems=problems)
+    return Split(ArrayImages(arrays[0], arrays[1].tolist(), split), problems=problems)
 
 
 def _read_idx(path: Path, magic: int, shape: tuple[int, ...]) -> np.ndarray:
     """The array of an idx file: magic number, count and shape as big-endian 32-bit numbers, then bytes."""
     if not path.is_file():
-        raise DataError(f"{path.name}: found no such file")
+        raise DataError(f"{path.name}: not found")
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:

@@ -20,7 +20,7 @@ DEVKIT_FOLDERS = (".", "ILSVRC2012_devkit_t12/data", "devkit/data")
 def read_imagenet(folder: Path, split: str) -> Split:
     """The files of one split; nothing is decoded."""
     if not (folder / split).is_dir():
-        return Split(FileImages(folder, [], []), problems=[f"{split}: found no folder {split}/"])
+        return Split(FileImages(folder, [], []), problems=[f"{split}: folder {split}/ not found"])
     classes = class_folders(folder / split)
     loose = image_names(folder / split)
     if classes and loose:
@@ -29,7 +29,7 @@ def read_imagenet(folder: Path, split: str) -> Split:
     if loose and split == "val":
         return _read_loose_val(folder, loose)
     if not classes:
-        return Split(FileImages(folder, [], []), problems=[f"{split}: found no class folders in {split}/"])
+        return Split(FileImages(folder, [], []), problems=[f"{split}: no class folders found in {split}/"])
     files = [
         (f"{split}/{wnid}/{name}", label)
         for label, wnid in enumerate(classes)

@@ -6,7 +6,7 @@ touching an object's reference count copies its memory page into every worker.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -139,6 +139,18 @@ class Split:
     images: ImageSet
     classes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:
+    """Classes that only one of the splits has."""
+    train, val = set(splits["train"].classes), set(splits["val"].classes)
+    if not (train and val):
+        return []
+    return [
+        f"found {len(extra)} classes in {there} but not in {here}: {shortened(sorted(extra))}"
+        for there, here, extra in (("train", "val", train - val), ("val", "train", val - train))
+        if extra
+    ]
 
 
 def shortened(names: Sequence[object], limit: int = 5) -> str:

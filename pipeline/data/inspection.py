@@ -100,3 +100,15 @@ def _measure(image: Image.Image) -> dict[str, Any]:
     found = ImageStat.Stat(image)
     both = zip(found.sum2, found.count, strict=True)
     return {"mean": tuple(found.mean), "mean_square": tuple(square / count for square, count in both)}
+
+
+def image_problems(images: ImageSet, inspections: list[Inspection], side: int | None = None) -> list[str]:
+    """One line for each image that cannot be used; `side` is that of every image, None where it varies."""
+    problems = []
+    for index, found in enumerate(inspections):
+        if found.problem:
+            problems.append(f"{images.name(index)}: {found.problem}")
+        elif side and found.size != (side, side):
+            width, height = found.size
+            problems.append(f"{images.name(index)}: found {width}x{height} pixels, expected {side}x{side}")
+    return problems

@@ -109,7 +109,7 @@ def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size:
     pin = torch.cuda.is_available()
     return DataLoader(
         EvalViews(images, view),
-        batch_sampler=[range(start, min(start + batch, len(images))) for start in starts],
+        batch_sampler=[list(range(start, min(start + batch, len(images)))) for start in starts],
         num_workers=workers,
         pin_memory=pin,
         worker_init_fn=_leave_signals_to_the_loop,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import get_args
 
 from pipeline.config import shown
-from pipeline.data.images import ImageSet, Split, SplitName, shortened
-from pipeline.data.inspection import Inspection, inspect
+from pipeline.data.images import ImageSet, Split, SplitName, class_problems
+from pipeline.data.inspection import Inspection, image_problems, inspect
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.sources import LIST_HEADER, SOURCES, DataConfig, count_problems, data_error, read_split
 from pipeline.data.stamp import take_stamp
@@ -25,12 +25,12 @@ def prepare(cfg: DataConfig, folder: Path, out: Path, workers: int = 0, progress
     """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest."""
     before = _taken_away(out / MANIFEST)
     if not folder.is_dir():
-        raise data_error(cfg, folder, [f"found no folder {folder}"])
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
     splits = {split: read_split(cfg, folder, split) for split in get_args(SplitName)}
     problems = _layout_problems(cfg, splits)
     inspections = inspect(cfg.name, splits, workers, progress)
     for name, found in inspections.items():
-        problems += _image_problems(cfg, splits[name].images, found)
+        problems += image_problems(splits[name].images, found, SOURCES[cfg.source].side)
     if problems:
         raise data_error(cfg, folder, problems)
     manifest = _manifest(cfg, folder, splits, inspections)
@@ -55,23 +55,7 @@ def _layout_problems(cfg: DataConfig, splits: dict[SplitName, Split]) -> list[st
     problems = [problem for split in splits.values() for problem in split.problems]
     for name, split in splits.items():
         problems += count_problems(cfg, name, split)
-    train, val = (set(split.classes) for split in splits.values())
-    for there, here, extra in (("train", "val", train - val), ("val", "train", val - train)):
-        if train and val and extra:
-            problems.append(f"found {len(extra)} classes in {there} but not in {here}: {shortened(sorted(extra))}")
-    return list(dict.fromkeys(problems))
-
-
-def _image_problems(cfg: DataConfig, images: ImageSet, inspections: list[Inspection]) -> list[str]:
-    side = SOURCES[cfg.source].side
-    problems = []
-    for index, found in enumerate(inspections):
-        if found.problem:
-            problems.append(f"{images.name(index)}: {found.problem}")
-        elif side and found.size != (side, side):
-            width, height = found.size
-            problems.append(f"{images.name(index)}: found {width}x{height} pixels, expected {side}x{side}")
-    return problems
+    return list(dict.fromkeys(problems + class_problems(splits)))
 
 
 def _manifest(

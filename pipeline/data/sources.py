@@ -1,20 +1,21 @@
 """Which data sets there are, what a config says about one, and how a split of it is opened.
 
-Every set is read in the layout in which it is published. `prepare` verifies a set once and lists its files;
-opening a split afterwards reads that list and does not walk a million files again.
+A published set is read in its published layout, your own images as a folder of class folders. `prepare` verifies a set
+once and lists its files; opening a split afterwards reads that list and does not walk a million files again.
 """
 
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Strict, nearest, shown
 from pipeline.data import cifar, fashion, tiny_imagenet
 from pipeline.data.augment import Augment
+from pipeline.data.folder import KINDS, read_folder
 from pipeline.data.imagenet import read_imagenet
 from pipeline.data.images import FileImages, ImageSet, Split, SplitName, shortened
 from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
@@ -23,6 +24,7 @@ from pipeline.data.stanford_cars import read_stanford_cars
 from pipeline.errors import DataError
 from pipeline.results import prepare_command
 
+DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 MODES = {1: "L", 3: "RGB"}
 MAX_PROBLEMS = 20
 LIST_HEADER = ["path", "label"]
@@ -30,15 +32,17 @@ LIST_HEADER = ["path", "label"]
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: how it is read, what its folder holds, where people get it."""
+    """A kind of data set: how it is read, what its folder holds, where people get it."""
 
-    read: Callable[[Path, str], Split]
+    read: Callable[..., Split]  # (folder, split, **options)
     layout: str
     obtained: str
     # Side of every image as published; None where it varies.
     side: int | None = None
     # Images are files, which `prepare` lists.
     has_files: bool = False
+    # Keys of the config that `read` needs too.
+    options: tuple[str, ...] = ()
 
 
 SOURCES = {
@@ -83,6 +87,15 @@ SOURCES = {
         "listed in https://github.com/pytorch/vision/issues/7545",
         has_files=True,
     ),
+    "folder": Source(
+        read=read_folder,
+        layout=f"train/<class>/ and val/<class>/, or <class>/ alone and `val_share` in the config; {KINDS} images "
+        "directly in each class folder",
+        obtained="these are your own images; if they changed on purpose, "
+        "`python -m pipeline describe FOLDER --name NAME --force` writes the config again",
+        has_files=True,
+        options=("val_share",),
+    ),
 }
 
 
@@ -90,13 +103,16 @@ class DataConfig(Strict):
     """A data set as a run sees it. The counts are what `prepare` insists on."""
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: DataName
     source: str
     image_size: int = Field(gt=0)
     channels: Literal[1, 3]
     num_classes: int = Field(gt=0)
     num_train: int = Field(gt=0)
     num_val: int = Field(gt=0)
+    val_share: float | None = Field(
+        None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
+    )
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: Augment = Augment()
@@ -107,8 +123,16 @@ class DataConfig(Strict):
     @classmethod
     def _is_known(cls, source: str) -> str:
         if source not in SOURCES:
-            raise ValueError(f"no such source; {nearest(source, SOURCES)}")
+            raise ValueError(f"unknown source; {nearest(source, SOURCES)}")
         return source
+
+    @model_validator(mode="after")
+    def _share_fits_the_source(self) -> "DataConfig":
+        if self.val_share is not None and "val_share" not in SOURCES[self.source].options:
+            raise ValueError(
+                f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_statistic_per_channel(self) -> "DataConfig":
@@ -143,7 +167,7 @@ def open_split(cfg: DataConfig, folder: Path, split: SplitName, index: Path | No
 def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | None = None) -> ImageSet:
     """The images of a split, none of them read yet."""
     if not folder.is_dir():
-        raise data_error(cfg, folder, [f"found no folder {folder}"])
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
     manifest = read_manifest(index / MANIFEST) if index else None
     if index and SOURCES[cfg.source].has_files:
         found = Split(_read_list(folder, index / f"{split}.csv"))
@@ -158,8 +182,9 @@ def find_images(cfg: DataConfig, folder: Path, split: SplitName, index: Path | N
 
 
 def read_split(cfg: DataConfig, folder: Path, split: SplitName) -> Split:
-    """One split as it lies in the folder, with all that is wrong with it."""
-    return SOURCES[cfg.source].read(folder, split)
+    """One split as found in the folder, with everything that is wrong with it."""
+    source = SOURCES[cfg.source]
+    return source.read(folder, split, **{key: getattr(cfg, key) for key in source.options})
 
 
 def prepared_from(cfg: DataConfig, folder: Path | None, index: Path) -> str | None:
@@ -219,7 +244,7 @@ def _read_list(folder: Path, path: Path) -> FileImages:
 def count_problems(cfg: DataConfig, split: SplitName, found: Split) -> list[str]:
     """How the numbers of images and classes differ from those of the config."""
     labels = found.images.labels
-    # A split that could not be read has said so already.
+    # A split that could not be read has reported that already.
     if found.problems and not labels:
         return []
     problems = []
@@ -241,7 +266,7 @@ def data_error(cfg: DataConfig, folder: Path, problems: list[str]) -> DataError:
         f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}\n"
         + "".join(f"  - {line}\n" for line in listed(problems))
         + f"expected: {cfg.num_train} train and {cfg.num_val} val images of {cfg.num_classes} classes\n"
-        f"in the published layout: {source.layout}\n"
-        f"obtained from: {source.obtained}\n"
+        f"in this layout: {source.layout}\n"
+        f"to get it: {source.obtained}\n"
         f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
     )

@@ -33,7 +33,7 @@ def read_stanford_cars(folder: Path, split: str) -> Split:
 
 
 def _attempt(problems: list[str], read: Callable[..., list[Any]], *where: Any) -> list[Any]:
-    """What `read` returns; nothing, and one problem more, where it fails: all of them are reported together."""
+    """What `read` returns; if it fails, an empty list and one more problem, so that all are reported together."""
     try:
         return read(*where)
     except DataError as error:
@@ -50,7 +50,7 @@ def _find_images(folder: Path, split: str) -> list[tuple[str, str]]:
         names = image_names(folder / place) if (folder / place).is_dir() else []
         if names:
             return [(name, f"{place}/{name}") for name in names]
-    raise DataError(f"{split}: found no images in {', '.join(places)}; expected those of {images}.tgz in one of them")
+    raise DataError(f"{split}: no images found in {', '.join(places)}; expected those of {images}.tgz in one of them")
 
 
 def _read_classes(folder: Path) -> list[str]:
@@ -77,11 +77,11 @@ def _find_mat(folder: Path, name: str) -> Path:
     for place in MAT_PLACES:
         if (folder / place / name).is_file():
             return folder / place / name
-    where = f"found no {name} in {', '.join(MAT_PLACES)}"
+    where = f"{name} not found in {', '.join(MAT_PLACES)}"
     if name == ANNOTATION_FILES["val"]:
         raise DataError(
-            f"val: {where}; it is needed, because the devkit alone has no test labels: its cars_test_annos.mat "
-            "leaves out the class. The file is published beside the devkit; put it into devkit/ or next to it"
+            f"val: {where}; the devkit alone has no test labels: its cars_test_annos.mat leaves out the class. "
+            "The file is published beside the devkit; put it into devkit/ or next to it"
         )
     raise DataError(f"{where}; expected the devkit (car_devkit.tgz, extracted)")
 

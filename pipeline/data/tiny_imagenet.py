@@ -15,7 +15,7 @@ def read_tiny_imagenet(folder: Path, split: str) -> Split:
     """The files of one split; nothing is decoded. A class index is the position among the sorted wnids."""
     missing = [name for name in ("wnids.txt", split) if not (folder / name).exists()]
     if missing:
-        return Split(FileImages(folder, [], []), problems=[f"{split}: found no {name}" for name in missing])
+        return Split(FileImages(folder, [], []), problems=[f"{split}: {name} not found" for name in missing])
     classes = sorted(set((folder / "wnids.txt").read_text(encoding="utf-8").split()))
     read = _read_train if split == "train" else _read_val
     files, problems = read(folder, classes)
@@ -30,14 +30,14 @@ def _read_train(folder: Path, classes: list[str]) -> tuple[list[tuple[str, str]]
     lacking, unknown = sorted(set(classes) - found), sorted(found - set(classes))
     problems = []
     if lacking:
-        problems.append(f"train: found no folder for {len(lacking)} ids of wnids.txt: {shortened(lacking)}")
+        problems.append(f"train: no folder found for {len(lacking)} ids of wnids.txt: {shortened(lacking)}")
     if unknown:
         problems.append(f"train: found {len(unknown)} class folders not in wnids.txt: {shortened(unknown)}")
     files = []
     for wnid in sorted(found & set(classes)):
         images = folder / "train" / wnid / "images"
         if not images.is_dir():
-            problems.append(f"train: found no folder train/{wnid}/images")
+            problems.append(f"train: folder train/{wnid}/images not found")
             continue
         files += [(f"train/{wnid}/images/{name}", wnid) for name in image_names(images)]
     return files, problems
@@ -46,7 +46,7 @@ def _read_train(folder: Path, classes: list[str]) -> tuple[list[tuple[str, str]]
 def _read_val(folder: Path, classes: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """(file, wnid) of every image, and problems."""
     annotations, images = folder / "val" / "val_annotations.txt", folder / "val" / "images"
-    problems = [f"val: found no val/{path.name}" for path in (annotations, images) if not path.exists()]
+    problems = [f"val: val/{path.name} not found" for path in (annotations, images) if not path.exists()]
     if problems:
         return [], problems
     # Name, wnid, then the bounding box, separated by tabs.

@@ -7,29 +7,29 @@ from typing import get_args
 from pipeline.config import FILE, Layers, parse, shown
 from pipeline.data.images import SplitName
 from pipeline.data.sources import SOURCES, DataConfig, count_problems, find_images, read_split
-from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
+from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import DataError
 from pipeline.results import prepare_command
 from pipeline.site import data_folder, weights_path
 
 
-def data_sets(patient: Patient) -> Iterator[Finding]:
+def data_sets(subject: Subject) -> Iterator[Finding]:
     """Each in the folder that the site names, and either verified or of the right layout."""
-    for name in patient.graph.data_sets():
-        content = patient.graph.run_with_data(name).config["data"]
-        yield _data_set(patient, parse(DataConfig, Layers((name, content))))
+    for name in subject.graph.data_sets():
+        content = subject.graph.run_with_data(name).config["data"]
+        yield _data_set(subject, parse(DataConfig, Layers((name, content))))
 
 
-def _data_set(patient: Patient, data: DataConfig) -> Finding:
+def _data_set(subject: Subject, data: DataConfig) -> Finding:
     what, source = f"data {data.name}", SOURCES[data.source]
     try:
-        folder = data_folder(patient.site, data)
+        folder = data_folder(subject.site, data)
     except DataError:
-        return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {patient.site_file}")
-    obtained = f"expected {source.layout}; from {source.obtained}; the folder is in {patient.site_file}"
+        return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
+    obtained = f"expected {source.layout}; to get it: {source.obtained}; the folder is in {subject.site_file}"
     if not folder.is_dir():
-        return failed(what, f"no folder {folder}", obtained)
-    manifest = patient.graph.results.manifest(data.name)
+        return failed(what, f"folder {folder} not found", obtained)
+    manifest = subject.graph.results.manifest(data.name)
     if manifest.exists():
         return _verified(what, data, folder, manifest)
     # Only the smaller split: the first job decodes every image of both anyway.
@@ -52,16 +52,16 @@ def _verified(what: str, data: DataConfig, folder: Path, manifest: Path) -> Find
     return ok(what, f"{train} + {val} images, verified: {shown(manifest)}")
 
 
-def weights(patient: Patient) -> Iterator[Finding]:
+def weights(subject: Subject) -> Iterator[Finding]:
     """The files that runs start from."""
-    inits = {run.config["init"] or "" for run in patient.graph.runs.values()}
-    paths = sorted({weights_path(patient.site, init) for init in inits if init.startswith(FILE)})
+    inits = {run.config["init"] or "" for run in subject.graph.runs.values()}
+    paths = sorted({weights_path(subject.site, init) for init in inits if init.startswith(FILE)})
     missing = [str(path) for path in paths if not path.is_file()]
     if not paths:
-        yield not_applicable("weights", f"no run of scale {patient.graph.scale} starts from a file")
+        yield not_applicable("weights", f"no run of scale {subject.graph.scale} starts from a file")
     elif missing:
         yield failed(
-            "weights", f"no {', '.join(missing)}", f"put them there, or name their folder in {patient.site_file}"
+            "weights", f"no {', '.join(missing)}", f"put them there, or name their folder in {subject.site_file}"
         )
     else:
         yield ok("weights", f"{len(paths)} files that runs start from")

@@ -1,16 +1,16 @@
-"""Can this site run this scale? Every check, in the order in which one would mend what they find."""
+"""Can this site run this scale? Every check, in the order in which one would fix what they find."""
 
 import os
 from collections.abc import Callable, Iterator
 
 from pipeline.config import CONFIGS, shown
 from pipeline.doctor import cluster, data, job, machine
-from pipeline.doctor.finding import Finding, Patient, failed
+from pipeline.doctor.finding import Finding, Subject, failed
 from pipeline.errors import PatchworkError
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[Subject], Iterator[Finding]]
 HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights]
 LATER: list[Check] = [machine.tracking, machine.space]
 CLUSTER: list[Check] = [
@@ -27,28 +27,28 @@ def examine(graph: Graph, site: Site) -> Iterator[Finding]:
     """Each finding as soon as it is known."""
     name = os.environ.get("PATCHWORK_SITE", "local")
     file = name if name.endswith(".yaml") else shown(CONFIGS / "site" / f"{name}.yaml")
-    patient = Patient(graph, site, file)
+    subject = Subject(graph, site, file)
     for check in [*HERE, *LATER]:
-        yield from _carefully(check, patient)
+        yield from _carefully(check, subject)
     for check in CLUSTER if site.slurm else []:
-        found = [*_carefully(check, patient)]
+        found = [*_carefully(check, subject)]
         yield from found
         # A cluster without its commands, or that does not answer, can tell nothing more.
         if check in (cluster.commands, cluster.queue) and found[0].state == "failed":
             return
 
 
-def _carefully(check: Check, patient: Patient) -> Iterator[Finding]:
+def _carefully(check: Check, subject: Subject) -> Iterator[Finding]:
     """A check that meets an error of ours has found something, and the next ones still run."""
     try:
-        yield from check(patient)
+        yield from check(subject)
     except PatchworkError as error:
-        yield failed(check.__name__.replace("_", " "), str(error), "mend it, then run this again")
+        yield failed(check.__name__.replace("_", " "), str(error), "fix it, then run this again")
 
 
 def summary(findings: list[Finding]) -> str:
     counts = {
         state: sum(finding.state == state for finding in findings) for state in ("ok", "failed", "not applicable")
     }
-    verdict = "mend what failed, then run this again" if counts["failed"] else "this site can run this scale"
+    verdict = "fix what failed, then run this again" if counts["failed"] else "this site can run this scale"
     return f"{', '.join(f'{count} {state}' for state, count in counts.items())}: {verdict}"

@@ -1,8 +1,11 @@
 """What one check found, and what to do about it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+from pipeline.plan.rough import Rough, rough
+from pipeline.plan.work import pending_work
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 
@@ -35,9 +38,14 @@ def not_applicable(what: str, text: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Subject:
     """A scale on a site, and the file that describes the site."""
 
     graph: Graph
     site: Site
     site_file: str
+
+    @cached_property
+    def rough(self) -> Rough:
+        """What is still to be trained takes about or at least this."""
+        return rough(self.graph, pending_work(self.graph, []).runs)

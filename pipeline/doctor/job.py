@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import shown
-from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
+from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.files import write_json
 from pipeline.launch.job import log_tail
 from pipeline.launch.queue import Job, ask
@@ -29,31 +29,31 @@ CANNOT_SEE = (
 )
 
 
-def try_job(patient: Patient) -> Iterator[Finding]:
+def try_job(subject: Subject) -> Iterator[Finding]:
     """Submitted as the launcher submits, with the site's own options."""
     from submitit.core.utils import FailedJobError
 
-    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=patient.graph.results.folder))
+    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=subject.graph.results.folder))
     try:
-        findings = _try_in(folder, patient)
+        findings = _try_in(folder, subject)
     except FailedJobError as error:
         last = (str(error).strip().splitlines() or ["no message"])[-1]
-        remedy = f"mend the slurm part of {patient.site_file}; see above"
+        remedy = f"fix the slurm part of {subject.site_file}; see above"
         findings = [failed("test job", f"sbatch refused it: {last}", remedy)]
     if CANNOT_SEE not in [finding.remedy for finding in findings]:  # its log would be of use
         shutil.rmtree(folder, ignore_errors=True)
     yield from findings
 
 
-def _try_in(folder: Path, patient: Patient) -> list[Finding]:
-    job, path, last = _submit(patient, folder), folder / "seen.json", None
+def _try_in(folder: Path, subject: Subject) -> list[Finding]:
+    job, path, last = _submit(subject, folder), folder / "seen.json", None
     try:
         last = _wait(job, path)
     finally:
         if not path.exists():
             scancel(job)
     if path.exists():
-        return _judge(patient, json.loads(path.read_text()), job)
+        return _judge(subject, json.loads(path.read_text()), job)
     if last and last.state == "PENDING":
         return [not_applicable("test job", f"still waited after {QUEUE_S} s ({last.reason}); cancelled, no failure")]
     state = last.state.lower() if last else "gone"
@@ -61,12 +61,12 @@ def _try_in(folder: Path, patient: Patient) -> list[Finding]:
     return [failed("test job", text, CANNOT_SEE)]
 
 
-def _submit(patient: Patient, folder: Path) -> str:
+def _submit(subject: Subject, folder: Path) -> str:
     from submitit import SlurmExecutor
 
     forget_own_job()
     executor = SlurmExecutor(folder)
-    options = sbatch_options(patient.site, nodes=1, processes=1)
+    options = sbatch_options(subject.site, nodes=1, processes=1)
     executor.update_parameters(job_name="doctor", **{**options, "time": LIMIT_MIN, "signal_delay_s": 1})
     return executor.submit(look_around, folder / "seen.json").job_id
 
@@ -94,7 +94,7 @@ def _nvidia_smi() -> str:
 
 
 def _wait(job: str, path: Path) -> Job | None:
-    """What the queue said last, when the file is there, the job has ended, or patience has."""
+    """What the queue said last, once the file exists, the job has ended, or the time is up."""
     deadline, seen = time.monotonic() + QUEUE_S, None
     while not path.exists():
         answer = ask()
@@ -110,15 +110,15 @@ def _wait(job: str, path: Path) -> Job | None:
     return seen
 
 
-def _judge(patient: Patient, seen: dict[str, Any], job: str) -> list[Finding]:
-    node, slurm = seen["node"] or seen["host"], patient.site.slurm
+def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
+    node, slurm = seen["node"] or seen["host"], subject.site.cluster
     ran = ok("test job", f"job {job} ran on {node} and found the project and {seen['python']}")
-    if not slurm.gres or patient.site.device == "cpu":
+    if not slurm.gres or subject.site.device == "cpu":
         gpu = not_applicable("GPU in a job", "the site file asks for none")
     elif seen["gpus"]:
         gpu = ok("GPU in a job", f"{', '.join(seen['gpus'])} (CUDA_VISIBLE_DEVICES={seen['visible']})")
     else:
         text = f"torch sees no GPU on {node}; CUDA_VISIBLE_DEVICES={seen['visible']}, {seen['nvidia_smi']}"
-        remedy = f"choose a partition with GPUs, or load the driver in slurm.setup of {patient.site_file}"
+        remedy = f"choose a partition with GPUs, or load the driver in slurm.setup of {subject.site_file}"
         gpu = failed("GPU in a job", text, remedy)
     return [ran, gpu]

@@ -13,16 +13,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from pipeline.config import CONFIGS, shown
-from pipeline.doctor.finding import Finding, Patient, failed, not_applicable, ok
-from pipeline.plan.estimate import bytes_needed, estimate
-from pipeline.plan.text import size
-from pipeline.plan.work import pending_work
+from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
+from pipeline.plan.text import hours, size
 from pipeline.track.store import tracking_uri, without_password
 
+LONGEST_H = 7 * 24  # what somebody may want to wait for on a CPU
 ANSWER_S = 5  # a tracking server that takes longer would slow everything down
 
 
-def packages(patient: Patient) -> Iterator[Finding]:
+def packages(subject: Subject) -> Iterator[Finding]:
     """Those of the lock file, in its versions."""
     lines = (CONFIGS.parent / "requirements.lock").read_text().splitlines()
     wanted = [Requirement(line.rstrip("\\ ")) for line in lines if line[:1].isalnum()]
@@ -44,31 +43,44 @@ def _problem(package: Requirement) -> str:
     return "" if package.specifier.contains(found.split("+")[0]) else f"{package.name} {found}, not {package.specifier}"
 
 
-def device(patient: Patient) -> Iterator[Finding]:
+def device(subject: Subject) -> Iterator[Finding]:
     """What training on this machine would run on."""
-    if patient.site.slurm:
+    if subject.site.slurm:
         yield not_applicable("device", "jobs train; the test job below looks at theirs")
         return
     import torch
 
-    wanted, there = patient.site.device, torch.cuda.device_count() if torch.cuda.is_available() else 0
-    needed = patient.site.processes
+    wanted, there = subject.site.device, torch.cuda.device_count() if torch.cuda.is_available() else 0
+    needed = subject.site.processes
     if wanted == "cuda" and not there:
         yield failed(
-            "device", "no GPU for `device: cuda`", f"install the GPU's driver, or set device in {patient.site_file}"
+            "device", "no GPU for `device: cuda`", f"install the GPU's driver, or set device in {subject.site_file}"
         )
     elif there and wanted != "cpu" and there < needed:
-        yield failed("device", f"{there} GPUs for `processes: {needed}`", f"lower processes in {patient.site_file}")
+        yield failed("device", f"{there} GPUs for `processes: {needed}`", f"lower processes in {subject.site_file}")
+    elif there and wanted != "cpu":
+        total = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+        yield ok("device", f"{torch.cuda.get_device_name()}; it multiplies matrices ({total[0, 0].item():.0f} = 64)")
     else:
-        place = "cuda" if there and wanted != "cpu" else "cpu"
-        total = torch.ones(64, 64, device=place) @ torch.ones(64, 64, device=place)
-        name = torch.cuda.get_device_name() if place == "cuda" else "this machine's CPU: fine for scale demo"
-        yield ok("device", f"{name}; it multiplies matrices ({total[0, 0].item():.0f} = 64)")
+        yield _cpu(subject)
 
 
-def results_folder(patient: Patient) -> Iterator[Finding]:
+def _cpu(subject: Subject) -> Finding:
+    """A CPU does for small scales; for others it would compute for months."""
+    least, scale = subject.rough.least_cpu_hours(), subject.graph.scale
+    text = f"no GPU; training at scale {scale} takes at least {hours(least)} hours on this CPU"
+    if least <= LONGEST_H:
+        return ok("device", text)
+    remedy = (
+        "use a machine with a GPU, or scale demo; `python -m pipeline plan --scale "
+        f"{scale} TARGET` tells what a part of it takes"
+    )
+    return failed("device", text, remedy)
+
+
+def results_folder(subject: Subject) -> Iterator[Finding]:
     """Writable, with locks and renames: training rests on all three."""
-    folder = patient.graph.results.folder
+    folder = subject.graph.results.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as inner:
@@ -98,31 +110,30 @@ def _lock_problem(folder: Path) -> str:
     return "" if new.read_text() == "" and not old.exists() else "does not replace a file by renaming"
 
 
-def space(patient: Patient) -> Iterator[Finding]:
+def space(subject: Subject) -> Iterator[Finding]:
     """Against what is still to be trained at this scale."""
-    graph = patient.graph
-    needed = bytes_needed(estimate(graph, patient.site, pending_work(graph, [])))
+    graph = subject.graph
+    needed = subject.rough.num_bytes
     free = shutil.disk_usage(graph.results.folder).free
-    text = f"{size(free)} free, {size(needed)} needed for what is not trained yet"
+    text = f"{size(free)} free, about {size(needed)} needed for what is not trained yet"
     if free < needed:
-        yield failed(
-            "space", text, "make results a link to a larger disk, or ask for less: `python -m pipeline plan TARGET`"
-        )
+        less = f"python -m pipeline plan --scale {graph.scale} TARGET"
+        yield failed("space", text, f"make results a link to a larger disk, or ask for less: `{less}`")
     else:
         yield ok("space", text)
 
 
-def tracking(patient: Patient) -> Iterator[Finding]:
+def tracking(subject: Subject) -> Iterator[Finding]:
     """MLflow's server answers, or its file can be written."""
-    uri = tracking_uri(patient.site, patient.graph.results)
+    uri = tracking_uri(subject.site, subject.graph.results)
     safe = without_password(uri)
     if uri.startswith("http"):
         problem = _http_problem(safe)
-        remedy = "start it, or mend MLFLOW_TRACKING_URI or tracking_uri; results are kept without it and follow later"
+        remedy = "start it, or fix MLFLOW_TRACKING_URI or tracking_uri; results are kept without it and follow later"
     else:
         folder = Path(uri.removeprefix("sqlite:///")).parent
         problem = "" if os.access(folder, os.W_OK) else f"{folder} cannot be written"
-        remedy = "make the folder or mend its permissions"
+        remedy = "make the folder or fix its permissions"
     yield failed("tracking", f"{safe}: {problem}", remedy) if problem else ok("tracking", f"{safe} answers")
 
 

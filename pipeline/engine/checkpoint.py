@@ -1,7 +1,7 @@
 """Checkpoints for exact resume: atomic, checked, and never alone.
 
 A checkpoint is `step-<step>-<digest>.pt`; the digest of its bytes is in its name, so writing it is one rename and a
-damaged file is recognised. The newest sound one is used; the one before it is kept for that case.
+damaged file is recognised. The newest intact one is used; the one before it is kept for that case.
 
 There is no RNG state in a checkpoint: every random choice is seeded from (seed, step, micro-batch) or (seed, epoch,
 position), so the state of all generators is a function of the step.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import CheckpointError
-from pipeline.files import write_atomic
+from pipeline.files import remove, require_space, write_atomic
 from pipeline.results import CHECKPOINT
 
 log = logging.getLogger(__name__)
@@ -36,31 +36,41 @@ class Checkpoints:
         torch.save(state, buffer)
         content = buffer.getbuffer()
         path = self.folder / f"step-{step:09d}-{_digest(content)}.pt"
-        write_atomic(path, lambda file: file.write(content))
-        self._tidy(step)
+        write_atomic(path, content)
+        self._tidy(path)
         return path
 
     def latest(self) -> dict[str, Any] | None:
-        """The state of the newest sound checkpoint, or None to start from the beginning."""
-        for _, path in reversed(self._all()):
+        """The state of the newest intact checkpoint, or None to start from the beginning."""
+        found = [path for _, path in self._all()]
+        while found:
+            path = found.pop()
             content = path.read_bytes()
-            if _digest(content) == CHECKPOINT.fullmatch(path.name)[2]:
+            if path.stem.endswith(_digest(content)):
                 return _load(path, content)
-            log.warning("%s is damaged (its checksum differs): using the one before it", path)
+            instead = "using the one before it" if found else "there is no other, so training starts from the beginning"
+            log.warning("%s is damaged (its checksum differs): %s", path, instead)
         return None
+
+    def require_space(self, num_bytes: int) -> None:
+        """Refuse to train where checkpoints of this size would fill the disk."""
+        # A new one is written before the oldest one is removed.
+        num_new = max(1, KEPT + 1 - len(self._all()))
+        require_space(self.folder, num_new * num_bytes, f"training with checkpoints of {num_bytes / 1e6:,.1f} MB")
 
     def clear(self) -> None:
         """Remove all of them."""
         for _, path in self._all():
-            path.unlink(missing_ok=True)
+            remove(path)
 
-    def _tidy(self, step: int) -> None:
-        """Keep this step's checkpoint and the one before; later ones were damaged, or this step would not be new."""
-        found = self._all()
-        later = [path for found_step, path in found if found_step > step]
-        earlier = [path for found_step, path in found if found_step <= step]
-        for path in [*later, *earlier[:-KEPT], *self.folder.glob(".step-*.tmp")]:
-            path.unlink(missing_ok=True)
+    def _tidy(self, new: Path) -> None:
+        """Keep this checkpoint and the one before; later ones were damaged, or this step would not be new."""
+        step = int(new.name.split("-")[1])
+        others = [(found_step, path) for found_step, path in self._all() if path != new]
+        earlier = [path for found_step, path in others if found_step < step]
+        rest = [path for found_step, path in others if found_step >= step]
+        for path in [*rest, *earlier[: 1 - KEPT], *self.folder.glob(".step-*.tmp")]:
+            remove(path)
 
     def _all(self) -> list[tuple[int, Path]]:
         """(step, path), oldest first."""

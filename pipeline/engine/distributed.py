@@ -2,11 +2,14 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+TIMEOUT_S = 600  # for a collective operation: after this, a process that does not come is taken for lost
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ def join_world(device: str = "auto") -> World:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if size > 1:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
     return World(rank, size, chosen)
 
 

@@ -61,6 +61,7 @@ class Trainer:
         stop: StopRequest,
         inputs: Inputs | None = None,
     ) -> None:
+        self.started, self.earlier_s = time.monotonic(), 0.0
         self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
         if site.compile:
@@ -76,7 +77,9 @@ class Trainer:
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        self.best: dict[str, float] = {}
         self._open_data(data)
+        self.checkpoints.require_space(self._num_bytes())
         self._restore()
 
     def fit(self) -> dict[str, Any]:
@@ -145,10 +148,10 @@ class Trainer:
         log.info("%s", report.summary())
         return report
 
-    def _prepared_model(self) -> nn.Module:
-        model = self.method
+    def _prepared_model(self) -> Any:
+        model: nn.Module = self.method
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return torch.compile(model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
@@ -224,7 +227,18 @@ class Trainer:
             "best": self.best,
             "last_validation": self.last_validation,
             "metrics_bytes": self.metrics.sync(),
+            "wall_s": self.wall_s,
         }
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that this run has taken, in all the processes one after the other that worked on it."""
+        return self.earlier_s + time.monotonic() - self.started
+
+    def _num_bytes(self) -> int:
+        """About the size of a checkpoint: the weights, two moments of each in AdamW, and their average."""
+        num_bytes = sum(value.numel() * value.element_size() for value in self.method.state_dict().values())
+        return num_bytes * (4 if self.ema else 3)
 
     def _save(self) -> None:
         if self.world.is_main:
@@ -243,6 +257,7 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.meters.load_state_dict(state["meters"])
             self.num_skips = state["num_skips"].to(self.world.device)
+            self.earlier_s = state["wall_s"]
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
         if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:

@@ -64,7 +64,7 @@ class MetricsFile:
             )
         kept = path.read_bytes()[:keep_bytes] if size else b""
         # A file of its own: DVC may have linked the old one to its cache, which appending would change.
-        write_atomic(path, lambda file: file.write(kept))
+        write_atomic(path, kept)
         with explained(path):
             self.file = path.open("ab")
 
@@ -99,5 +99,5 @@ class Stopwatch:
         elapsed = time.perf_counter() - self.start
         rate = self.num_images * num_processes / elapsed
         values = {"images_per_s": round(rate, 1), "data_wait": round(self.waited / elapsed, 4)}
-        self.__init__()
+        self.start, self.waited, self.num_images = time.perf_counter(), 0.0, 0
         return values

@@ -105,7 +105,8 @@ def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
 
 def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[dict]:
     """The method's own parameters, at the full rate."""
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in method.named_parameters():
         if not name.startswith("encoder.") and parameter.requires_grad:
             (free if parameter.ndim <= 1 or name in spared else decayed).append(parameter)
@@ -148,7 +149,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per
 def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:
     """Clip as the recipe says; returns the global norm before clipping, on the device."""
     parameters = [parameter for parameter in method.parameters() if parameter.grad is not None]
-    gradients = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if cfg.clip_norm is not None and cfg.clip_mode == "tensor":
         return _clip_each(gradients, cfg.clip_norm)
     total = get_total_norm(gradients)
@@ -169,6 +170,6 @@ def _clip_each(gradients: list[Tensor], limit: float) -> Tensor:
 def step_if_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Update unless loss or gradient is not finite; returns 1.0 if the update was skipped, else 0.0."""
     skipped = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
-    optimizer.found_inf = skipped
+    setattr(optimizer, "found_inf", skipped)  # noqa: B010 - torch's fused step reads it, and does not declare it
     optimizer.step()
     return skipped

@@ -7,7 +7,7 @@ from types import FrameType
 
 CONTINUE_ME = 75  # EX_TEMPFAIL: not failed, not finished; run the same command again to continue
 # SIGUSR2 is what SLURM sends before a time limit, as submitit asks it to.
-REASONS = {
+REASONS: dict[int, str] = {
     signal.SIGTERM: "asked to stop",
     signal.SIGINT: "interrupted",
     signal.SIGUSR2: "the time limit is near",

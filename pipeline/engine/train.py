@@ -1,10 +1,11 @@
 """From a resolved run to its files: train, export the weights, write `train.json` last."""
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import torch
 from safetensors.torch import save
@@ -15,8 +16,9 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.run import RunConfig, resolved_yaml
-from pipeline.engine.signals import StopRequest
-from pipeline.files import digest, held, is_wanted, write_atomic, write_json, write_text
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.errors import LaunchError
+from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, read_weights
@@ -27,20 +29,20 @@ from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)
 
+MEET_S = 2.0  # between two meetings of processes that wait
 
-def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, patience_s: float = 0) -> None:
+
+def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, takeover_s: float | None = None) -> None:
     """Train, or continue, one run on this process (and its peers, if it has any).
 
-    On a cluster a job may be started again elsewhere while a node that was given up still works on it: the new one
-    is patient, and the old one writes its checkpoint and gives way.
+    While another process works on the run, this one waits for it. With `takeover_s` it asks the other to write its
+    checkpoint and give way, and fails if that takes longer.
     """
-    started = time.monotonic()
     torch.set_num_threads(site.threads)
-    inputs = find_inputs(paths, site, run.data.name, run.init)
     world = join_world(site.device)
     try:
-        with _sole_trainer(paths, stop, patience_s) if world.is_main else nullcontext():
-            world.barrier()
+        with _sole_trainer(paths, world, stop, takeover_s):
+            inputs = find_inputs(paths, site, run.data.name, run.init)
             if world.any(world.is_main and paths.is_finished(inputs)):
                 log.info("%s is finished already", run.name)
                 return
@@ -54,7 +56,7 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, p
             found = trainer.fit()
             if world.is_main:
                 export(trainer.ema.module if trainer.ema else trainer.method, paths)
-                record = _record(trainer, found, inputs, started, first_step)
+                record = _record(trainer, found, inputs, first_step)
                 write_json(paths.finished, record.model_dump())
             world.barrier()
     finally:
@@ -62,29 +64,48 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, p
 
 
 @contextmanager
-def _sole_trainer(paths: RunFolder, stop: StopRequest, patience_s: float) -> Iterator[None]:
-    with held(paths.lock, paths.name, patience_s):
+def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s: float | None) -> Iterator[None]:
+    """Hold the run's lock, in the main process.
+
+    All processes wait for it together: they meet every few seconds, so that no collective operation takes longer than
+    that, and all of them leave when one is asked to stop or the time to take over has passed.
+    """
+    deadline = time.monotonic() + (math.inf if takeover_s is None else takeover_s)
+    wait_s = 0.0
+    with closing(LockFile(paths.lock)) if world.is_main else nullcontext() as lock:
+        while not world.any(lock is not None and lock.take(wait_s, is_asking=takeover_s is not None)):
+            holder = holder_of(paths.lock)
+            if world.any(stop.is_raised):
+                raise Requeue(f"{stop.why or 'a peer was asked to stop'} while {holder} worked on {paths.name}")
+            if world.any(time.monotonic() >= deadline):
+                raise LaunchError(
+                    f"{holder} works on {paths.name} ({paths.lock} is held) and did not give way within "
+                    f"{takeover_s:g} s; stop it, then start again"
+                )
+            if not wait_s:
+                log.info("%s works on %s; waiting for it", holder, paths.name)
+            wait_s = MEET_S
         stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
         yield
 
 
 class Identity(Strict):
-    """Who is being trained: the same through every interruption, another one from other inputs."""
+    """One training of a run: the same through every interruption, another one if the inputs have changed."""
 
     identity: str
     inputs: Inputs
 
 
 def _set_aside_other_inputs(paths: RunFolder, inputs: Inputs) -> None:
-    """What was trained from other inputs is not continued."""
+    """Start again from the beginning if the run was trained from other inputs so far."""
     known = _known_identity(paths)
     if known and known.inputs != inputs:
         change = inputs.change_since(known.inputs)
         log.warning("%s since this run was last trained: it is trained again from the beginning", change)
         Checkpoints(paths.state).clear()
         paths.unpublish()
-        paths.started.unlink(missing_ok=True)
-        paths.identity.unlink()  # last: a process that is killed before this does it all again
+        remove(paths.started)
+        remove(paths.identity)  # last: a process that is killed before this does it all again
 
 
 def _begin(run: RunConfig, paths: RunFolder, inputs: Inputs) -> None:
@@ -105,12 +126,11 @@ def export(method: Method, paths: RunFolder) -> None:
     encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
     heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
     for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
-        content = save(weights)
-        write_atomic(path, lambda file, content=content: file.write(content))
+        write_atomic(path, save(weights))
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
-    """The trained method of a finished run, in evaluation mode, with the very weights that training recorded."""
+    """The trained method of a finished run, in evaluation mode; its weights are verified first."""
     encoder, heads = (read_weights(paths.verified(path)) for path in (paths.encoder, paths.heads))
     weights: dict[str, Tensor] = {f"encoder.{name}": value for name, value in encoder.items()} | heads
     method = build_method(run)
@@ -118,7 +138,7 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, started: float, first_step: int) -> TrainRecord:
+def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
@@ -142,7 +162,7 @@ def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, started: 
             precision=trainer.precision,
             steps=run.total_steps,
             resumed_at_step=first_step,
-            wall_s=round(time.monotonic() - started, 1),
+            wall_s=round(trainer.wall_s, 1),
         ),
     )
 

@@ -18,6 +18,8 @@ from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
+TAKEOVER_S = 600  # a checkpoint on a slow file system takes a while
+
 
 def is_placed() -> bool:
     """Whether this process has its place among others already, rather than being the one that starts them."""
@@ -30,10 +32,11 @@ def train_here(config: dict[str, Any], paths: RunFolder, site: Site, stop: StopR
     from pipeline.engine.train import train_run
 
     run = parse_run(Layers((paths.name, config)))
-    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up.
-    patience_s = 600 if "SUBMITIT_EXECUTOR" in os.environ else 0
+    # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up. On one machine it
+    # is a training that outlived the command that started it: that one comes to its end by itself.
+    takeover_s = TAKEOVER_S if "SUBMITIT_EXECUTOR" in os.environ else None
     try:
-        train_run(run, paths, site, stop, patience_s)
+        train_run(run, paths, site, stop, takeover_s)
     except Requeue as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
@@ -57,15 +60,14 @@ def run_processes(count: int, arguments: list[str]) -> int:
         signal.signal(number, pass_on)
     for rank in range(count):
         children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-    codes = [child.poll() for child in children]
-    while None in codes:
+    while any(child.poll() is None for child in children):
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
-        if any(code not in (None, 0, CONTINUE_ME) for code in codes):
+        if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
             time.sleep(5)  # the others may be about to say what is wrong
             for child in children:
                 child.kill()
         time.sleep(0.2)
-        codes = [child.poll() for child in children]
+    codes = [child.returncode for child in children]
     # A killed process has a negative code; the reason is in the one that ended by itself.
     return max(codes) if max(codes) > 0 else -min(codes)
 

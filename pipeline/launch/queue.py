@@ -11,9 +11,9 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from pipeline.files import write_json
+from pipeline.files import explained, write_json
 
 FORMAT = "%i|%T|%r|%N|%j|%Z"
 ENDED = {
@@ -67,8 +67,7 @@ class Queue:
 
     def look(self, newer_than: float = 0.0) -> Answer:
         """An answer from after the given time, and not older than the interval."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("a") as lock:
+        with self._open_lock() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             kept = self._read()
             if kept and kept.time > newer_than and time.time() - kept.time < self.poll_s:
@@ -77,6 +76,12 @@ class Queue:
             jobs = [list(job) for job in answer.jobs.values()]
             write_json(self.path, {"time": answer.time, "jobs": jobs, "problem": answer.problem})
             return answer
+
+    def _open_lock(self) -> IO:
+        path = self.path.with_suffix(".lock")
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("a")
 
     def _read(self) -> Answer | None:
         try:

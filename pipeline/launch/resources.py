@@ -27,7 +27,7 @@ def shape_of(num_micro: int, site: Site) -> Shape:
 
 def sbatch_options(site: Site, nodes: int, processes: int) -> dict[str, Any]:
     """What submitit's SlurmExecutor is given for a job of this shape."""
-    slurm = site.slurm
+    slurm = site.cluster
     optional = {
         "partition": slurm.partition,
         "account": slurm.account,

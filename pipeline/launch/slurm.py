@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pipeline.config import CONFIGS, Strict, shown
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import held, write_json
+from pipeline.files import explained, held, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_FRUITLESS_JOBS = 3  # jobs in a row that end without a new checkpoint
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
-# What sbatch says when trying again later is all there is to do.
+# What sbatch says when the same submission may succeed later.
 TRANSIENT_REFUSALS = (
     "contact slurm controller",
     "timed out",
@@ -80,7 +80,7 @@ class Launcher:
             if fruitless == MAX_FRUITLESS_JOBS:
                 raise LaunchError(
                     f"{fruitless} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); "
-                    f"expected at least one within slurm.hours {self.site.slurm.hours}: "
+                    f"expected at least one within slurm.hours {self.site.cluster.hours}: "
                     "fix what ends them, then start again\n" + log_tail(self.paths.jobs, job)
                 )
 
@@ -89,12 +89,12 @@ class Launcher:
         with held(self.paths.submit_lock, f"the submission of {self.paths.name}", patience_s=600):
             record = self._record()
             known = self._find(record) if record else None
-            if known and record.inputs != self.inputs:
+            if record and known:
+                if record.inputs == self.inputs:
+                    log.info("watching job %s, submitted earlier (%s)", known.id, known.state.lower())
+                    self._remember(known.id, record.time)
+                    return known.id
                 self._cancel(known, record)
-            elif known:
-                log.info("watching job %s, submitted earlier (%s)", known.id, known.state.lower())
-                self._remember(known.id, record.time)
-                return known.id
             return self._submit()
 
     def _cancel(self, job: Job, record: JobRecord) -> None:
@@ -103,7 +103,7 @@ class Launcher:
         log.info("%s since job %s was submitted: cancelling it and submitting another", change, job.id)
         scancel(job.id)
         while self._find(JobRecord(job=job.id, time=time.time(), inputs=record.inputs)):
-            self._pause(self.site.slurm.poll_s)
+            self._pause(self.site.cluster.poll_s)
 
     def _find(self, record: JobRecord) -> Job | None:
         """The queued or running job of this run. A record without a job is of a submission that did not come back."""
@@ -118,21 +118,23 @@ class Launcher:
             if not answer.problem and (job is None or job.state != "COMPLETING"):
                 return job
             self._tell(f"waiting for job {job.id} to end" if job else f"waiting for the queue ({answer.problem})")
-            self._pause(self.site.slurm.poll_s)
+            self._pause(self.site.cluster.poll_s)
 
     def _submit(self) -> str:
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError
 
-        executor = SlurmExecutor(self.paths.jobs, python=None)
+        with explained(self.paths.jobs):
+            executor = SlurmExecutor(self.paths.jobs, python=None)
         executor.update_parameters(job_name=self.name, **sbatch_options(self.site, *self.shape))
         while True:
-            self._remember(None, time.time())
+            asked_at = time.time()
+            self._remember(None, asked_at)
             try:
                 job = executor.submit(TrainJob(self.paths, self.site_name)).job_id
             except FailedJobError as error:
                 self._refused(str(error))
-                found = self._find(self._record())  # it may have arrived all the same
+                found = self._find(JobRecord(job=None, time=asked_at, inputs=self.inputs))  # it may have arrived
                 if found is None:
                     continue
                 job = found.id
@@ -151,13 +153,14 @@ class Launcher:
                 "with what the cluster offers"
             )
         self._tell(f"sbatch: {last}; trying again")
-        self._pause(self.site.slurm.poll_s)
+        self._pause(self.site.cluster.poll_s)
 
     def _watch(self, job: str) -> str | None:
         """Wait for the end of a job; returns its last state, or None when the run is finished."""
-        asked_since, ends_seen, entry = self._record().time, 0, None
+        record = self._record()
+        asked_since, ends_seen, entry = record.time if record else 0.0, 0, None
         while ends_seen < 2:  # once could be a moment between two states, as in a requeue
-            if self._finished_within(self.site.slurm.poll_s if asked_since == 0 else LOOK_S, job):
+            if self._finished_within(self.site.cluster.poll_s if asked_since == 0 else LOOK_S, job):
                 if entry is not None and entry.state == "PENDING":
                     scancel(job)  # a node that SLURM took for lost has finished the run
                 return None
@@ -168,7 +171,7 @@ class Launcher:
                 continue
             entry = answer.jobs.get(job)
             ends_seen = ends_seen + 1 if entry is None or entry.has_ended else 0
-            if not ends_seen:
+            if entry and not ends_seen:
                 self._tell_state(entry)
         return entry.state if entry else "no longer in the queue"
 
@@ -193,7 +196,7 @@ class Launcher:
         if state == "CANCELLED":
             raise LaunchError(f"job {job} was cancelled (scancel); {where}")
         if state == "OUT_OF_MEMORY":
-            asked = self.site.slurm.memory_gb
+            asked = self.site.cluster.memory_gb
             raise LaunchError(
                 f"job {job} ran out of memory with slurm.memory_gb {asked} per process; raise it. {where}"
             )
@@ -204,7 +207,7 @@ class Launcher:
         if outcome and outcome.code == 0 and record and record.inputs != self.inputs:
             change = record.inputs.change_since(self.inputs)
             raise LaunchError(f"{change} while job {job} was queued or ran, and it trained from the new; start again")
-        why = outcome.why if outcome else "killed, without a word"
+        why = outcome.why if outcome else "killed without a message"
         log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
 
     def _tell_state(self, job: Job) -> None:
@@ -212,7 +215,7 @@ class Launcher:
         if job.state == "RUNNING":
             self._tell(f"job {job.id} runs on {job.nodes}")
         elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
-            why = outcome.why if outcome else "without a word, as when a node is lost"
+            why = outcome.why if outcome else "without a message, as when a node is lost"
             self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
         elif job.reason not in UNINTERESTING_REASONS:
             self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")
@@ -244,7 +247,7 @@ def train_on_cluster(
     """Bring one run to its end through SLURM."""
     forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
-    queue = Queue(ScaleFolder(paths.results).queue, site.slurm.poll_s)
+    queue = Queue(ScaleFolder(paths.results).queue, site.cluster.poll_s)
     try:
         Launcher(name, paths, site, shape, site_name, inputs, stop, queue).run()
     except Interrupted as request:

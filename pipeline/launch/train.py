@@ -8,7 +8,7 @@ import yaml
 
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.signals import STOP
-from pipeline.files import write_text
+from pipeline.files import require_space, write_text
 from pipeline.inputs import find_inputs
 from pipeline.launch.local import is_placed, run_processes, train_here
 from pipeline.launch.resources import shape_of
@@ -22,6 +22,7 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
     stop = STOP.listen()  # before torch is imported, which takes seconds
     site, (name, content) = load_site(), _chosen_run(scale, run, config)
     paths, optim = results_of(scale).run(name), content["optim"]
+    require_space(paths.folder, 0, "training with its logs")
     if is_placed():
         return train_here(content, paths, site, stop)
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
@@ -45,6 +46,7 @@ def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, 
         return run, load_graph(scale).run(run).config
     from pipeline.engine.run import parse_run
 
+    assert config is not None  # the command line asks for one of both
     found = parse_run(Layers((str(config), read_yaml(config))))
     return found.name, found.model_dump(mode="json")
 

@@ -33,7 +33,7 @@ from pipeline.models.starts import start_as_mae
 class DropPosSwin(DropPos):
     class Config(DropPos.Config):
         name: Literal["droppos_swin"] = "droppos_swin"  # type: ignore[assignment]
-        cells: int = Field(16, ge=2, description="cells a side of the image; each has one position")
+        cells: int = Field(16, ge=2, description="number of cells per side of the image; each cell has one position")
 
         def check(self, model: ModelConfig, image_size: int) -> None:
             if model.family != "swin" or model.positions != "none":
@@ -49,7 +49,7 @@ class DropPosSwin(DropPos):
 
         @property
         def side(self) -> int:
-            """Cells a side of the square that the visible cells make."""
+            """Cells per side of the square that the visible cells form."""
             return math.isqrt(int(self.cells**2 * (1 - self.mask_ratio)))
 
         def encoder_size(self, image_size: int) -> int:
@@ -85,7 +85,7 @@ class DropPosSwin(DropPos):
         return self.cfg.side**2
 
     def _proportions(self) -> tuple[int, int]:
-        """Patches a side of a cell, and cells a side of one token of the last stage."""
+        """Patches per side of a cell, and cells per side of one token of the last stage."""
         patch = self.encoder.patch_embed.patch_size[0]
         stride = patch * 2 ** (len(self.encoder.layers) - 1)
         spread = stride // self.cell_pixels

@@ -50,7 +50,8 @@ class ModelConfig(Strict):
     pos_resampling: PositionResampling = Field(
         "timm",
         description="absolute positions of a checkpoint with another grid. timm: bicubic with antialiasing, fixed "
-        "sin-cos tables computed anew. released: bicubic without, fixed tables too, as MAE, DropPos and DeiT do",
+        "sin-cos tables computed for the new grid. released: bicubic without it, fixed tables too, as MAE, DropPos "
+        "and DeiT do",
     )
     pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
     head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")

@@ -114,7 +114,7 @@ def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
             start = file.read(9)
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path} is not there; finish the run that writes it, or put the file there (relative `file:` paths "
+            f"{path} not found; finish the run that writes it, or put the file there (relative `file:` paths "
             "start at `weights` of the site)"
         ) from None
     except OSError as error:
@@ -134,7 +134,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not there; finish the run that writes it first") from None
+        raise CheckpointError(f"{path} not found; finish the run that writes it first") from None
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} is damaged ({error}); if a run wrote it, delete its folder and run again, else fetch it again"
@@ -160,7 +160,7 @@ def fill_weights(module: nn.Module, weights: dict[str, Tensor], path: Path, keep
 
 
 def _hint(own: dict[str, tuple], found: dict[str, tuple]) -> str:
-    """What most likely is the matter, to read before the list."""
+    """The most likely cause, shown before the list."""
     here, there = own.get(PATCHES, ()), found.get(PATCHES, ())
     if not any(own[name] == found.get(name) for name in own):
         widths = f" (embed dim found {there[0]}, expected {here[0]})" if here and there else ""

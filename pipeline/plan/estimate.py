@@ -1,12 +1,11 @@
-"""What the work would take: hours of GPUs, hours on the clock, bytes on disk."""
+"""What the work would take: hours of GPUs (or of a CPU), hours on the clock, bytes on disk."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.launch.resources import Shape, shape_of
 from pipeline.plan.costs import Cost
-from pipeline.plan.speed import Speed, Speeds
+from pipeline.plan.speed import Speeds
 from pipeline.plan.work import Work
 from pipeline.site import Site
 from pipeline.study.entries import Graph
@@ -20,14 +19,14 @@ class RunEstimate:
     study: str
     init: str | None
     shape: Shape
-    gpu_hours: float
+    process_hours: float  # of all its processes together, each with a GPU, or with the site's threads on a CPU
     source: str
     cost: Cost
 
     @property
     def hours(self) -> float:
         """On the clock, as if processes added up without loss."""
-        return self.gpu_hours / self.shape.size
+        return self.process_hours / self.shape.size
 
     @property
     def num_bytes(self) -> float:
@@ -36,7 +35,7 @@ class RunEstimate:
 
 def estimate(graph: Graph, site: Site, work: Work) -> list[RunEstimate]:
     """The runs of the work, in the graph's order."""
-    speeds = Speeds(graph, work.runs)
+    speeds = Speeds(graph, work.runs, site)
     ordered = [name for name in graph.runs if name in work.runs]
     return [_estimate_run(graph, site, name, work.runs[name], speeds) for name in ordered]
 
@@ -45,19 +44,15 @@ def _estimate_run(graph: Graph, site: Site, name: str, study: str, speeds: Speed
     entry, speed = graph.runs[name], speeds.of(name)
     optim = entry.config["optim"]
     shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
-    steps = _steps_left(graph, name, entry.config)
-    gpu_hours = _hours(steps * optim["global_batch"], speed)
-    return RunEstimate(name, study, entry.init, shape, gpu_hours, speed.source, speeds.costs[name])
+    hours = images_left(graph, name) / speed.images_per_s / 3600
+    return RunEstimate(name, study, entry.init, shape, hours, speed.source, speeds.costs[name])
 
 
-def _steps_left(graph: Graph, name: str, config: dict[str, Any]) -> int:
-    """A run that has begun continues after its last checkpoint."""
-    total = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
-    return total - graph.results.run(name).last_step()
-
-
-def _hours(num_images: int, speed: Speed) -> float:
-    return num_images / speed.images_per_s / 3600
+def images_left(graph: Graph, name: str) -> int:
+    """What a run still has to look at: one that has begun continues after its last checkpoint."""
+    optim, num_train = graph.runs[name].config["optim"], graph.runs[name].config["data"]["num_train"]
+    steps = num_train // optim["global_batch"] * optim["epochs"]
+    return (steps - graph.results.run(name).last_step()) * optim["global_batch"]
 
 
 def chain_hours(runs: Iterable[RunEstimate]) -> float:

@@ -35,13 +35,16 @@ def step_cost(run: "RunConfig") -> dict[str, Any]:
 
     with torch.device("meta"):
         method = build_method(run).train()
+    weights, checkpoints = stored_bytes(run, method)
+    gflop = _operations(run, method) / BATCH / 1e9
+    return {"gflop_per_image": gflop, "weights_bytes": weights, "checkpoints_bytes": checkpoints}
+
+
+def stored_bytes(run: "RunConfig", method: Method) -> tuple[int, int]:
+    """What a run leaves on disk: weights, and checkpoints."""
     weights = BYTES * sum(value.numel() for value in method.state_dict().values())
     moments = 2 * BYTES * sum(p.numel() for p in method.parameters() if p.requires_grad)
-    return {
-        "gflop_per_image": _operations(run, method) / BATCH / 1e9,
-        "weights_bytes": weights,
-        "checkpoints_bytes": KEPT * (weights + moments + (weights if run.optim.ema_decay else 0)),
-    }
+    return weights, KEPT * (weights + moments + (weights if run.optim.ema_decay else 0))
 
 
 def _operations(run: "RunConfig", method: Method) -> float:

@@ -1,7 +1,8 @@
 """How fast a step would be: a sustained rate that was measured, divided by the operations per image.
 
 Best are runs of this very scale that have finished here; then the benchmark of training steps on a GPU of this site
-(`python benchmarks/step.py`); then the same benchmark of an H200, which is part of the project.
+(`python benchmarks/step.py`); then the same benchmark of an H200, which is part of the project. A site without GPUs
+takes the share of its peak that the H200 sustains.
 """
 
 import functools
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 
 from pipeline.config import CONFIGS, read_yaml
 from pipeline.plan.costs import Cost, costs_of
+from pipeline.plan.device import matmul_gflop_per_s, trains_on_gpu
 from pipeline.results import RESULTS
+from pipeline.site import Site
 from pipeline.study.entries import Graph
 
 H200 = CONFIGS / "speed" / "h200.json"
@@ -43,8 +46,8 @@ class Case(NamedTuple):
 class Speeds:
     """Of the given runs, with their costs."""
 
-    def __init__(self, graph: Graph, names: Iterable[str]) -> None:
-        self.graph, names = graph, [*names]
+    def __init__(self, graph: Graph, names: Iterable[str], site: Site) -> None:
+        self.graph, self.site, self.on_gpu, names = graph, site, trains_on_gpu(site), [*names]
         self.measured = self._measure({self._kind(name) for name in names})
         self.costs: dict[str, Cost] = costs_of(graph, [*names, *self.measured])
 
@@ -55,12 +58,19 @@ class Speeds:
         if same:
             rates = [self.measured[other].images_per_s * self.costs[other]["gflop_per_image"] for other in same]
             return Speed(statistics.median(rates) / gflop, self.measured[same[0]].source)
-        config = self.graph.runs[name].config
-        device, cases = _cases(OWN_BENCHMARK)
-        if not cases:
-            device, cases = _cases(H200)
-        case = nearest_case(cases, config["method"]["name"], config["model"]["arch"], gflop)
-        return Speed(case.gflop_per_s / gflop, f"the benchmark of an {device}")
+        return self._benchmarked(self.graph.runs[name].config, gflop)
+
+    def _benchmarked(self, config: dict[str, Any], gflop: float) -> Speed:
+        """From the nearest step that was measured on a GPU; a CPU sustains the same share of its matrix products."""
+        own = _benchmark(OWN_BENCHMARK)
+        report = own if own.cases and self.on_gpu else _benchmark(H200)
+        case = nearest_case(report.cases, config["method"]["name"], config["model"]["arch"], gflop)
+        source = f"the benchmark of an {report.device}"
+        if self.on_gpu:
+            return Speed(case.gflop_per_s / gflop, source)
+        here = matmul_gflop_per_s(self.site.threads)
+        share = case.gflop_per_s / (1000 * report.matmul_tflops)
+        return Speed(share * here / gflop, f"{source}, scaled to the matrix products of this CPU ({here:.0f} GFLOP/s)")
 
     def _kind(self, name: str) -> tuple[str, str, int]:
         """Runs of one kind differ in speed as they do in operations."""
@@ -68,13 +78,14 @@ class Speeds:
         return config["method"]["name"], config["model"]["name"], config["data"]["image_size"]
 
     def _measure(self, kinds: set[tuple[str, str, int]]) -> dict[str, Speed]:
-        """Finished runs of these kinds."""
+        """Finished runs of these kinds, on the kind of device that the site has."""
         found = {}
         for name in self.graph.runs:
             paths = self.graph.results.run(name)
             if self._kind(name) in kinds and paths.done.exists() and paths.timing.exists():
                 facts = json.loads(paths.done.read_text())["provenance"]
-                if rates := _last_rates(paths.timing):
+                is_alike = (facts["device"] != "cpu") == self.on_gpu
+                if is_alike and (rates := _last_rates(paths.timing)):
                     source = f"runs that finished here ({facts['device']})"
                     found[name] = Speed(statistics.median(rates) / facts["processes"], source)
         return found
@@ -87,12 +98,20 @@ def _last_rates(path: Path) -> list[float]:
     return [json.loads(line)["images_per_s"] for line in lines]
 
 
+class Benchmark(NamedTuple):
+    """Steps that were measured on one device."""
+
+    device: str
+    matmul_tflops: float
+    cases: list[Case]
+
+
 @functools.cache
-def _cases(path: Path) -> tuple[str, list[Case]]:
-    """The device of a benchmark and its steps; none where it was not made on a GPU."""
-    report = json.loads(path.read_text()) if path.exists() else {"device": "", "precision": "", "steps": []}
-    is_gpu = report["precision"] == "bf16"
-    return report["device"], [_case(step) for step in report["steps"] if is_gpu]
+def _benchmark(path: Path) -> Benchmark:
+    """What benchmarks/step.py wrote; without steps where it was not run on a GPU."""
+    report = json.loads(path.read_text()) if path.exists() else {}
+    steps = report["steps"] if report.get("precision") == "bf16" else []
+    return Benchmark(report.get("device", ""), report.get("matmul_tflops", 0.0), [_case(step) for step in steps])
 
 
 def _case(step: dict[str, Any]) -> Case:
@@ -119,4 +138,4 @@ def nearest_case(cases: list[Case], method: str, arch: str, gflop: float) -> Cas
 
 def _letters(arch: str) -> str:
     """resnet of resnet50, vit of vit_base_patch16_224."""
-    return re.match("[a-z]*", arch)[0]
+    return re.findall("^[a-z]*", arch)[0]

@@ -24,7 +24,7 @@ class Work:
 
 
 def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
-    """Everything that the targets need and that is not there yet."""
+    """Everything that the targets need and that is not finished yet."""
     asked, left, done = needed_work(graph, targets), Work(), Work()
     for name, study in asked.runs.items():
         (done if graph.results.run(name).done.exists() else left).runs[name] = study
@@ -55,7 +55,7 @@ def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
     study = graph.tables[table].study
     work.tables.setdefault((table, rows), study)
     for file in graph.files(table, rows):
-        name, group = re.fullmatch(r"runs/([^/]+)/(?:train|evals/(\w+))\.json", file).groups()
+        ((name, group),) = re.findall(r"^runs/([^/]+)/(?:train|evals/(\w+))\.json$", file)
         _add_run(graph, work, name, study)
         if group:
             work.evaluations.setdefault((name, group), study)

@@ -53,13 +53,13 @@ class JudgedClaim(Record):
 
 
 def cells_of(text: str) -> list[Cell]:
-    """The cells a comparison speaks of; raises if it is not a comparison."""
+    """The cells that a comparison names; raises if it is not a comparison."""
     cells, tree = _parse(text)
     draw = random.Random(0)  # any numbers do; drawn ones make no difference of two cells 0, as equal ones would
     try:
         _evaluate(tree, {name: draw.uniform(1, 2) for name in cells}, text)
     except ArithmeticError:
-        raise ConfigError(f"{text!r} divides by 0 whatever its cells are") from None
+        raise ConfigError(f"{text!r} divides by 0 for any numbers in its cells") from None
     return list(dict.fromkeys(cells.values()))
 
 

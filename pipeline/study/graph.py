@@ -1,11 +1,12 @@
 """The graph falls out of the studies: a table names its cells, a cell a run and an evaluation, a run its data and init.
 
 `load_graph` resolves and validates every config at one scale before anything runs, and keeps the result in
-`results/<scale>/graph.json`. The file is made anew whenever a config or the code changes; reading it needs neither
+`results/<scale>/graph.json`. The file is made again whenever a config or the code changes; reading it needs neither
 torch nor timm, so that tables, report and Snakemake start quickly.
 """
 
 import hashlib
+import logging
 
 from pydantic import ValidationError
 
@@ -19,6 +20,8 @@ from pipeline.study.entries import Graph
 from pipeline.study.rows import add_table
 from pipeline.study.runs import add_run, in_init_order
 from pipeline.study.spec import Expected, Scale, Study
+
+log = logging.getLogger(__name__)
 
 
 class Kept(Record):
@@ -39,7 +42,10 @@ def load_graph(scale: str) -> Graph:
         except ValidationError:
             pass  # damaged, or of an older version; it is made anew
     graph = build_graph(scale)
-    write_json(path, Kept(key=key, graph=graph).model_dump(mode="json"))
+    try:
+        write_json(path, Kept(key=key, graph=graph).model_dump(mode="json"))
+    except PatchworkError as error:  # results of somebody else may be looked at all the same
+        log.warning("the graph is not kept: %s", error)
     return graph
 
 
@@ -68,7 +74,7 @@ def build_graph(scale: str) -> Graph:
 
 
 def _check_scale(scale: Scale, file: str) -> None:
-    """Every fragment that a scale speaks of must be there; a mistyped one would change nothing, silently."""
+    """Every fragment that a scale names must exist; a mistyped one would silently change nothing."""
     named = [("model", f"replace_model.{key}", name) for key, name in scale.replace_model.items()]
     named += [("data", f"replace_data.{key}", name) for key, name in scale.replace_data.items()]
     named += [("model", "replace_model", name) for name in scale.replace_model]
@@ -136,7 +142,8 @@ def _known_cells(draft: Draft) -> dict[str, set[str]]:
     cells = {row: set(numbers) for row, numbers in draft.expected.rows.items()}
     for name, table in draft.study.tables.items():
         for row in table.rows:
-            cells.setdefault(f"{draft.name}.{name}.{row}", set(table.columns))
+            full_id = f"{draft.name}.{name}.{row}"
+            cells[full_id] = cells.get(full_id) or set(table.columns)
     return cells
 
 
@@ -147,7 +154,7 @@ def _check_claim(holds: list[str], known: dict[str, set[str]], where: str) -> No
         except PatchworkError as error:
             raise ConfigError(f"{where}: {error}") from None
         if not cells:
-            raise ConfigError(f"{where}: {text!r} speaks of no cell; write cells as row:column")
+            raise ConfigError(f"{where}: {text!r} names no cell; write cells as row:column")
         for row, column in cells:
             if row not in known:
                 raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, known)}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
+from pipeline.models.architectures import unknown_architecture
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import RunEntry
 from pipeline.study.spec import RunSpec
@@ -29,6 +30,7 @@ def add_run(draft: Draft, key: str) -> None:
             raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
     layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
+    _check_architecture(Layers(*layers))
     run = parse_run(Layers(*layers))
     _check_data(draft, run, where)
     _check_name(draft, run, where)
@@ -105,6 +107,13 @@ def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
     return draft.runs.get(spec.init, spec.init) if spec.init else None
 
 
+def _check_architecture(layers: Layers) -> None:
+    """A mistyped one would be found by timm when training starts; here, before a cluster is asked for anything."""
+    arch = layers.below("model").merged().get("arch")
+    if isinstance(arch, str) and (problem := unknown_architecture(arch)):
+        raise ConfigError(f"{layers.origin(('model', 'arch'))}: model.arch: {problem}")
+
+
 def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
     """Runs see one data set through views of their own, but must mean the same images by its name."""
     content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
@@ -138,7 +147,7 @@ def _differing(one: Any, other: Any, key: str = "") -> list[str]:
 
 
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
-    """Keys of runs, each after the one it starts from; those that start from nothing sound are left out."""
+    """Keys of runs, each after the one it starts from; those whose start has a problem are left out."""
     ordered: list[str] = []
     for first in runs:
         with collector:

@@ -121,3 +121,9 @@ class Expected(Strict):
 
     source: str = ""
     rows: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _without_numbers(cls, rows: Any) -> Any:
+        """A row's null stands for no numbers."""
+        return {key: {} if row is None else row for key, row in rows.items()} if isinstance(rows, dict) else rows

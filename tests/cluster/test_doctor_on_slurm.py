@@ -7,7 +7,7 @@ import pytest
 from bench import SLURM, copy_for, write_yaml
 
 from pipeline.doctor import cluster as checks
-from pipeline.doctor.finding import Patient
+from pipeline.doctor.finding import Subject
 from pipeline.doctor.job import try_job
 from pipeline.launch.slurm import scancel
 from pipeline.site import Site, Slurm
@@ -32,9 +32,9 @@ def patient(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", cluster.env["PATH"])
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
 
-    def make(processes: int = 1, **slurm: object) -> Patient:
+    def make(processes: int = 1, **slurm: object) -> Subject:
         site = Site(device="cpu", processes=processes, slurm=Slurm(**{**ON_GPUS, **slurm}))
-        return Patient(Graph(scale="demo", note="", comparable=False), site, "mine.yaml")
+        return Subject(Graph(scale="demo", note="", comparable=False), site, "mine.yaml")
 
     (tmp_path / "demo").mkdir()
     return make

@@ -4,10 +4,12 @@ Most of the time is waiting, so all faults are done at once, each to a run of it
 One node is for the fault that takes a node away, the other one for all the rest.
 """
 
+import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock
 
 import pytest
@@ -100,24 +102,34 @@ def death_before_rename(trial: Trial) -> Trial:
 
 
 def full_disk(trial: Trial) -> Trial:
-    with small_disk(trial) as grow:
+    with small_disk(trial) as folder:
         launcher = trial.start(**QUIET_NODE)
+        trial.wait_for_steps()
+        fill(folder / "ballast")
         assert launcher.wait() == 1, trial.evidence()
-        grow()
+        (folder / "ballast").unlink()
         trial.finish(trial.start(**QUIET_NODE))
     return trial
 
 
 @contextmanager
 def small_disk(trial: Trial):
-    """The run's state on a file system of its own that holds one checkpoint; what is given makes it larger."""
+    """The run's state on a file system of its own."""
     folder = trial.paths.state
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder], check=True)
     try:
-        yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
+        yield folder
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    """Leave room for a few words, and none for a checkpoint."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(path, path.stat().st_size - 40_000)
 
 
 def killed_launcher(trial: Trial) -> Trial:
@@ -147,7 +159,7 @@ EXPECTED = {
     "preemption_with_grace": (2, "(FAILED: asked to stop) after step"),
     "cancellation": (2, "was cancelled (scancel); nothing is lost: the same command continues after step"),
     "lost_node": (1, "is back in the queue"),
-    "death_before_rename": (2, "killed, without a word"),
+    "death_before_rename": (2, "killed without a message"),
     "full_disk": (2, "No space left on device; free space"),
     "killed_launcher": (1, "submitted earlier"),
 }

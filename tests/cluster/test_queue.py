@@ -1,10 +1,12 @@
 """Launchers and the queue: restarts of SLURM, other numbers of processes, many launchers, accounting."""
 
+import gzip
 import signal
 import time
 
 import pytest
 from bench import Trial, files_of
+from project import Project
 
 from pipeline.files import read_lines
 from pipeline.results import RunFolder
@@ -70,6 +72,29 @@ def test_launchers__eight_at_once__ask_the_queue_as_often_as_one(cluster, templa
 
 def num_calls(cluster) -> int:
     return cluster.files.calls.read_text().count("\nsqueue ")
+
+
+def test_launcher__data_prepared_again_while_a_job_waits__replaces_the_job(new_trial):
+    trial = new_trial()
+    launcher = trial.start(**NEVER)
+    trial.wait_for_words("submitted job")
+    assert trial.interrupt(launcher, signal.SIGTERM) == 75, trial.evidence()
+    relabel(trial.project)
+    trial.finish(trial.start())
+    assert sorted(trial.jobs().values()) == ["CANCELLED", "COMPLETED"]
+    (line,) = [line for line in trial.said().splitlines() if "cancelling it and submitting another" in line]
+    assert "the data changed from" in line and "since job" in line
+    manifest = trial.project.read("results/demo/data/fashion_mnist/manifest.json")
+    assert trial.paths.record().inputs.data == manifest["fingerprint"]
+
+
+def relabel(project: Project) -> None:
+    """Prepare the data again, with another label for every image."""
+    for path in (project.root / "pipeline/data/fashion_mnist").glob("*-labels-*.gz"):
+        content = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(content[:8] + bytes((label + 1) % 10 for label in content[8:])))
+    result = project.run("python", "-m", "pipeline", "prepare", "--scale", "demo", "--data", "fashion_mnist")
+    assert result.returncode == 0, result.stderr
 
 
 def test_launcher__with_accounting__is_the_same(cluster_with_accounting, new_trial, undisturbed):

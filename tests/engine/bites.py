@@ -6,6 +6,8 @@ in NOT_SCIENCE or LABELS with the reason why no run can show it.
 
 from every_key import Bite
 
+from pipeline.config import merge
+
 # They are no part of a run's name.
 NOT_SCIENCE = {
     "optim.max_skips": "when to give up; a run that does not is the same",
@@ -23,6 +25,7 @@ LABELS = {
     "eval.*.name": "chooses the class, whose own fields are here",
     "eval.*.group": "which job computes it",
     "eval.ensemble.seed": "it draws nothing",
+    "model.cnn.pos_resampling": "a CNN has no positions",
 }
 
 PADDED, RESIZED, PLAIN = ({"data": {"augment": {"crop": crop}}} for crop in ("padded", "resized", "none"))
@@ -67,11 +70,15 @@ RUN = {
     "optim.epochs": [Bite(2, "updates")],
     "optim.global_batch": [Bite(12, "batches")],
     "optim.micro_batch": [Bite(2, "batches", MIXUP)],  # it shares a draw; without one, sums are the same
-    "optim.base_lr": [Bite(1e-3, "updates")],
+    "optim.base_lr": [Bite(0.05, "updates")],
     "optim.lr_batch": [Bite(40, "updates")],
-    "optim.min_lr": [Bite(1e-3, "updates")],
+    "optim.min_lr": [Bite(1e-2, "updates")],
     "optim.warmup_epochs": [Bite(0.7, "updates")],
     "optim.warmup_lr": [Bite(1e-4, "updates", WARM)],
+    "optim.lr_curve": [
+        Bite("all_steps", "updates", WARM),
+        Bite("all_epochs", "updates", {"optim": {"epochs": 3, "warmup_epochs": 1}}),
+    ],
     "optim.weight_decay": [Bite(0.5, "updates"), Bite(0.5, "updates", {"optim": {"layer_decay": 0.5}})],
     "optim.betas": [Bite([0.5, 0.999], "updates"), Bite([0.9, 0.5], "updates")],
     "optim.eps": [Bite(1e-3, "updates")],
@@ -88,6 +95,28 @@ CNN = {"model": {"arch": "test_resnet", "embed_dim": None, "depth": None, "num_h
 # A CNN has no patches; those of a jigsaw move its input.
 MOVED = {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5, "unknown": False, "dal": "none"}}
 NO_POSITIONS, SINCOS = {"model": {"pos_embed": "none"}}, {"model": {"pos_embed": "sincos"}}
+
+
+# A checkpoint of twice as many patches a side.
+FINER = {"init": "file:finer.safetensors"}
+
+
+def _base(name: str, model: dict, **fields: object) -> dict:
+    return {"method": {"name": name, **fields}, "model": model}
+
+
+def _jigsaw(**fields: object) -> dict:
+    """Half of the patches are moved in every step."""
+    always = {"shuffle_ratio": 0.5, "warmup_ratio": 0.0, "shuffle_prob": 1.0}
+    return {"method": {"name": "mjp", **always, **fields}}
+
+
+DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+MP3 = _base("mp3", {"pos_embed": "none"}, mask_ratio=0.7)
+MAE = _base("mae", {"pos_embed": "sincos"}, **DECODER)
+DROPPOS = _base("droppos", {"pos_embed": "sincos"}, mask_ratio=0.5, **DECODER)
+# 4x4 cells of one patch, of which 2x2 are visible; a token of the last stage has 2x2 cells.
+DROPPOS_SWIN = _base("droppos_swin", SWIN["model"], cells=4, **DECODER)
 
 
 def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
@@ -107,6 +136,8 @@ VIT = {
         Bite("relative", "start", NO_POSITIONS),
         Bite("sincos_learn", "updates", SINCOS),
     ],
+    "cls_std": [Bite(0.5, "start"), Bite(0.5, "start", _jigsaw()), Bite(0.5, "start", MAE)],
+    "pos_resampling": [Bite("released", "start", FINER), Bite("released", "start", merge(FINER, SINCOS))],
     "pool": [Bite("avg", "start"), Bite("avg", "start", {"model": {"pool": "cls"}})],
     "head_std": [Bite(2e-5, "start")],
     "drop_path": [Bite(0.5, "updates")],
@@ -121,16 +152,19 @@ SWIN_FIELDS = {
     "window_size": [Bite(1, "start", SWIN)],
     "mlp_ratio": [Bite(2.0, "start", SWIN)],
     "pos_embed": [Bite(value, "start", SWIN) for value in ("learn", "sincos", "sincos_learn")],
+    "pos_resampling": [
+        Bite("released", "start", merge(SWIN, {"init": "file:finer_swin.safetensors", "model": {"pos_embed": "learn"}}))
+    ],
     "head_std": [Bite(2e-5, "start", SWIN)],
     "drop_path": [Bite(0.5, "updates", SWIN)],
-    **_refused(SWIN, depth=2, act_layer="relu", pool="avg"),
+    **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg"),
 }
 CNN_FIELDS = {
     "arch": [Bite("test_efficientnet", "start", CNN)],
     "patch_size": [Bite(4, "draws", {**CNN, **MOVED})],
     "head_std": [Bite(2e-5, "start", CNN)],
     "drop_path": [Bite(0.5, "updates", CNN)],
-    **_refused(CNN, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
+    **_refused(CNN, cls_std=0.5, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
     **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn"),
 }
 MODELS = {
@@ -138,16 +172,6 @@ MODELS = {
     for family, fields in (("vit", VIT), ("swin", SWIN_FIELDS), ("cnn", CNN_FIELDS))
     for name, bites in fields.items()
 }
-
-
-def _base(name: str, model: dict, **fields: object) -> dict:
-    return {"method": {"name": name, **fields}, "model": model}
-
-
-def _jigsaw(**fields: object) -> dict:
-    """Half of the patches are moved in every step."""
-    always = {"shuffle_ratio": 0.5, "warmup_ratio": 0.0, "shuffle_prob": 1.0}
-    return {"method": {"name": "mjp", **always, **fields}}
 
 
 ALONE = {"unknown": False, "dal": "none"}  # the shuffle of patches, and nothing else
@@ -172,17 +196,11 @@ MJP = {
     "per_image": [Bite(True, "draws", _jigsaw(**ALONE)), Bite(True, "draws", _jigsaw())],
     "exact_count": [Bite(True, "draws", _jigsaw(**ALONE))],
     "dal_schedule": [Bite("constant", "draws", STILL)],
+    "dal_updates": [Bite(2, "draws", STILL)],
     "dal_reduction": [Bite("norm", "updates", STILL)],
     "dal_layers": [Bite(3, "start", STILL)],
     "position_std": [Bite(0.1, "start", _jigsaw())],
 }
-
-DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
-MP3 = _base("mp3", {"pos_embed": "none"}, mask_ratio=0.7)
-MAE = _base("mae", {"pos_embed": "sincos"}, **DECODER)
-DROPPOS = _base("droppos", {"pos_embed": "sincos"}, mask_ratio=0.5, **DECODER)
-# 4x4 cells of one patch, of which 2x2 are visible; a token of the last stage has 2x2 cells.
-DROPPOS_SWIN = _base("droppos_swin", SWIN["model"], cells=4, **DECODER)
 
 
 def _decoder(base: dict) -> dict[str, list[Bite]]:
@@ -237,7 +255,10 @@ EVALS = {
     "eval.classify.seed": [Bite(1, "validation")],
     "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.consistency.seed": [Bite(1, "validation")],
+    "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
     "eval.mp3_positions.seed": [Bite(1, "validation", MP3)],
+    "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
+    "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
     "eval.droppos_positions.seed": [Bite(1, "validation", DROPPOS)],
-    "eval.ensemble.partner": [Bite("second", "validation")],
+    "eval.ensemble.partner": [Bite("second", "validation", {"optim": {"base_lr": 1e-3}})],  # it leaves the word to them
 }

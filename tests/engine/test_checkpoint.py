@@ -4,11 +4,11 @@ import io
 import logging
 import os
 import resource
-import subprocess
 from contextlib import contextmanager
 
 import pytest
 import torch
+from disks import small_disk
 
 from pipeline.engine import checkpoint
 from pipeline.engine.checkpoint import Checkpoints
@@ -68,14 +68,20 @@ def test_save__same_step_again__is_one_file(tmp_path):
     assert list(tmp_path.iterdir()) == paths[:1]
 
 
+def test_save__same_step_with_another_content__is_the_new_one_beside_an_earlier_step(tmp_path):
+    checkpoints, (earlier, _) = saved(tmp_path, 4, 5)
+    new = checkpoints.save(5, state(5) | {"best": 2.5})
+    assert sorted(tmp_path.iterdir()) == [earlier, new]
+    assert checkpoints.latest()["best"] == 2.5
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_latest__newest_damaged__uses_the_one_before_and_warns(tmp_path, caplog, damage):
     checkpoints, paths = saved(tmp_path, 10, 20)
     damage(paths[1])
     with caplog.at_level(logging.WARNING):
         assert checkpoints.latest()["step"] == 10
-    assert paths[1].name in caplog.text
-    assert "damaged" in caplog.text
+    assert f"{paths[1].name} is damaged (its checksum differs): using the one before it" in caplog.text
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -84,7 +90,9 @@ def test_latest__all_damaged__is_none(tmp_path, caplog, damage):
     for path in paths:
         damage(path)
     assert checkpoints.latest() is None
-    assert len(caplog.records) == 2
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.endswith("using the one before it")
+    assert second.endswith("there is no other, so training starts from the beginning")
 
 
 def test_save__after_all_were_damaged__the_new_one_stays(tmp_path):
@@ -98,7 +106,7 @@ def test_save__after_all_were_damaged__the_new_one_stays(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_save__after_falling_back__keeps_two_sound_ones(tmp_path, caplog):
+def test_save__after_falling_back__keeps_two_intact_ones(tmp_path, caplog):
     checkpoints, paths = saved(tmp_path, 10, 20)
     flip_a_bit(paths[1])
     path = checkpoints.save(11, state(11))
@@ -132,18 +140,6 @@ def limited_files():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
-def small_disk(folder):
-    """A file system of one megabyte."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["file size limit", "full disk"])

@@ -12,6 +12,7 @@ from every_key import SHORT, Recorder, differences, eval_fields, method_fields, 
 from safetensors.torch import save_file
 from tiny_runs import ALONE, tiny_run
 
+from pipeline.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
@@ -36,10 +37,13 @@ def test_table__every_field_of_every_class__says_how_it_bites_or_why_not():
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Records a run; beside it lies the file that one of them starts from."""
+    """Records a run; beside it lie the files that some of them start from."""
     recorder = Recorder(tmp_path_factory.mktemp("every_key"))
-    other = build_method(tiny_run(SHORT, {"seed": 5}))
-    save_file(other.export().state_dict(), recorder.folder / "other.safetensors")
+    finer = {"data": {"image_size": 56}}
+    files = {"other": {}, "finer": finer, "finer_swin": merge(bites.SWIN, finer, {"model": {"pos_embed": "learn"}})}
+    for name, changes in files.items():
+        encoder = build_method(tiny_run(SHORT, {"seed": 5}, changes)).export()
+        save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
     return recorder
 
 
@@ -108,10 +112,24 @@ def test_fingerprint__key_of_the_data_changed__is_another(key):
 def test_fingerprint__label_changed__is_another(key):
     *_, which, name = key.split(".")
     base = bites.BASES.get(which, {})
-    other = {"name": "other", "code_epoch": 2, "fidelity": "released"}[name]
+    other = {"name": "other", "code_epoch": 2}.get(name, "released")
     assert fingerprint(key, other, base) != tiny_run(SHORT, base).fingerprint
 
 
 @pytest.mark.parametrize("key", bites.NOT_SCIENCE)
 def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
     assert fingerprint(key, 7) == tiny_run(SHORT).fingerprint
+
+
+@pytest.mark.parametrize("key", [*bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
+def test_fingerprint_of_an_evaluation__key_changed__is_another(key):
+    _, name, field = key.split(".")
+    config = EVALS.get(name).Config
+    for other in [bite.other for bite in bites.EVALS.get(key, [])] or [2]:
+        assert config(**{field: other}).fingerprint != config().fingerprint
+
+
+@pytest.mark.parametrize("name", EVALS.names())
+def test_fingerprint_of_an_evaluation__group_changed__is_the_same(name):
+    config = EVALS.get(name).Config
+    assert config(group="others").fingerprint == config().fingerprint

@@ -1,8 +1,8 @@
 """Whole tiny runs in this process: reproducible, resumable to the bit, guarded against numbers that are not finite."""
 
 import copy
-import json
 import logging
+from contextlib import suppress
 
 import pytest
 import torch
@@ -21,9 +21,12 @@ from tiny_runs import (
 )
 from unstable import Unstable, train_together
 
-from pipeline.engine.loop import build_method, check_world
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.loop import Trainer, build_method, check_world
+from pipeline.engine.optim import build_schedule
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
+from pipeline.engine.validate import mean_over_set
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
@@ -162,7 +165,85 @@ def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images
     assert "head.weight" in differing(exported, trainer.method.encoder.state_dict())
     loaded = load_method(run, paths, ALONE)
     assert differing(loaded.state_dict(), trainer.ema.module.state_dict()) == []
-    assert json.loads(paths.finished.read_text())["metrics"]["val_top1"] == trainer.last_validation["top1"]
+    found = paths.record().metrics["val_loss"]
+    assert validated(trainer, loaded)["loss"] == found != validated(trainer, trainer.method)["loss"]
+
+
+def validated(trainer, method):
+    """What the trainer's own validation set says of a method."""
+    measure = type(method).measure
+    return mean_over_set(method, trainer.val_loader, trainer.batch_transform, ALONE, trainer.precision, measure)
+
+
+def test_load_method__trained_with_drop_path__is_in_evaluation_mode(images, results):
+    run = tiny_run({"model": {"drop_path": 0.5}, "optim": {"epochs": 1, "warmup_epochs": 0}})
+    paths = RunFolder(results, run.name)
+    train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
+    loaded = load_method(run, paths, ALONE)
+    assert not any(module.training for module in loaded.modules())
+    pictures = torch.rand(8, 1, 28, 28)
+    assert torch.equal(loaded.predict(pictures).logits, loaded.predict(pictures).logits)
+    assert not torch.equal(loaded.train().predict(pictures).logits, loaded.train().predict(pictures).logits)
+
+
+def rates_of(run, results, images, stop=None):
+    """The learning rate of every update, as the optimiser is given it."""
+    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu"), ALONE, stop or StopRequest())
+    rates = []
+    trainer.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    with suppress(Requeue):
+        trainer.fit()
+    return rates, trainer
+
+
+def test_learning_rate__of_every_step__is_that_of_the_schedule(images, tmp_path):
+    run = tiny_run()
+    rates, trainer = rates_of(run, tmp_path, images)
+    optim, warmup = run.optim, run.steps_per_epoch
+    # By hand: from warmup_lr in equal steps to the full rate, which the first step after the warm-up has.
+    slope = (optim.lr - optim.warmup_lr) / warmup
+    assert rates[:warmup] == pytest.approx([optim.warmup_lr + step * slope for step in range(warmup)])
+    assert len(rates) == run.total_steps and rates.index(max(rates)) == warmup
+    schedule = build_schedule(trainer.optimizer, optim, run.steps_per_epoch)
+    expected = []
+    for step in range(run.total_steps):
+        schedule.step_update(step)
+        expected.append(trainer.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx(expected)
+    lines = [record for record in read_lines(trainer.paths.metrics) if "lr" in record]
+    assert [record["lr"] for record in lines] == pytest.approx([rates[record["step"] - 1] for record in lines])
+
+
+def test_learning_rate__after_resume__goes_on_where_it_was(images, tmp_path):
+    run = tiny_run()
+    whole, _ = rates_of(run, tmp_path / "whole", images)
+    first, _ = rates_of(run, tmp_path / "parts", images, StopAfter(7))
+    rest, _ = rates_of(run, tmp_path / "parts", images)
+    assert first + rest == whole
+
+
+DRAWING = {"mjp": {"method": {"name": "mjp", "shuffle_ratio": 0.5}}, **PRETRAINING}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_draws__of_another_micro_batch_step_or_seed__differ(images, tmp_path, kind):
+    """The method's own draws, for the same images."""
+    pictures, labels = torch.randint(256, (10, 1, 28, 28), dtype=torch.uint8), torch.arange(10)
+
+    def draws(seed, step):
+        """Of eight micro-batches: a small jigsaw may leave all patches of one in place."""
+        run, seen = tiny_run(DRAWING[kind], {"seed": seed}), []
+        trainer = Trainer(run, RunFolder(tmp_path, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+        trainer.step, draw = step, trainer.method.draw
+        trainer.method.draw = lambda batch, progress: seen.append(draw(batch, 0.5)) or seen[-1]
+        for micro in range(8):
+            trainer.forward(pictures, labels, micro)
+        return [b"".join(value.numpy().tobytes() for value in drawn.values()) for drawn in seen]
+
+    first = draws(seed=0, step=3)
+    assert len(set(first)) > 1
+    assert first == draws(seed=0, step=3)
+    assert first != draws(seed=0, step=4) and first != draws(seed=1, step=3)
 
 
 def test_ema__every_step__is_the_average_by_hand(images, tmp_path):
@@ -248,6 +329,22 @@ def test_train__finished_but_its_output_was_deleted__trains_nothing_again(images
     assert not paths.is_finished(inputs)
     train_run(run, paths, site, StopRequest())
     assert paths.is_finished(inputs)
+
+
+def test_train__interrupted__its_time_is_the_sum_of_all_segments(images, results):
+    run = tiny_run()
+    paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images})
+    with pytest.raises(Requeue):
+        train_run(run, paths, site, StopAfter(5))
+    checkpoints = Checkpoints(paths.state)
+    state = checkpoints.latest()
+    assert state["wall_s"] > 0
+    checkpoints.save(5, state | {"wall_s": 1000.0})  # as after a long first segment
+    with pytest.raises(Requeue):
+        train_run(run, paths, site, StopAfter(5))
+    assert checkpoints.latest()["wall_s"] > 1000
+    train_run(run, paths, site, StopRequest())
+    assert 1000 < paths.record().provenance["wall_s"] < 1900
 
 
 @pytest.fixture

@@ -204,9 +204,10 @@ def test_finetune__model_that_does_not_fit__is_one_error_before_the_first_step(p
     assert not paths.metrics.exists() and not paths.finished.exists()
 
 
-def test_two_processes__pretraining__have_the_losses_of_one(images, tmp_path):
+def test_two_processes__with_two_micro_batches_each__have_losses_and_gradients_of_one(images, tmp_path):
     """40 validation images are one batch: the second process has none and must not wait for ever."""
-    run = tiny_run(PRETRAINING["droppos"], {"optim": {"epochs": 2}})
+    run = tiny_run(PRETRAINING["droppos"], {"optim": {"epochs": 2, "global_batch": 40, "log_every": 1}})
+    assert run.optim.num_micro == 4
     train_together(run.model_dump(mode="json"), images, tmp_path)
     together = read_lines(RunFolder(tmp_path, run.name).metrics)
     alone = build_trainer(run, tmp_path / "alone", images)

@@ -56,7 +56,7 @@ def train_together(config: dict, images: Path, results: Path, count: int = 2) ->
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(300)  # a start on a busy machine takes minutes
         child.kill()
     assert [child.exitcode for child in children] == [0] * count
 

@@ -105,8 +105,8 @@ def run_of(world, method, seed=0, **data):
     return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
 
-def evaluate(world, name, method, peer=None, **fields):
-    kind, run = EVALS.get(name), run_of(world, method)
+def evaluate(world, name, method, peer=None, crop=1.0, **fields):
+    kind, run = EVALS.get(name), run_of(world, method, eval_crop=crop)
     paths, place = RunFolder(world.results, run.name), peer or World(0, 1, torch.device("cpu"))
     return kind(kind.Config(name=name, **fields), run, paths, world.site, place).compute(method)
 
@@ -224,6 +224,29 @@ def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, partn
     method, fields = build(SUITED.get(name, "mjp")).train(), fields_of(name, partner)
     assert evaluate(world, name, method, seed=5, **fields) == evaluate(world, name, method, seed=5, **fields)
     assert method.training
+
+
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, partner, name):
+    half = SimpleNamespace(**{**vars(world), "site": world.site.model_copy(update={"precision": "bf16"})})
+    method, fields, seen = build(SUITED.get(name, "mjp")), fields_of(name, partner), []
+    method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+    exact = evaluate(world, name, method, **fields)
+    in_fp32, seen[:] = set(seen), []
+    found = evaluate(half, name, method, **fields)
+    assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
+    percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
+    assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
+
+
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__run_with_another_crop__sees_it_and_consistency_sees_whole_images(world, name):
+    method = build(SUITED.get(name, "mjp"))
+    found = []
+    for crop in (1.0, 0.6):
+        partner = SimpleNamespace(name=finish(world, build("baseline", seed=1), eval_crop=crop))
+        found.append(evaluate(world, name, method, crop=crop, **fields_of(name, partner)))
+    assert (found[0] == found[1]) is (name == "consistency")
 
 
 @pytest.mark.parametrize("name", SUITED)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import config, site
+from pipeline import check, config, site
 from pipeline.errors import ConfigError
 from pipeline.study import draft, graph
 
@@ -52,7 +52,7 @@ def project(tmp_path, monkeypatch) -> Project:
         if path.stem != "mjp":
             path.unlink()
     copy = Project(tmp_path)
-    for module in (config, site, draft, graph):
+    for module in (check, config, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)

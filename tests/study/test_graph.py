@@ -205,9 +205,10 @@ def fingerprints(graph) -> dict[str, str]:
         (STUDY, "title: Which parts", "title: What parts", {"mjp.t4"}),
         (EXPECTED, "16.21", "16.22", {"mjp.t1"}),
         (DEMO, "comparable: false", "comparable: true", {"mjp.t1", "mjp.t3", "mjp.t4"}),
+        (DEMO, "note: >-", "note: >-\n  Look:", {"mjp.t1", "mjp.t3", "mjp.t4"}),
         (STUDY, "statement: Removing", "statement: To remove", set()),
     ],
-    ids=["tolerance", "label of a row", "title", "expected number", "comparable", "claim"],
+    ids=["tolerance", "label of a row", "title", "expected number", "comparable", "note of the scale", "claim"],
 )
 def test_table_fingerprint__one_thing_changed__changes_for_the_tables_that_show_it(project, file, old, new, changed):
     before = build_graph("demo")

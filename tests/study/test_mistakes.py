@@ -289,7 +289,7 @@ MISTAKES = {
         "did you mean 'consistency'?",
     ),
     "claim with code": (STUDY, FIRST_HOLDS, "\"__import__('os').getpid() > 0\"", f"{STUDY}: claims.c01.holds: "),
-    "claim on nothing": (STUDY, FIRST_HOLDS, '"1 < 2"', f"{STUDY}: claims.c01.holds: '1 < 2' speaks of no cell"),
+    "claim on nothing": (STUDY, FIRST_HOLDS, '"1 < 2"', f"{STUDY}: claims.c01.holds: '1 < 2' names no cell"),
     "claim that asks min of one": (
         STUDY,
         FIRST_HOLDS,
@@ -380,13 +380,13 @@ def test_check__no_such_scale__names_the_nearest(project, capsys):
     assert capsys.readouterr().err.startswith("ConfigError: configs/scale/dmo.yaml: no such file; did you mean 'demo'?")
 
 
-def test_check__sound_configs__says_what_would_run(project, capsys):
-    assert main(["check"]) == 0
+def test_check__valid_configs__says_what_would_run(project, capsys):
+    assert main(["check", "--scale", "demo"]) == 0
 
     graph = load_graph("demo")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(graph.runs)
-    assert lines[-1] == f"configs are sound: {len(graph.runs)} runs, {len(graph.tables)} tables at scale demo"
+    assert lines[-1] == f"scale demo: configs are valid: {len(graph.runs)} runs, {len(graph.tables)} tables"
 
 
 @pytest.mark.slow

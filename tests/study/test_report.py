@@ -8,6 +8,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_content import cell, make_claims, make_runs, make_tables, provenance, run_name, write_metrics
 
@@ -222,6 +223,23 @@ def test_curves__long_run__keeps_its_last_value(tmp_path):
     last = json.loads(file.read_text().splitlines()[-2])
     assert len(epochs) == curves.MAX_POINTS
     assert (epochs[-1], values[-1]) == (last["epoch"], last["loss"])
+
+
+def test_curves__long_run__every_point_is_the_mean_of_its_neighbours():
+    steps = np.arange(1001.0)
+    epochs, values = curves.thin(np.stack([steps / 10, steps % 2], axis=1))  # 0, 1, 0, 1, ...
+    assert np.abs(values[:-1] - 0.5).max() < 0.1
+    assert np.abs(np.diff(epochs[:-1]) - 100 / 119).max() < 0.1
+
+
+def test_curves__band__is_the_range_over_the_runs_that_reach_an_epoch():
+    short = np.array([0.0, 1.0]), np.array([5.0, 6.0])
+    long = np.array([0.0, 2.0]), np.array([1.0, 3.0])
+    epochs, lowest, highest = curves.band([short, long])
+    both = epochs <= 1
+    assert epochs[-1] == 2 and both.any() and not both.all()
+    np.testing.assert_allclose(lowest, 1 + epochs)
+    np.testing.assert_allclose(highest, np.where(both, 5 + epochs, 1 + epochs))
 
 
 def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path):

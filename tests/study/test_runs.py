@@ -117,7 +117,7 @@ def test_init__file_from_elsewhere__is_passed_on_and_no_run_is_needed(toy):
 def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
     found = toy({"tuned": {"method": "supervised", "init": "first"}, "first": {"init": "file:deit_small.pth"}})
 
-    assert main(["check"]) == 0
+    assert main(["check", "--scale", "demo"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(" first, from file:deit_small.pth")

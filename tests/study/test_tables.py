@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.errors import ConfigError, DataError
-from pipeline.files import write_json
+from pipeline.files import write_json, write_text
 from pipeline.records import write_record
 from pipeline.report.collect import collect
-from pipeline.report.summary import summarise
+from pipeline.report.summary import summarise, summarise_targets
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -279,7 +279,7 @@ def test_headline__other_rows__are_left_out_with_a_reason_though_they_ran(measur
 
     assert [entry["ours"] for entry in found] == [None] * 4
     assert {entry["verdict"] for entry in found} == {"not run"}
-    assert {entry["reason"] for entry in found} == {"not a headline row; `snakemake all` runs it"}
+    assert {entry["reason"] for entry in found} == {"not a headline row; `snakemake all --config scale=toy` runs it"}
 
 
 def test_headline__its_own_rows__are_filled(measured):
@@ -394,6 +394,7 @@ def summary(measured) -> list[str]:
     write_benchmark(measured, "train_run", A, 52.7901)
     write_benchmark(measured, "train_run", B, 50.33)
     write_benchmark(measured, "draw_table", "headline-toy.t1", 0.61)
+    write_text(measured.results.report("headline"), "")
     return summarise(measured, "headline").splitlines()
 
 
@@ -422,9 +423,9 @@ def test_summary__last_line__is_the_path_of_the_report(summary):
 def test_summary__results_outside_the_repository__gives_the_whole_path(measured, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.setattr("pipeline.results.RESULTS", elsewhere)
-    draw(measured, "headline")
+    said = summarise(measured, "headline")
 
-    assert summarise(measured, "headline").endswith(f"report: {elsewhere}/toy/report/headline.html")
+    assert said.endswith(f"report: {elsewhere}/toy/report/headline.html, not written yet")
 
 
 def test_summary__nothing_measured_by_snakemake__says_so(measured):
@@ -433,9 +434,57 @@ def test_summary__nothing_measured_by_snakemake__says_so(measured):
     assert "time, summed over jobs: none measured" in summarise(measured, "headline")
 
 
-@pytest.mark.parametrize("verb", [["summary"], ["report"], ["claims", "--study", "mjp"]], ids=lambda verb: verb[0])
-def test_cli__asked_before_the_tables_are_drawn__is_one_message(project, capsys, verb):
-    assert main(verb) == 1
+def test_summary__half_of_the_runs_finished_and_nothing_drawn__shows_what_there_is(measured):
+    measured.results.run(B).done.unlink()
+    measured.results.run(B).evaluation("quick").unlink()
+
+    lines = summarise_targets(measured, ["toy_table1"]).splitlines()
+
+    assert [line.split("  ")[0] for line in lines[2:5]] == ["Row A", "Row B", "Row C"]
+    assert "79.8 (79.8)" in lines[2] and "n/a (80.5)" in lines[3]
+    assert not any("files:" in line or "claims" in line for line in lines)
+
+
+def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_they_say_now(measured):
+    draw(measured, "all")
+    path = measured.results.run(A).evaluation("quick")
+    path.write_text(path.read_text().replace("79.84", "55.5"))
+
+    assert "55.5 (79.8)" in summarise_targets(measured, ["toy_table1"])
+
+
+def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
+    draw(measured, "all")
+
+    lines = summarise_targets(measured, ["toy"]).splitlines()
+
+    assert any(line.startswith("claims of toy at scale toy: ") for line in lines)
+    assert "files: results/toy/tables/all/toy.t1.md, .csv and .html" in lines
+
+
+def test_summary__mistyped_target__is_one_message_with_near_names(project, capsys):
+    assert main(["summary", "mjp_tabel4"]) == 1
+
+    assert "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?" in capsys.readouterr().err
+
+
+def test_summary__nothing_finished__names_the_tables_without_results(project, capsys):
+    assert main(["summary", "--rows", "all"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "no results yet for: mjp_table1, mjp_table3, mjp_table4"
+    assert lines[-1] == "report: results/demo/report/all.html, not written yet"
+
+
+def test_report__before_anything_is_finished__is_a_page_that_says_so(project, capsys):
+    assert main(["report", "--rows", "all"]) == 0
+
+    page = (project.results / "demo/report/all.html").read_text()
+    assert "has not been written" in page
+
+
+def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, capsys):
+    assert main(["claims", "--study", "mjp"]) == 1
 
     error = capsys.readouterr().err
     assert error.startswith("DataError: ")

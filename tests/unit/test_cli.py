@@ -1,17 +1,50 @@
 """What people read who call the verbs by hand."""
 
+import argparse
+import errno
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from pipeline.cli import build_parser, main
+from pipeline.options import GUIDE
 from pipeline.study.graph import load_graph
 
 
-def test_help__of_every_verb__says_what_it_does(capsys):
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    (action,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return action.choices
+
+
+def test_help__names_every_verb_and_says_what_it_is_for(capsys):
     with pytest.raises(SystemExit) as ended:
         build_parser().parse_args(["--help"])
     assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert all(verb in text for verb in ("check", "prepare", "train", "evaluate", "table", "claims", "report", "track"))
+    guide = build_parser().epilog
+    assert [verb for verb in verbs() if verb not in guide] == []
+    assert "examples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help__of_every_option_of_every_verb__says_what_it_means(verb, capsys):
+    parser = verbs()[verb]
+    assert parser.description and len(parser.description) > 20
+    assert [action.dest for action in parser._actions if not action.help] == []
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert parser.description.split(".")[0].split()[-1] in capsys.readouterr().out
+
+
+def test_examples__in_the_help__are_commands_that_are_understood():
+    examples = [line.split("  ")[1] for line in GUIDE.splitlines() if line.startswith("  python -m pipeline")]
+    assert len(examples) >= 5
+    for example in examples:
+        words = example.strip().removeprefix("python -m pipeline ").split()
+        if "VERB" not in words:
+            build_parser().parse_args(words)
 
 
 def test_verb__in_a_python_without_the_packages__names_the_remedy(capsys, monkeypatch):
@@ -30,3 +63,45 @@ def test_unknown_run__names_the_nearest(capsys):
 def test_unknown_data__names_those_there_are(capsys):
     assert main(["prepare", "--data", "fashion"]) == 1
     assert "no run at scale demo uses data 'fashion'; did you mean 'fashion_mnist'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_verb__folder_that_cannot_be_written__is_one_message(capsys, monkeypatch, number):
+    def write(options, arguments):
+        raise OSError(number, os.strerror(number), "/results/demo/lock")
+
+    monkeypatch.setattr("pipeline.cli.check", write)
+    assert main(["check"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"could not use /results/demo/lock: {os.strerror(number)}; free space or fix the permissions"
+    )
+
+
+def test_verb__an_error_of_ours__keeps_its_traceback(monkeypatch):
+    def fail(options, arguments):
+        raise FileNotFoundError(errno.ENOENT, "no such file", "/results/demo/lock")
+
+    monkeypatch.setattr("pipeline.cli.check", fail)
+    with pytest.raises(FileNotFoundError):
+        main(["check"])
+
+
+def test_graph__results_that_cannot_be_written__is_read_all_the_same(tmp_path, monkeypatch, caplog):
+    (tmp_path / "results").write_text("a file is in the way")
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
+    assert load_graph("demo").runs
+    assert "the graph is not kept: could not write" in caplog.text
+
+
+def test_ctrl_c__while_modules_are_imported__leaves_one_line(tmp_path):
+    slow = tmp_path / "yaml.py"
+    slow.write_text("import time; print('importing', flush=True); time.sleep(60)")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "check"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (75, "interrupted; the same command continues\n")

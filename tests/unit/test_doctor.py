@@ -14,7 +14,8 @@ from pipeline.data.sources import DataConfig, default_folder
 from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
-from pipeline.doctor.finding import Patient, failed, ok
+from pipeline.doctor.finding import Subject, failed, ok
+from pipeline.plan.rough import Rough
 from pipeline.site import Site
 from pipeline.study import graph as graphs
 
@@ -33,7 +34,7 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
 
 def only(check, graph, **site):
     """The one finding of a check on a site with these facts."""
-    (finding,) = check(Patient(graph, Site(**site), "mine.yaml"))
+    (finding,) = check(Subject(graph, Site(**site), "mine.yaml"))
     return finding
 
 
@@ -70,7 +71,7 @@ def test_doctor__with_failures__exits_with_1_and_counts_them(graph, monkeypatch,
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("\N{BALLOT X} b") and lines[2].strip() == "-> do c"
-    assert lines[3] == "1 ok, 1 failed, 0 not applicable: mend what failed, then run this again"
+    assert lines[3] == "1 ok, 1 failed, 0 not applicable: fix what failed, then run this again"
     assert summary([ok("a", "fine")]).endswith("this site can run this scale")
 
 
@@ -93,6 +94,26 @@ def test_device__gpu_asked_for_and_not_there__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "mine.yaml" in finding.remedy
 
 
+def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
+    finding = only(machine.device, graph, device="cpu")
+    assert finding.state == "ok" and "training at scale demo takes at least 0." in finding.text
+
+
+def test_device__cpu_for_a_large_scale__is_a_failure_that_names_the_scale(graph, monkeypatch):
+    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1.0, 1e12))
+    finding = only(machine.device, graph.model_copy(update={"scale": "tiny"}), device="cpu")
+    assert finding.state == "failed" and "training at scale tiny takes at least" in finding.text
+    assert "GPU" in finding.remedy and "--scale tiny" in finding.remedy
+
+
+def test_examine__counts_no_operations(graph, monkeypatch):
+    def count(*arguments):
+        raise AssertionError("this takes a minute at scale tiny")
+
+    monkeypatch.setattr("pipeline.plan.operations.count_operations", count)
+    assert {finding.state for finding in examine(graph, Site(device="cpu"))} == {"ok", "not applicable"}
+
+
 def test_results_folder__that_cannot_be_made__is_a_failure(graph, tmp_path):
     (tmp_path / "results").write_text("a file is in the way")
     finding = only(machine.results_folder, graph)
@@ -105,10 +126,10 @@ def test_results_folder__without_locks__is_a_failure(graph, monkeypatch):
 
 
 def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
-    monkeypatch.setattr(machine, "bytes_needed", lambda runs: 1e18)
+    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1e18, 1.0))
     graph.results.folder.mkdir(parents=True)
     finding = only(machine.space, graph)
-    assert finding.state == "failed" and "1,000,000.0 TB needed" in finding.text
+    assert finding.state == "failed" and "about 1,000,000.0 TB needed" in finding.text
 
 
 def test_tracking__server_that_answers__is_fine(graph):
@@ -127,7 +148,7 @@ def test_tracking__server_that_is_ill_or_gone__is_a_failure(graph, status):
 
 
 def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph, tmp_path):
-    for folder, words in ((tmp_path / "nowhere", "no folder "), (tmp_path, "t10k-images-idx3-ubyte")):
+    for folder, words in ((tmp_path / "nowhere", "nowhere not found"), (tmp_path, "t10k-images-idx3-ubyte")):
         finding = only(data.data_sets, graph, data={"fashion_mnist": folder})
         assert finding.state == "failed" and words in finding.text, finding
         assert "https://github.com/zalandoresearch/fashion-mnist" in finding.remedy and "mine.yaml" in finding.remedy
@@ -135,7 +156,7 @@ def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph
 
 def test_data__folder_with_other_images_than_were_verified__is_a_failure(graph, tmp_path):
     (run,) = graph.runs.values()
-    cfg = DataConfig(**run["config"]["data"])
+    cfg = DataConfig(**run.config["data"])
     manifest = graph.results.manifest(cfg.name)
     prepare(cfg, default_folder(cfg), manifest.parent, progress=False)
     finding = only(data.data_sets, graph)

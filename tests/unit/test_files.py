@@ -34,10 +34,12 @@ def start(tmp_path):
         process.wait()
 
 
-def test_held__by_another_process__is_refused_at_once(start, tmp_path):
-    assert start().stdout.readline() == "held\n"
+def test_held__by_another_process__is_refused_at_once_and_names_it(start, tmp_path):
+    holder = start()
+    assert holder.stdout.readline() == "held\n"
     assert is_held(tmp_path / "lock") and not is_wanted(tmp_path / "lock")
-    with pytest.raises(LaunchError, match="another process is working on a run"), held(tmp_path / "lock", "a run"):
+    words = rf"another process is working on a run \(process {holder.pid} on \S+ holds .*lock\); wait for it or stop it"
+    with pytest.raises(LaunchError, match=words), held(tmp_path / "lock", "a run"):
         pass
 
 

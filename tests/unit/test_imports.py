@@ -23,8 +23,8 @@ FLOORS = [
     {"evals"},
     {"study", "launch"},
     {"report"},
-    {"plan", "track", "verify", "status"},
-    {"doctor"},
+    {"plan", "track", "verify", "status", "clean", "check"},
+    {"doctor", "options"},
     {"cli"},
     {"__main__"},
 ]

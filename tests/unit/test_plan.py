@@ -1,5 +1,6 @@
 """What a plan counts, and what it rests on: work left, operations, bytes, speeds that were measured."""
 
+import copy
 import json
 
 import pytest
@@ -14,10 +15,11 @@ from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
 from pipeline.plan import text
 from pipeline.plan.costs import costs_of
-from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, most_at_once
+from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, images_left, most_at_once
 from pipeline.plan.operations import count_operations, step_cost
+from pipeline.plan.rough import rough
 from pipeline.plan.speed import Case, Speeds, nearest_case
-from pipeline.plan.work import needed_work, pending_work, targets_of
+from pipeline.plan.work import needed_work, pending_work
 from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
 from pipeline.study import graph as graphs
@@ -31,24 +33,21 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
     return found
 
 
+GPU, CPU = Site(device="cuda"), Site(device="cpu")
+
+
 def put(path, content) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
 
 
-def finish(graph, name, images_per_s=100.0, processes=1) -> RunFolder:
+def finish(graph, name, images_per_s=100.0, processes=1, device="a GPU") -> RunFolder:
     """The files of a finished run, as far as a plan reads them."""
     paths = graph.results.run(name)
-    put(paths.done, json.dumps({"provenance": {"processes": processes, "device": "a GPU"}}))
+    put(paths.done, json.dumps({"provenance": {"processes": processes, "device": device}}))
     lines = [{"step": step, "images_per_s": images_per_s if step else 1.0} for step in range(5)]
     put(paths.timing, "".join(f"{json.dumps(line)}\n" for line in lines))
     return paths
-
-
-def test_targets__are_those_of_snakemake(graph):
-    known = targets_of(graph)
-    assert known.keys() >= {"all", "demo", "mjp", "mp3", "droppos", "mjp_table4"}
-    assert set(known["mjp"]) == {entry for target in known if target.startswith("mjp_") for entry in known[target]}
 
 
 def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
@@ -118,7 +117,7 @@ def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(gr
     ratios = {name: graph.runs[name].config["method"]["mask_ratio"] for name in alike}
     most, least = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
     finish(graph, most, images_per_s=100.0, processes=2)
-    speeds = Speeds(graph, [least])
+    speeds = Speeds(graph, [least], GPU)
     assert speeds.costs[least]["gflop_per_image"] > speeds.costs[most]["gflop_per_image"]
     rate, source = speeds.of(least)
     share = speeds.costs[most]["gflop_per_image"] / speeds.costs[least]["gflop_per_image"]
@@ -131,7 +130,7 @@ def test_speed__of_a_benchmarked_step__is_the_one_in_the_file(graph):
     config = graph.runs[name].config
     config["model"], config["data"] = model, {**config["data"], "image_size": 224, "channels": 3, "num_classes": 1000}
     config["data"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    rate, source = Speeds(graph, [name]).of(name)
+    rate, source = Speeds(graph, [name], GPU).of(name)
     # The counter knows what flash attention computes twice on a GPU, which is not in the count here.
     assert rate == pytest.approx(3912, rel=0.01) and source == "the benchmark of an NVIDIA H200"
 
@@ -177,10 +176,10 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
     paths.done.rename(paths.done.with_name("elsewhere"))
     config = graph.runs[name].config
     steps = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
-    (whole,) = estimate(graph, Site(), pending_work(graph, [name]))
+    (whole,) = estimate(graph, GPU, pending_work(graph, [name]))
     put(paths.state / f"step-{steps // 4:09d}-0123456789abcdef.pt", "")
-    (rest,) = estimate(graph, Site(), pending_work(graph, [name]))
-    assert rest.gpu_hours == pytest.approx(0.75 * whole.gpu_hours, rel=0.01)
+    (rest,) = estimate(graph, GPU, pending_work(graph, [name]))
+    assert rest.process_hours == pytest.approx(0.75 * whole.process_hours, rel=0.01)
 
 
 def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
@@ -200,5 +199,142 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
 def test_plan__where_all_is_finished__says_so(graph):
     name = next(name for name, run in graph.runs.items() if not run.init)
     finish(graph, name)
-    said = text.plan(graph, Site(), [name])
+    said = text.plan(graph, GPU, [name])
     assert "0 runs to train" in said and "Finished before: 1 runs" in said.replace("\n", " ")
+
+
+def test_plan__site_without_gpus__has_no_word_of_them_and_hours_of_a_cpu(graph):
+    name = next(name for name, run in graph.runs.items() if name.startswith("mp3-vit_demo-"))
+    for site in (CPU, Site(slurm=Slurm(gres=None))):
+        said = text.plan(graph, site, [name]).replace("\n", " ")
+        assert "CPU hours of one process" in said and "GPU" not in said
+    finish(graph, name, images_per_s=100.0, device="cpu")
+    other = next(other for other in graph.runs if other.startswith("mp3-vit_demo-") and other != name)
+    assert "from runs that finished here (cpu)" in text.plan(graph, CPU, [other]).replace("\n", " ")
+
+
+def test_speed__runs_that_finished_on_another_kind_of_device__do_not_count(graph):
+    name = next(name for name in graph.runs if name.startswith("mp3-vit_demo-"))
+    finish(graph, name, device="a GPU")
+    assert Speeds(graph, [name], GPU).of(name).source == "runs that finished here (a GPU)"
+    source = Speeds(graph, [name], CPU).of(name).source
+    assert source.startswith("the benchmark of an NVIDIA H200, scaled to the matrix products of this CPU")
+
+
+def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeypatch):
+    name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
+    rates = []
+    for gflop_per_s in (10.0, 30.0):
+        monkeypatch.setattr("pipeline.plan.speed.matmul_gflop_per_s", lambda threads, rate=gflop_per_s: rate)
+        rates.append(Speeds(graph, [name], CPU).of(name).images_per_s)
+    on_gpu = Speeds(graph, [name], GPU).of(name).images_per_s
+    assert rates[1] == pytest.approx(3 * rates[0])
+    assert rates[0] == pytest.approx(on_gpu * 10 / 801_000, rel=0.01)  # an H200 makes 801 TFLOP/s
+
+
+def test_rough_bound__of_every_method__is_below_the_operations_counted_and_has_the_same_bytes(graph):
+    first = {run.method: name for name, run in reversed(graph.runs.items())}
+    for name in first.values():
+        cost, bound = costs_of(graph, [name])[name], rough(graph, [name])
+        images = bound.least_gflop / images_left(graph, name)
+        assert 0 < images <= cost["gflop_per_image"], name
+        assert bound.num_bytes == cost["weights_bytes"] + cost["checkpoints_bytes"]
+
+
+# The numbers, each against its own arithmetic
+
+
+def two_alike(known):
+    """Two runs that differ in their seed alone."""
+    name = next(name for name in known.runs if name.startswith("mp3-vit_demo-"))
+    known.runs["mp3-another"] = copy.deepcopy(known.runs[name])
+    return name, "mp3-another"
+
+
+def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_rate(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=100.0)
+    config = graph.runs[left].config
+    batch = config["optim"]["global_batch"]
+    config["optim"]["micro_batch"] = batch // 2
+    (found,) = estimate(graph, Site(device="cuda", processes=2), pending_work(graph, [left]))
+    num_images = config["data"]["num_train"] // batch * batch * config["optim"]["epochs"]
+    assert found.process_hours == pytest.approx(num_images / 100 / 3600)
+    assert found.hours == pytest.approx(found.process_hours / 2)
+
+
+def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=100.0)
+    optim = graph.runs[left].config["optim"]
+    optim["micro_batch"] = optim["global_batch"] // 10
+    (found,) = estimate(graph, Site(device="cuda", processes=5, slurm=Slurm(nodes=2)), pending_work(graph, [left]))
+    assert found.hours == pytest.approx(found.process_hours / 10)
+
+
+def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
+    done, left = two_alike(graph)
+    finish(graph, done, images_per_s=0.1)
+    optim = graph.runs[left].config["optim"]
+    optim["micro_batch"] = optim["global_batch"] // 2
+    site = Site(device="cuda", processes=2)
+    (found,) = estimate(graph, site, pending_work(graph, [left]))
+    (total,) = [line for line in text.plan(graph, site, [left]).splitlines() if line.startswith("total")]
+    assert text.hours(found.process_hours) in total.split()
+    assert text.hours(found.process_hours) != text.hours(found.hours)
+
+
+def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
+    done, left = two_alike(graph)
+    paths = finish(graph, done)
+    rates = [1.0] * 500 + [60.0] * 500  # more than is read, so that the first line that is read is cut
+    put(
+        paths.timing,
+        "".join(json.dumps({"step": step, "images_per_s": rate}) + "\n" for step, rate in enumerate(rates)),
+    )
+    assert Speeds(graph, [left], GPU).of(left).images_per_s == pytest.approx(60)
+
+
+def test_bytes__of_a_run_with_a_moving_average__have_it_in_every_checkpoint(graph):
+    config = next(run.config for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
+    plain, averaged = (
+        step_cost(parse_run(Layers(("a test", merge(config, {"optim": {"ema_decay": decay}})))))
+        for decay in (None, 0.9)
+    )
+    assert averaged["weights_bytes"] == plain["weights_bytes"]
+    assert averaged["checkpoints_bytes"] == plain["checkpoints_bytes"] + 2 * plain["weights_bytes"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"image_size": 56}},
+        {"model": {"depth": 7}},
+        {"method": {"mask_ratio": 0.1}},
+        {"optim": {"ema_decay": 0.5}},
+    ],
+    ids=str,
+)
+def test_costs__of_runs_that_differ_in_their_step__are_counted_apart(graph, change):
+    first, second = two_alike(graph)
+    graph.runs[second].config = merge(graph.runs[second].config, change)
+    costs = costs_of(graph, [first, second])
+    assert costs[first] != costs[second]
+
+
+def test_pending_work__table_drawn__is_done_only_with_the_files_it_was_drawn_from(graph):
+    table = "mjp.t4"
+    put(graph.results.table(table, "all"), "{}")
+    assert (table, "all") in pending_work(graph, ["mjp_table4"]).tables
+    for file in graph.files(table, "all"):
+        put(graph.results.folder / file, "{}")
+    left = pending_work(graph, ["mjp_table4"])
+    assert not left.tables and (table, "all") in left.finished.tables
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "said"),
+    [(1e6, "1.0 MB"), (999e6, "999.0 MB"), (1e9, "1.0 GB"), (2.5e9, "2.5 GB"), (1.5e12, "1.5 TB")],
+)
+def test_size__in_decimal_units__as_disks_are_sold(num_bytes, said):
+    assert text.size(num_bytes) == said

@@ -391,7 +391,7 @@ def test_load_encoder__checkpoint_without_state_dict__says_what_it_holds(content
 
 
 def test_load_encoder__missing_file__says_where_files_belong(tmp_path):
-    with pytest.raises(CheckpointError, match=r"none.pth is not there.*`weights` of the site"):
+    with pytest.raises(CheckpointError, match=r"none.pth not found.*`weights` of the site"):
         load_encoder(vit(), tmp_path / "none.pth")
 
 

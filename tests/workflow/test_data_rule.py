@@ -4,43 +4,35 @@ import gzip
 import shutil
 
 import pytest
+from small import LOCAL
 
-LOCAL = ("--profile", "workflow/profiles/local")
 MANIFEST = "results/demo/data/fashion_mnist/manifest.json"
 DATA = "configs/data/fashion_mnist.yaml"
 IMAGES = "pipeline/data/fashion_mnist"
 
 
-@pytest.fixture(scope="module")
-def prepared(small_project):
-    """The small project with its data prepared, and nothing trained."""
-    result = small_project.snakemake(MANIFEST, *LOCAL)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return small_project
-
-
 @pytest.fixture
-def jobs_with(prepared, tmp_path, monkeypatch):
+def jobs_with(done, tmp_path, monkeypatch):
     """The jobs of a dry run on a site that names this folder."""
 
     def count(folder):
         (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {folder}}}\n")
-        monkeypatch.setitem(prepared.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
-        return prepared.jobs(MANIFEST, *LOCAL)
+        monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+        return done.jobs(MANIFEST, *LOCAL)
 
     return count
 
 
 @pytest.mark.slow
-def test_prepared_data__second_time_or_moved_or_absent__is_not_prepared_again(prepared, jobs_with, tmp_path):
-    assert prepared.jobs(MANIFEST, *LOCAL) == {}
-    assert jobs_with(shutil.copytree(prepared.root / IMAGES, tmp_path / "moved")) == {}
+def test_prepared_data__second_time_or_moved_or_absent__is_not_prepared_again(done, jobs_with, tmp_path):
+    assert done.jobs(MANIFEST, *LOCAL) == {}
+    assert jobs_with(shutil.copytree(done.root / IMAGES, tmp_path / "moved")) == {}
     assert jobs_with(tmp_path / "absent") == {}
 
 
 @pytest.mark.slow
-def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again(prepared, jobs_with, tmp_path):
-    folder = shutil.copytree(prepared.root / IMAGES, tmp_path / "other")
+def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again(done, jobs_with, tmp_path):
+    folder = shutil.copytree(done.root / IMAGES, tmp_path / "other")
     labels = folder / "t10k-labels-idx1-ubyte.gz"
     content = gzip.decompress(labels.read_bytes())
     labels.write_bytes(gzip.compress(content[:-2] + bytes([content[-1], content[-2]])))
@@ -48,7 +40,7 @@ def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again
 
 
 @pytest.mark.slow
-def test_prepared_data__other_count_in_its_config__is_prepared_again(prepared):
-    with prepared.changed(DATA, "num_train: 600", "num_train: 700"):
-        assert prepared.jobs(MANIFEST, *LOCAL) == {"prepare_data": 1}
-    assert prepared.jobs(MANIFEST, *LOCAL) == {}
+def test_prepared_data__other_count_in_its_config__is_prepared_again(done):
+    with done.changed(DATA, "num_train: 600", "num_train: 700"):
+        assert done.jobs(MANIFEST, *LOCAL) == {"prepare_data": 1}
+    assert done.jobs(MANIFEST, *LOCAL) == {}

@@ -61,7 +61,7 @@ def test_recipes__as_written__make_a_run_a_row_and_a_table(project):
     row = graph.tables["mjp.t1"].rows["mjp.t1.deit-s-mine"]
     assert graph.runs[row.runs[""]].config["method"]["strength"] == 0.3
     assert "brightness" in graph.runs[graph.tables["mine.t1"].rows["mine.t1.scratch"].runs[""]].groups["quick"]
-    assert "train_run" in project.jobs("mine", "--config", "scale=demo", "--profile", "workflow/profiles/local")
+    assert "train_run" in project.jobs("mine", "--config", "scale=demo")
 
 
 @pytest.mark.slow

@@ -6,48 +6,12 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import time
 
 import pytest
+from small import LOCAL
 
-LOCAL = ("--profile", "workflow/profiles/local")
 # What any new number of one study leads to.
 ONE_STUDY = {"judge_claims": 1, "write_report": 1, "demo": 1}
-
-
-@pytest.fixture(scope="module")
-def done(small_project):
-    """The small project after `snakemake demo`, stopped once in the middle of training."""
-    interrupted = interrupt_training(small_project)
-    result = small_project.snakemake("demo", *LOCAL)
-    assert result.returncode == 0, result.stdout + result.stderr
-    small_project.interrupted = interrupted
-    return small_project
-
-
-def interrupt_training(project):
-    """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short."""
-    project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
-    process = subprocess.Popen(
-        ["snakemake", "demo", *LOCAL],
-        cwd=project.root,
-        env=project.env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    state = project.root / "results/demo/state"
-    deadline = time.monotonic() + 300
-    while not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=120)
-    folders = [path.parent for path in state.glob("*/step-*.pt")]
-    return {
-        path.name for path in folders if not (project.root / "results/demo/runs" / path.name / "train.json").exists()
-    }
 
 
 def row_of(project, row_id):
@@ -58,9 +22,10 @@ def row_of(project, row_id):
 
 
 @pytest.mark.slow
-def test_interrupted_demo__started_again__continues_from_its_checkpoints(done):
-    assert done.interrupted, "no run was cut short"
-    for run in done.interrupted:
+def test_interrupted_demo__started_again__continues_from_its_checkpoints(done, finished):
+    interrupted = json.loads((finished / "interrupted.json").read_text())
+    assert interrupted, "no run was cut short"
+    for run in interrupted:
         provenance = done.read(f"results/demo/runs/{run}/train.json")["provenance"]
         assert provenance["resumed_at_step"] > 0
         lines = map(json.loads, (done.root / f"results/demo/runs/{run}/metrics.jsonl").open())
@@ -135,6 +100,13 @@ def test_change__tolerance__redraws_that_table_only(done):
 
 
 @pytest.mark.slow
+def test_change__claim__is_judged_again_and_no_table_is_drawn(done):
+    with done.changed("configs/study/mjp.yaml", "mjp.t4.a-deit-s:consistency < 100", "mjp.t4.a-deit-s:consistency < 9"):
+        assert done.jobs("demo", *LOCAL) == ONE_STUDY
+    assert done.jobs("demo", *LOCAL) == {}
+
+
+@pytest.mark.slow
 def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_that_show_it(done):
     # Run d is in Tables 3 and 4, not in Table 1.
     with done.changed("configs/study/mjp.yaml", "shuffle: none", "dal_weight: 0.02\n        shuffle: none"):
@@ -160,14 +132,15 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
 
 
 @pytest.mark.slow
-def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done):
+def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done, finished):
     graph = done.graph("demo")
     (name,) = [name for name, run in graph.runs.items() if run.init]
     start, end = done.root / "results/demo/runs" / graph.runs[name].init, done.root / "results/demo/runs" / name
     assert start.name.startswith("mp3-")
     assert (start / "train.json").stat().st_mtime < (end / "config.resolved.yaml").stat().st_mtime
     init = json.loads((end / "train.json").read_text())["provenance"]["init"]
-    assert init["num_matched"] > 0 and init["source"] == str(start / "encoder.safetensors")
+    trained_from = finished / "clone" / start.relative_to(done.root) / "encoder.safetensors"
+    assert init["num_matched"] > 0 and init["source"] == str(trained_from)
     assert init["sha256"] == hashlib.sha256((start / "encoder.safetensors").read_bytes()).hexdigest()
     assert set(init["fresh"]) == {"pos_embed", "head.weight", "head.bias"}
 

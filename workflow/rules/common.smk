@@ -6,7 +6,7 @@ from snakemake.logging import logger
 
 from pipeline.data.sources import DataConfig, prepared_from
 from pipeline.errors import PatchworkError, storage_problem
-from pipeline.files import hold_for_life
+from pipeline.files import hold_for_life, require_space
 from workflow.restore import adopt_restored
 from pipeline.site import Slurm, choose_site, named_folder
 from pipeline.report.freshness import (
@@ -59,10 +59,12 @@ SITE_NAME = invocation.choose_site_name(workflow, config)
 SITE = or_message(choose_site, SITE_NAME)
 or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
 invocation.take_all_cores(workflow)
+if not workflow.output_settings.dryrun:
+    or_message(invocation.check_writable, graph(SCALE).results.folder)
 if not CALL.is_job:
     logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
 SLURM = SITE.slurm or Slurm()
-COUNTED = {"source", "num_train", "num_val", "num_classes"}
+COUNTED = {"source", "num_train", "num_val", "num_classes", "val_share"}
 QUEUE = {
     "slurm_partition": SLURM.partition or "",
     "slurm_account": SLURM.account or "",

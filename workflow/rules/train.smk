@@ -1,4 +1,5 @@
 # Local also on a cluster, where the command submits the job, watches it and comes back with it.
+# Its log is appended to: a training that outlives a killed Snakemake still writes there, and the next one waits for it.
 # Checkpoints live in results/{scale}/state and are no output: Snakemake deletes outputs, and a killed run must continue.
 rule train_run:
     input:
@@ -17,4 +18,4 @@ rule train_run:
     message:
         "train {wildcards.run}"
     shell:
-        "python -m pipeline train --scale {wildcards.scale} --run {wildcards.run} > {log} 2>&1"
+        "python -m pipeline train --scale {wildcards.scale} --run {wildcards.run} >> {log} 2>&1"

@@ -1,0 +1,188 @@
+"""What people see of a scale while it runs, and what they may delete afterwards."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from pipeline.clean import delete, find_leftovers
+from pipeline.cli import main
+from pipeline.results import scales_with_results
+from pipeline.status import read_status
+from pipeline.study.entries import Graph
+from pipeline.study.graph import load_graph
+
+
+@pytest.fixture
+def graph(tmp_path, monkeypatch) -> Graph:
+    """Scale demo, of which nothing has run."""
+    found = load_graph("demo")
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
+    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: found)
+    return found
+
+
+def put(path, content="{}") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def begin(graph, name, step=0):
+    """The files of a run that has begun and written metrics up to a step of 200."""
+    folder = graph.results.run(name)
+    put(folder.started, json.dumps({"identity": "1", "commit": "2", "steps": 200}))
+    put(folder.metrics, "".join(f'{{"step": {at}, "loss": 1.0}}\n' for at in range(10, step + 1, 10)) + '{"ste')
+    put(folder.lock, "")
+    return folder
+
+
+def finish(graph, name):
+    folder = begin(graph, name, 200)
+    put(folder.done)
+    put(folder.finished)
+    return folder
+
+
+@contextmanager
+def held(path):
+    """As another process would hold it."""
+    put(path, "")
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def states(graph) -> dict[str, str]:
+    return {job.name: f"{job.state} {job.detail}".strip() for job in read_status(graph).jobs}
+
+
+def test_status__nothing_has_run__everything_waits(graph):
+    said = str(read_status(graph)).splitlines()
+    assert said[0] == "scale demo: Snakemake is not running"
+    assert said[2] == f"  runs          0 of {len(graph.runs)} finished, {len(graph.runs)} waiting"
+    assert said[-1] == "  report        not written yet"
+
+
+def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph):
+    done, trains, queued, stopped, broken = list(graph.runs)[:5]
+    finish(graph, done)
+    put(begin(graph, queued, 60).job, json.dumps({"job": "77", "time": 1.0}))
+    put(begin(graph, stopped, 120).state / f"step-{100:09d}-0123456789abcdef.pt")
+    put(
+        graph.results.log("train_run", stopped),
+        "12:00:00 epoch 1\ninterrupted: checkpoint; the same command continues\n",
+    )
+    log = graph.results.log("train_run", broken)
+    put(log, "12:00:00 epoch 1\nDataError: the images are gone\n  expected them elsewhere\n")
+    with held(begin(graph, trains, 50).lock):
+        found = states(graph)
+    assert found[done] == "finished"
+    assert found[trains] == "running step 50 of 200 (25 %)"
+    assert found[queued] == "queued SLURM job 77; step 60 of 200 (30 %)"
+    assert found[stopped] == "stopped continues after step 100 of 200 (50 %)"
+    assert found[broken].split("\n")[1:] == [
+        "      DataError: the images are gone",
+        "        expected them elsewhere",
+        f"      log: {log}",
+    ]
+
+
+def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
+    name = next(iter(graph.runs))
+    folder = begin(graph, name, 60)
+    put(folder.job, json.dumps({"job": "77", "time": 1.0}))
+    put(folder.outcome, json.dumps({"job": "77", "code": 75}))
+    assert states(graph)[name].startswith("stopped")
+
+
+def test_status__evaluation__runs_or_fails_or_is_finished(graph):
+    name, run = next(iter(graph.runs.items()))
+    group = next(iter(run.groups))
+    job, log = f"{name}-{group}", graph.results.log("evaluate_run", f"{name}-{group}")
+    put(log, "")
+    assert states(graph)[job] == "waiting"
+    with held(graph.results.workflow_lock):
+        assert states(graph)[job] == "running"
+        put(log, 'Traceback (most recent call last):\n  File "a.py"\nValueError: no\n')
+        assert states(graph)[job].startswith("failed \n      ValueError: no")
+        assert str(read_status(graph)).startswith("scale demo: Snakemake is running\n")
+    put(graph.results.run(name).evaluation(group))
+    assert states(graph)[job] == "finished"
+
+
+def test_status__without_a_scale__shows_those_with_results(graph, capsys):
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.startswith("nothing has run yet; ")
+    finish(graph, next(iter(graph.runs)))
+    assert scales_with_results() == ["demo"]
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.startswith("scale demo: ")
+
+
+def test_status__needs_no_torch(graph):
+    code = "import sys; from pipeline.cli import main; main(['status', '--scale', 'demo']); print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "timm", "mlflow"} & set(said.split())
+
+
+def test_clean__abandoned_runs_and_checkpoints_of_finished_ones__are_listed_with_sizes(graph):
+    finished, stopped = list(graph.runs)[:2]
+    put(finish(graph, finished).state / "step-000000200-0123456789abcdef.pt", "x" * 3_000_000)
+    put(begin(graph, stopped, 100).state / "step-000000100-0123456789abcdef.pt")
+    put(graph.results.run("mjp-old-s0-000000").encoder, "x" * 1_000_000)
+    put(graph.results.run("mjp-old-s0-000000").state / "step-000000100-0123456789abcdef.pt", "x" * 1_000_000)
+    found = find_leftovers([graph])
+    assert {item.kind: item.num_bytes for item in found.items} == {"abandoned": 2_000_000, "checkpoint": 3_000_000}
+    assert len(found.items) == 2
+    assert "2.0 MB" in str(found) and str(found).endswith("2 entries may be deleted: 5.0 MB")
+
+
+def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
+    name = next(iter(graph.runs))
+    folder, old = finish(graph, name), graph.results.run("mjp-old-s0-000000")
+    put(folder.state / "step-000000200-0123456789abcdef.pt")
+    put(old.encoder)
+    before = {path for path in graph.results.folder.rglob("*") if path.is_file()}
+    delete(find_leftovers([graph]))
+    gone = before - {path for path in graph.results.folder.rglob("*") if path.is_file()}
+    assert gone == {folder.state / "step-000000200-0123456789abcdef.pt", old.encoder}
+    assert not old.folder.exists()
+
+
+def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):
+    trains, queued = graph.results.run("mjp-old-s0-000000"), graph.results.run("mjp-old-s1-111111")
+    put(queued.job, json.dumps({"job": "77", "time": 1.0}))
+    with held(trains.lock):
+        found = find_leftovers([graph])
+        assert not found.items
+        assert "mjp-old-s0-000000 is left alone: it is training" in str(found)
+        assert "SLURM job 77 may still run; `scancel 77` first" in str(found)
+    with held(graph.results.workflow_lock):
+        assert str(find_leftovers([graph])).startswith("scale demo is left alone: Snakemake works on it")
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "is_deleted"),
+    [
+        ([], "n", False),
+        ([], "", False),
+        ([], None, False),
+        ([], "y", True),
+        (["--yes"], None, True),
+        (["--dry-run"], "y", False),
+    ],
+)
+def test_clean__deletes_only_after_a_yes(graph, monkeypatch, options, answer, is_deleted):
+    def ask(question):
+        if answer is None:
+            raise EOFError
+        return answer
+
+    old = graph.results.run("mjp-old-s0-000000")
+    put(old.encoder)
+    monkeypatch.setattr("builtins.input", ask)
+    assert main(["clean", *options]) == 0
+    assert old.folder.exists() != is_deleted

@@ -1,0 +1,80 @@
+"""The small project: five runs of two studies on a few hundred images, and its demo run by Snakemake to the end."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import yaml
+from project import Project, copy_project, shrink_images
+
+LOCAL = ("--profile", "workflow/profiles/default")
+EPOCHS, PRETRAIN_EPOCHS = 3, 2
+PATIENCE_S = 300  # for a start on a busy machine
+
+
+def finish_small_project(folder: Path) -> None:
+    """`snakemake demo`, stopped once in the middle of training."""
+    project = small_project(folder / "clone")
+    interrupted = interrupt_training(project)
+    result = project.snakemake("demo", *LOCAL)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (folder / "interrupted.json").write_text(json.dumps(sorted(interrupted)))
+
+
+def small_project(root: Path) -> Project:
+    """Some runs of MJP and MP3 at scale demo, cut to three epochs (two of pretraining) of 600 images."""
+    project = copy_project(root)
+    studies = project.root / "configs/study"
+    shrink_study(studies / "mjp.yaml", {"a", "d", "j"}, headline={"t1", "t3", "t4"})
+    shrink_study(studies / "mp3.yaml", {"c_abs", "c_mp3", "c_mp3_abs"}, headline={"t3", "tf3"})
+    (studies / "droppos.yaml").unlink()
+    shrink_images(project, 600, 100)
+    scale = "configs/scale/demo.yaml"
+    project.edit(scale, "    epochs: 4\n", f"    epochs: {EPOCHS}\n")
+    project.edit(scale, "epochs: 10, warmup_epochs: 1}", f"epochs: {PRETRAIN_EPOCHS}, warmup_epochs: 0.5}}")
+    return project
+
+
+def interrupt_training(project: Project) -> set[str]:
+    """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short."""
+    project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
+    process = subprocess.Popen(
+        ["snakemake", "demo", *LOCAL],
+        cwd=project.root,
+        env=project.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    state = project.root / "results/demo/state"
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None, "Snakemake has ended before a run wrote a checkpoint"
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=PATIENCE_S)
+    folders = [path.parent for path in state.glob("*/step-*.pt")]
+    return {
+        path.name for path in folders if not (project.root / "results/demo/runs" / path.name / "train.json").exists()
+    }
+
+
+def shrink_study(path: Path, runs: set[str], headline: set[str]) -> None:
+    """Keep these runs and the rows that show one of them; all rows of the `headline` tables are headline rows."""
+    study = yaml.safe_load(path.read_text())
+    study["runs"] = {key: run for key, run in study["runs"].items() if key in runs}
+    for name, table in study["tables"].items():
+        rows = {key: shrink_row(row, runs) for key, row in table["rows"].items()}
+        table["rows"] = {key: row | {"headline": name in headline} for key, row in rows.items() if row["run"]}
+    study["tables"] = {name: table for name, table in study["tables"].items() if table["rows"]}
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
+
+
+def shrink_row(row: dict, runs: set[str]) -> dict:
+    if isinstance(row.get("run"), str):
+        return row | {"run": row["run"] if row["run"] in runs else None}
+    kept = {role: run for role, run in row.get("run", {}).items() if run in runs}
+    return row | {"run": kept, "why": "left out of the small project"}

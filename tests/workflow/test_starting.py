@@ -1,0 +1,78 @@
+"""What a verb imports before it does anything: a workflow starts dozens of them, and torch alone takes seconds."""
+
+import re
+from subprocess import CompletedProcess
+
+import pytest
+from project import Project
+
+pytestmark = pytest.mark.slow
+
+HEAVY = {"torch", "timm", "torchvision", "mlflow", "snakemake", "submitit", "pandas", "scipy", "matplotlib", "jinja2"}
+COMPILER = {"torch._dynamo", "sympy", "triton"}
+TO_COMPUTE = {"torch", "timm", "torchvision"}
+TABLE = "mp3.tf3"
+
+
+def pipeline(project: Project, *arguments: str) -> CompletedProcess:
+    return project.run("python", "-X", "importtime", "-m", "pipeline", *arguments)
+
+
+def imported(result: CompletedProcess) -> set[str]:
+    """Which of the slow libraries a command imported that did what it should."""
+    said = [line for line in result.stderr.splitlines() if not line.startswith("import time:")]
+    assert result.returncode == 0, result.stdout + "\n".join(said)
+    names = set(re.findall(r"^import time:.*\| +(\S+)$", result.stderr, re.M))
+    assert "argparse" in names
+    return names & (HEAVY | COMPILER)
+
+
+@pytest.mark.parametrize(
+    ("verb", "needed"),
+    [
+        (("check",), set()),
+        (("table", "--table", TABLE, "--rows", "headline"), {"jinja2"}),
+        (("claims", "--study", "mp3", "--rows", "headline"), set()),
+        (("report", "--rows", "headline"), {"jinja2", "matplotlib"}),
+        (("summary", "--rows", "headline"), {"jinja2"}),
+        (("verify",), {"jinja2"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_verb__that_computes_nothing__imports_no_torch_and_only_what_it_draws_with(done, verb, needed):
+    assert imported(pipeline(done, *verb)) <= needed
+
+
+def test_plan__of_what_was_counted_before__imports_no_torch(clean_project):
+    command = "plan", "mp3_tablef3"
+    assert imported(pipeline(clean_project, *command)) >= {"torch", "timm"}  # it counts the operations of a step
+    assert imported(pipeline(clean_project, *command)) == set()
+
+
+def test_evaluate__of_a_finished_run__imports_what_it_computes_with_and_no_compiler(done):
+    run = next(name for name, run in done.graph("demo").runs.items() if run.groups)
+    assert imported(pipeline(done, "evaluate", "--run", run, "--group", "quick")) == TO_COMPUTE
+
+
+def test_train__of_a_run_from_its_config__imports_what_it_computes_with_and_no_compiler(done):
+    name = next(name for name, run in done.graph("demo").runs.items() if not run.init)
+    folder = done.root / "results/demo"
+    again = done.root / "again.yaml"
+    again.write_text((folder / f"runs/{name}/config.resolved.yaml").read_text().replace("epochs: 3", "epochs: 1"))
+    assert imported(pipeline(done, "train", "--config", str(again))) == TO_COMPUTE
+
+
+def test_train__of_a_finished_run__imports_no_timm(done):
+    name = next(iter(done.graph("demo").runs))
+    assert "timm" not in imported(pipeline(done, "train", "--run", name))
+
+
+def test_snakemake__reading_the_workflow__imports_no_torch(done):
+    done.graph("demo")
+    found = imported(done.run("python", "-X", "importtime", "-m", "snakemake", "-n", "demo", "--cores", "1"))
+    assert not found & {*TO_COMPUTE, *COMPILER, "mlflow", "submitit", "scipy", "matplotlib"}
+
+
+def test_check__when_a_config_changed__needs_torch_and_nothing_else_that_is_slow(done):
+    done.edit("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6")
+    assert imported(pipeline(done, "check")) == {"torch"}
