@@ -392,7 +392,7 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
 @pytest.mark.slow
 def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
     for folder in ("configs", "pipeline"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz"))
     path = tmp_path / "configs" / MJP
     path.write_text(path.read_text().replace("dal_weight", "dal_wait"))
 
