@@ -344,13 +344,16 @@ def test_expected__differences_of_table_4__follow_from_its_accuracies():
     }
 
 
-def test_runs__same_data_name_for_other_images__are_refused(project):
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_train", 4000), ("num_val", 900), ("num_classes", 9), ("source", "cifar10")]
+)
+def test_runs__same_data_name_for_other_images__are_refused(project, key, value):
     project.edit(
-        "study/mjp.yaml", "set: {method: {dal: none}}}", "set: {method: {dal: none}, data: {num_train: 4000}}}"
+        "study/mjp.yaml", "set: {method: {dal: none}}}", f"set: {{method: {{dal: none}}, data: {{{key}: {value}}}}}}}"
     )
 
     assert project.problems() == [
-        "configs/study/mjp.yaml: runs.g: data 'fashion_mnist' has another num_train than in other runs; "
+        f"configs/study/mjp.yaml: runs.g: data 'fashion_mnist' has another {key} than in other runs; "
         "give it another name"
     ]
 

@@ -79,7 +79,16 @@ def test_set__of_a_run__wins_over_all_that_the_scale_says(toy):
 
 @pytest.mark.parametrize(
     ("budget", "epochs", "warmup"),
-    [(1.0, 20, 4), (0.5, 10, 4), (4.0, 80, 4), (0.25, 5, 4), (0.2, 4, 0.8), (0.05, 1, 0.2), (0.001, 1, 0.004)],
+    [
+        (1.0, 20, 4),
+        (0.5, 10, 4),
+        (4.0, 80, 4),
+        (0.25, 5, 4),
+        (0.33, 7, 4),
+        (0.2, 4, 0.8),
+        (0.05, 1, 0.2),
+        (0.001, 1, 0.004),
+    ],
 )
 def test_budget__share_of_the_epochs__scales_the_warm_up_where_it_must(toy, budget, epochs, warmup):
     found = toy({"a": {"budget": budget}})["a"]

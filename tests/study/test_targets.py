@@ -47,3 +47,11 @@ def test_target__mistyped__names_the_nearest(graph):
 def test_command__of_another_scale__names_the_scale():
     assert command_for("all", "demo") == "snakemake all"
     assert command_for("all", "tiny") == "snakemake all --config scale=tiny"
+
+
+def test_targets__each__has_the_tables_and_rows_that_it_names(graph):
+    known = targets_of(graph)
+    assert known["all"] == [(table, "all") for table in graph.tables]
+    assert known["demo"] == [(table, "headline") for table in graph.selected("headline")]
+    for study in graph.studies():
+        assert known[study] == [(table, "all") for table in graph.tables if table.startswith(f"{study}.")]
