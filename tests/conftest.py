@@ -19,7 +19,10 @@ CHROMIUM_ARGS = [
 ]
 
 
-SLOWEST = ["cluster", "workflow", "track", "engine"]  # folders; the others after them
+# Folders and files that start first: a long one at the end would leave the other processes idle. The other files of
+# workflow/ come late, when test_workflow.py has finished the small project that they share.
+SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "track"]
+SLOWEST += ["workflow"]
 
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and every process that they start as well.
@@ -28,8 +31,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items):
-    order = {name: place for place, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: order.get(item.path.parent.name, len(SLOWEST)))
+    items.sort(key=place_of)
+
+
+def place_of(item: pytest.Item) -> int:
+    path = item.path.relative_to(Path(__file__).parent)
+    return next((place for place, start in enumerate(SLOWEST) if path.is_relative_to(start)), len(SLOWEST))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, because the tests of the cluster wait for SLURM more than they compute."""
+    return 1 + (os.cpu_count() or 1)
 
 
 class ByFile(LoadScopeScheduling):
