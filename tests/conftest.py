@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ CHROMIUM_ARGS = [
 
 
 SLOWEST = ["cluster", "workflow", "track", "engine"]  # folders; the others after them
+
+
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and every process that they start as well.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -60,7 +60,7 @@ def run_processes(count: int, arguments: list[str]) -> int:
         signal.signal(number, pass_on)
     for rank in range(count):
         children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-    while any(child.poll() is None for child in children):
+    while None in [child.poll() for child in children]:
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
         if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
             time.sleep(5)  # the others may be about to say what is wrong

@@ -22,7 +22,7 @@ from tiny_runs import (
 from unstable import Unstable, train_together
 
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.loop import Trainer, build_method, check_world
+from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.optim import build_schedule
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
@@ -188,7 +188,7 @@ def test_load_method__trained_with_drop_path__is_in_evaluation_mode(images, resu
 
 def rates_of(run, results, images, stop=None):
     """The learning rate of every update, as the optimiser is given it."""
-    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu"), ALONE, stop or StopRequest())
+    trainer = build_trainer(run, results, images, stop)
     rates = []
     trainer.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     with suppress(Requeue):
@@ -233,7 +233,7 @@ def test_draws__of_another_micro_batch_step_or_seed__differ(images, tmp_path, ki
     def draws(seed, step):
         """Of eight micro-batches: a small jigsaw may leave all patches of one in place."""
         run, seen = tiny_run(DRAWING[kind], {"seed": seed}), []
-        trainer = Trainer(run, RunFolder(tmp_path, run.name), images, Site(device="cpu"), ALONE, StopRequest())
+        trainer = build_trainer(run, tmp_path, images)
         trainer.step, draw = step, trainer.method.draw
         trainer.method.draw = lambda batch, progress: seen.append(draw(batch, 0.5)) or seen[-1]
         for micro in range(8):
