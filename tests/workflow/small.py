@@ -49,6 +49,8 @@ def interrupt_training(project: Project, log: Path) -> set[str]:
             stdout=file,
             stderr=file,
             start_new_session=True,
+            # A shell starts what it runs in the background with Ctrl-C ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     state = project.root / "results/demo/state"
     deadline = time.monotonic() + PATIENCE_S
