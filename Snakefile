@@ -6,7 +6,6 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
-from pipeline.report.summary import summarise_targets
 from pipeline.verify import made_by_other_code
 from workflow.console import Console
 from workflow.follower import Follower
@@ -38,14 +37,6 @@ rule demo:
 
 
 include: "workflow/rules/targets.smk"
-
-
-def show_tables():
-    """What the targets of the command line came to."""
-    wanted = CALL.targets or ["all"]
-    names = [name for name in wanted if name in targets_of(graph(SCALE))]
-    if names:
-        print(or_message(summarise_targets, graph(SCALE), names), flush=True)
 
 
 OUTPUT = workflow.output_settings

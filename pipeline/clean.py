@@ -12,9 +12,9 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held
+from pipeline.launch.slurm import waiting_job
 from pipeline.plan.text import size
 from pipeline.results import RunFolder
-from pipeline.status import waiting_job
 from pipeline.study.entries import Graph
 
 TITLES = {

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
+from pipeline.launch.slurm import waiting_job
 from pipeline.records import Started, read_record
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.study.entries import Graph
@@ -16,6 +17,7 @@ from pipeline.study.entries import Graph
 State = Literal["finished", "running", "queued", "failed", "stopped", "waiting"]
 ORDER: tuple[State, ...] = ("finished", "running", "queued", "failed", "stopped", "waiting")
 ERROR = re.compile(r"^([\w.]+(Error|Exception|Interrupt)\b|Killed|Segmentation fault)")
+AFTERWARDS = re.compile(r"\d\d:\d\d:\d\d |.*the same command continues")  # a later attempt, in the same log
 LOG_BYTES, LOG_LINES = 10_000, 4  # of the end of a failed job's log: where the error is looked for, and what is shown
 
 
@@ -108,14 +110,6 @@ def _run(results: ScaleFolder, folder: RunFolder) -> Job:
     return Job("train_run", name, "waiting")
 
 
-def waiting_job(folder: RunFolder) -> str | None:
-    """The SLURM job that was submitted for an unfinished run and has not said how it ended."""
-    record = json.loads(folder.job.read_text()) if folder.job.exists() else {}
-    outcome = json.loads(folder.outcome.read_text()) if folder.outcome.exists() else {}
-    has_ended = folder.finished.exists() or outcome.get("job") == record.get("job")
-    return None if has_ended else record.get("job")
-
-
 def _progress(folder: RunFolder, step: int | None = None) -> str:
     """A step of a run among all its steps; by default the last one that it has written metrics of."""
     if not folder.started.exists():
@@ -127,14 +121,14 @@ def _progress(folder: RunFolder, step: int | None = None) -> str:
 
 
 def _problem(log: Path) -> str:
-    """The error at the end of a job's log; none where it ended without one, or was stopped."""
+    """The error at the end of a job's log; none where it ended without one, or went on afterwards."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
-    if not errors:
+    if not errors or any(map(AFTERWARDS.match, lines[errors[-1] + 1 :])):
         return ""
     found = [line.rstrip() for line in lines[errors[-1] :] if line.strip()]
     return "\n".join(["", *[f"      {line}" for line in [*found[:LOG_LINES], f"log: {shown(log)}"]]])

@@ -85,8 +85,8 @@ def check_site(site: Site, name: str, executor: str) -> None:
 
 def check_writable(folder: Path) -> None:
     """Before anything is planned; a job that cannot write its log says nothing at all."""
-    nearest_folder = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(nearest_folder, os.W_OK):
+    nearest_folder = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not (nearest_folder.is_dir() and os.access(nearest_folder, os.W_OK)):
         raise ConfigError(
             f"{shown(nearest_folder)} cannot be written; fix its permissions, or make results a link to a folder of "
             "yours. To look at results: `python -m pipeline status` and `summary`"

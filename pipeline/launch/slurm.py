@@ -256,6 +256,14 @@ def train_on_cluster(
     return 0
 
 
+def waiting_job(paths: RunFolder) -> str | None:
+    """The job that was submitted for an unfinished run and has not said how it ended, from files alone."""
+    if paths.finished.exists() or not paths.job.exists():
+        return None
+    job = JobRecord.model_validate_json(paths.job.read_bytes()).job
+    return None if job is None or read_outcome(paths, job) else job
+
+
 def forget_own_job() -> None:
     """Drop the variables of a job that this process itself may run in: sbatch would read them as options."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:

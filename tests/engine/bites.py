@@ -44,6 +44,7 @@ RUN = {
     "data.num_classes": [Bite(9, "refused")],
     "data.num_train": [Bite(23, "refused")],
     "data.num_val": [Bite(19, "refused")],
+    "data.val_share": [Bite(0.2, "refused")],  # this set has a split of its own; tests/data has one that has not
     "data.image_size": [Bite(14, "start batches")],
     "data.channels": [Bite(3, "start batches", with_it=RGB)],
     "data.mean": [Bite([0.3], "batches")],

@@ -1,6 +1,6 @@
 """Runs as people start them, `python -m pipeline train`, ended by signals at any moment and started again.
 
-Every launch imports torch and timm for ten seconds, so what one launch shows is used by several tests.
+Every launch imports torch and timm for seconds, so what one launch shows is used by several tests.
 """
 
 import os
@@ -101,7 +101,7 @@ def new_job(images, tmp_path_factory):
         job = Job(folder, {"data": {"small": str(images)}, "device": "cpu", "checkpoint_s": 0.15, **site})
         prepare_in(job.paths.results, images)
         for part in ("pipeline", "configs"):  # results go where the project lies
-            shutil.copytree(CONFIGS.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(CONFIGS.parent / part, folder / part)
         return job
 
     return make

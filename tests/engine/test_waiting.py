@@ -1,6 +1,5 @@
 """Processes that wait for a run's lock: together, for longer than a collective operation may take, and not for ever."""
 
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from tiny_runs import tiny_run
+from tiny_runs import quick_to_start, tiny_run
 
 from pipeline.config import Layers
 from pipeline.engine import distributed, train
@@ -34,7 +33,7 @@ def two_processes(results, images, **options):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = quick_to_start()
     arguments = port, RUN.model_dump(mode="json"), results, images, options
     children = [context.Process(target=_train_as_rank, args=(rank, *arguments)) for rank in range(2)]
     for child in children:

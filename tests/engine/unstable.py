@@ -1,6 +1,5 @@
 """A method whose loss, or gradient, is not a number at given steps, and two processes that train it together."""
 
-import multiprocessing
 import os
 import socket
 from collections.abc import Mapping
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from tiny_runs import prepare_in, weights_of
+from tiny_runs import prepare_in, quick_to_start, weights_of
 from torch import Tensor
 
 from pipeline.config import Layers
@@ -45,12 +44,12 @@ class Unstable(Supervised):
 
 
 def train_together(config: dict, images: Path, results: Path, count: int = 2) -> None:
-    """Train in fresh processes (forked ones hang in oneDNN); each leaves its weights in rank<rank>.pt."""
+    """Train in processes of their own; each leaves its weights in rank<rank>.pt."""
     prepare_in(results, images)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = quick_to_start()
     arguments = (count, port, config, images, results)
     children = [context.Process(target=_train_as_rank, args=(rank, *arguments)) for rank in range(count)]
     for child in children:

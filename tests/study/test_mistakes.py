@@ -203,7 +203,7 @@ MISTAKES = {
         FASHION,
         "source: fashion_mnist",
         "source: fashion",
-        f"{FASHION}: data.source: found 'fashion'; no such source; did you mean 'fashion_mnist'?",
+        f"{FASHION}: data.source: found 'fashion'; unknown source; did you mean 'fashion_mnist'?",
     ),
     "init of no run": (
         STUDY,
@@ -359,7 +359,7 @@ def test_check__mistakes_in_several_files__come_all_at_once(project):
 def test_check__files_that_do_not_parse__are_all_named(project):
     project.edit(DEMO, "comparable", "comparible")
     project.edit(STUDY, "\ntitle:", "\ntitel:")
-    (project.configs / EXPECTED).unlink()
+    (project.configs / EXPECTED).write_text("rows: [")
 
     files = [line.split(": ")[0] for line in project.problems()]
 
@@ -392,7 +392,7 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
 @pytest.mark.slow
 def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
     for folder in ("configs", "pipeline"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz"))
     path = tmp_path / "configs" / MJP
     path.write_text(path.read_text().replace("dal_weight", "dal_wait"))
 

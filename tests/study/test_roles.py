@@ -273,7 +273,7 @@ def test_snakemake__evaluation_of_two__waits_for_the_partners_and_what_they_star
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph, root = toy.resolve(), toy.project.root
     for part in ("pipeline", "workflow"):
-        shutil.copytree(REPOSITORY / part, root / part, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
+        shutil.copytree(REPOSITORY / part, root / part, ignore=shutil.ignore_patterns("*.gz"))
     shutil.copy(REPOSITORY / "Snakefile", root)
 
     target = f"results/demo/runs/{by_label(graph)['tuned1']}/evals/ensemble.json"

@@ -18,14 +18,15 @@ def digests(folder):
     return {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
 
 
-def artifacts(root):
-    """Artifact -> where MLflow's own client finds it, and what is in it; of all runs in a database."""
+def artifacts(root, scale):
+    """Artifact -> where MLflow's own client finds it, and what is in it; of all runs of a scale."""
     from mlflow import MlflowClient
     from mlflow.artifacts import download_artifacts
 
     uri = f"sqlite:///{root}/results/mlflow.db"
     client, found = MlflowClient(uri), {}
-    for run in client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]):
+    experiments = client.search_experiments(filter_string=f"name LIKE 'patchwork-{scale}%'")
+    for run in client.search_runs([experiment.experiment_id for experiment in experiments]):
         for file in client.list_artifacts(run.info.run_id):
             path = download_artifacts(f"{run.info.artifact_uri}/{file.path}")
             found[f"{run.info.run_name}: {file.path}"] = (Path(path), Path(path).read_bytes())
@@ -49,12 +50,12 @@ def copied(copy, new_scale, database, tmp_path_factory):
     log_steps(begin(graph, second), range(1, 11))
     draw_table(graph, "mjp.t4")
     mirror_once(graph, Site())
-    original = digests(copy.root / "results"), artifacts(copy.root)
+    original = digests(copy.root / "results"), artifacts(copy.root, "copied")
 
     root = tmp_path_factory.mktemp("copied") / "a copy"
     shutil.copytree(copy.root, root, symlinks=True)
-    (drawn,) = (root / "results/mlflow-artifacts").rglob("mjp.t4.html")
-    shutil.rmtree(drawn.parent)
+    drawn, _ = original[1]["mjp.t4: mjp.t4.html"]
+    shutil.rmtree(root / drawn.relative_to(copy.root).parent)
     runs = root / "results/copied/runs"
     shutil.copy(runs / first / "train.json", runs / second / "train.json")
     process = Project(root).run("python", "-m", "pipeline", "track", "--scale", "copied")
@@ -62,7 +63,7 @@ def copied(copy, new_scale, database, tmp_path_factory):
     return {
         "root": root,
         "before": original,
-        "after": (digests(copy.root / "results"), artifacts(root)),
+        "after": (digests(copy.root / "results"), artifacts(root, "copied")),
         "locations": locations(root, "copied"),
         "new": f"({second}): curve.svg",
     }

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from following import wait_until
+from following import FollowerProcess, wait_until
 from written import begin, finish, log_steps, statuses
 
 from pipeline.files import held, is_held
@@ -107,6 +107,33 @@ def test_status__config_of_a_killed_run_has_changed__is_killed_too(scale, databa
     assert statuses(database, scale)[name] == "RUNNING"
     others = {other: entry for other, entry in scale.runs.items() if other != name}
     mirror_once(scale.model_copy(update={"runs": others}), Site())
+    assert statuses(database, scale)[name] == "KILLED"
+
+
+@pytest.mark.slow
+def test_follow__snakemake_is_killed_and_its_run_goes_on__stays_running(copy, scale, database, train):
+    name = next(iter(scale.runs))
+    train(begin(scale, name), range(1, 11))  # before the lock is taken, which a fork would inherit
+    with held(scale.results.workflow_lock, "a test"):
+        follower = FollowerProcess(copy, scale)
+        wait_until(lambda: statuses(database, scale))
+    follower.wait(timeout=120)
+    assert statuses(database, scale)[name] == "RUNNING"
+
+
+@pytest.mark.slow
+def test_follow__run_writes_its_last_checkpoint_when_snakemake_ends__is_waited_for_and_killed(
+    copy, scale, database, train
+):
+    name = next(iter(scale.runs))
+    job = train(begin(scale, name), range(1, 11))
+    with held(scale.results.workflow_lock, "a test"):
+        follower = FollowerProcess(copy, scale)
+        wait_until(lambda: statuses(database, scale))
+        follower.terminate()
+        time.sleep(2)
+        kill(job)
+        follower.wait(timeout=120)
     assert statuses(database, scale)[name] == "KILLED"
 
 

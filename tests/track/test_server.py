@@ -110,8 +110,7 @@ def test_ui__experiment_opened_from_the_list__its_note_leads_to_the_curves_of_th
     page = browser.new_page(viewport={"width": 1700, "height": 1000})
     page.goto(f"{server.uri}/#/experiments")
     page.get_by_role("link", name="patchwork-outage", exact=True).click()
-    link = page.get_by_role("link", name="Training curves")
-    link.wait_for(timeout=60_000)
-    page.goto(f"{server.uri}/{link.get_attribute('href')}")
+    link = page.locator("a", has_text="Training curves")  # not by its role: MLflow opens a dialog above it
+    page.goto(f"{server.uri}/{link.get_attribute('href', timeout=60_000)}")
     assert first_chart(page) == "curves/loss"
     page.close()

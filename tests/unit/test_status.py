@@ -10,10 +10,15 @@ import pytest
 
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
+from pipeline.launch.job import Outcome
+from pipeline.launch.slurm import JobRecord
+from pipeline.records import Inputs
 from pipeline.results import scales_with_results
 from pipeline.status import read_status
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
+
+SUBMITTED = JobRecord(job="77", time=1.0, inputs=Inputs(data="1", init=None)).model_dump_json()
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def test_status__nothing_has_run__everything_waits(graph):
 def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph):
     done, trains, queued, stopped, broken = list(graph.runs)[:5]
     finish(graph, done)
-    put(begin(graph, queued, 60).job, json.dumps({"job": "77", "time": 1.0}))
+    put(begin(graph, queued, 60).job, SUBMITTED)
     put(begin(graph, stopped, 120).state / f"step-{100:09d}-0123456789abcdef.pt")
     put(
         graph.results.log("train_run", stopped),
@@ -90,11 +95,22 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
     ]
 
 
+def test_status__run_that_failed_and_was_then_continued_and_stopped__has_not_failed(graph):
+    name = next(iter(graph.runs))
+    begin(graph, name, 60)
+    put(
+        graph.results.log("train_run", name),
+        "DataError: gone\n12:00:00 epoch 1\ninterrupted; the same command continues\n",
+    )
+    assert states(graph)[name].startswith("stopped")
+
+
 def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     name = next(iter(graph.runs))
     folder = begin(graph, name, 60)
-    put(folder.job, json.dumps({"job": "77", "time": 1.0}))
-    put(folder.outcome, json.dumps({"job": "77", "code": 75}))
+    put(folder.job, SUBMITTED)
+    outcome = Outcome(job="77", start=0, rank=0, code=75, why="asked to stop", step=50)
+    put(folder.outcome, outcome.model_dump_json())
     assert states(graph)[name].startswith("stopped")
 
 
@@ -154,7 +170,7 @@ def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
 
 def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):
     trains, queued = graph.results.run("mjp-old-s0-000000"), graph.results.run("mjp-old-s1-111111")
-    put(queued.job, json.dumps({"job": "77", "time": 1.0}))
+    put(queued.job, SUBMITTED)
     with held(trains.lock):
         found = find_leftovers([graph])
         assert not found.items

@@ -18,7 +18,7 @@ PATIENCE_S = 300  # for a start on a busy machine
 def finish_small_project(folder: Path) -> None:
     """`snakemake demo`, stopped once in the middle of training."""
     project = small_project(folder / "clone")
-    interrupted = interrupt_training(project)
+    interrupted = interrupt_training(project, folder / "interrupted.log")
     result = project.snakemake("demo", *LOCAL)
     assert result.returncode == 0, result.stdout + result.stderr
     (folder / "interrupted.json").write_text(json.dumps(sorted(interrupted)))
@@ -38,17 +38,18 @@ def small_project(root: Path) -> Project:
     return project
 
 
-def interrupt_training(project: Project) -> set[str]:
+def interrupt_training(project: Project, log: Path) -> set[str]:
     """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short."""
     project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
-    process = subprocess.Popen(
-        ["snakemake", "demo", *LOCAL],
-        cwd=project.root,
-        env=project.env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            ["snakemake", "demo"],
+            cwd=project.root,
+            env=project.env,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
     state = project.root / "results/demo/state"
     deadline = time.monotonic() + PATIENCE_S
     while process.poll() is None and not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dvc.repo import Repo
 from project import Project
-from snakemake.persistence.file import FilePersistence
 
 from pipeline.config import CONFIGS
 
@@ -120,6 +118,8 @@ def test_pull_elsewhere__then_an_edit__reruns_exactly_what_it_affects(pulled):
 
 @pytest.mark.slow
 def test_pull_elsewhere__weights_and_table_changed__are_not_taken_over(pulled):
+    from snakemake.persistence.file import FilePersistence
+
     shutil.rmtree(pulled.root / ".snakemake")
     table = pulled.root / "results/demo/tables/headline/mjp.t1.json"
     weights = next(pulled.root.glob("results/demo/runs/*/encoder.safetensors"))
@@ -179,6 +179,8 @@ def outputs(project: Project, *arguments: str) -> set[str]:
 
 def drift(project: Project) -> list[str]:
     """Where the stage and Snakemake's graph say different things; DVC itself resolves the stage."""
+    from dvc.repo import Repo
+
     (stage,) = Repo(str(project.root)).stage.collect("reproduce")
     outs, deps = [out.def_path for out in stage.outs], [dep.def_path for dep in stage.deps]
     _, target, *options = stage.cmd[0].split()

@@ -30,7 +30,9 @@ def imported(result: CompletedProcess) -> set[str]:
 @pytest.mark.parametrize(
     ("verb", "needed"),
     [
-        (("check",), set()),
+        (("check", "--scale", "demo"), set()),
+        (("status",), set()),
+        (("clean", "--dry-run"), set()),
         (("table", "--table", TABLE, "--rows", "headline"), {"jinja2"}),
         (("claims", "--study", "mp3", "--rows", "headline"), set()),
         (("report", "--rows", "headline"), {"jinja2", "matplotlib"}),
@@ -44,7 +46,7 @@ def test_verb__that_computes_nothing__imports_no_torch_and_only_what_it_draws_wi
 
 
 def test_plan__of_what_was_counted_before__imports_no_torch(clean_project):
-    command = "plan", "mp3_tablef3"
+    command = "plan", "mp3_figure3"
     assert imported(pipeline(clean_project, *command)) >= {"torch", "timm"}  # it counts the operations of a step
     assert imported(pipeline(clean_project, *command)) == set()
 

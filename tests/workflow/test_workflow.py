@@ -8,6 +8,7 @@ import re
 import shutil
 
 import pytest
+from disks import small_disk
 from small import LOCAL
 
 # What any new number of one study leads to.
@@ -274,6 +275,19 @@ def test_failing_job__damaged_data__its_message_reaches_the_terminal(clean_proje
     output = result.stdout + result.stderr
     assert result.returncode != 0
     assert "DataError" in output and "train-images-idx3-ubyte.gz" in output and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_snakemake__disk_almost_full__stops_before_the_first_job_with_one_message(clean_project):
+    results = clean_project.root / "results"
+    results.mkdir(exist_ok=True)
+    with small_disk(results, "8m"):
+        result = clean_project.snakemake("demo", *LOCAL)
+        assert not list(results.glob("demo/logs/**/*.log"))
+    output = result.stdout + result.stderr
+    assert result.returncode != 0 and "Traceback" not in output
+    (line,) = {line.strip() for line in output.splitlines() if "of free space" in line}
+    assert re.search(r"results/demo has \d\.\d MB of free space, the workflow needs 16\.0 MB; free some, then", line)
 
 
 @pytest.mark.slow

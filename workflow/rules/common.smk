@@ -14,6 +14,7 @@ from pipeline.report.freshness import (
     report_fingerprint,
     table_fingerprint,
 )
+from pipeline.report.summary import summarise_targets
 from pipeline.study.graph import load_graph
 from pipeline.study.targets import target_name, targets_of
 from workflow import invocation
@@ -136,3 +137,11 @@ def report_inputs(wildcards):
         f"results/{{scale}}/tables/{{rows}}/{study}.claims.json"
         for study in known.studies()
     ]
+
+
+def show_tables():
+    """Print the tables behind the targets of the command line."""
+    wanted = CALL.targets or ["all"]
+    names = [name for name in wanted if name in targets_of(graph(SCALE))]
+    if names:
+        print(or_message(summarise_targets, graph(SCALE), names), flush=True)

@@ -1,0 +1,206 @@
+"""Snakemake as people call it: what they type is understood, refused with a reason, or completed by a profile."""
+
+import json
+import logging
+import re
+import sys
+
+import pytest
+from disks import read_only
+from project import ROOT, Project, copy_project
+from snakemake_interface_executor_plugins.settings import ExecMode
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from pipeline.errors import ConfigError
+from pipeline.site import Site, Slurm
+from pipeline.study.graph import load_graph
+from workflow import invocation
+from workflow.console import NUM_LISTED, Console
+
+MANIFEST = "results/demo/data/fashion_mnist/manifest.json"
+
+
+# What a call means, without Snakemake
+
+
+class MainProcess:
+    """What the rules know of Snakemake, as far as it is asked here."""
+
+    exec_mode = ExecMode.DEFAULT
+
+
+def call(monkeypatch, *words: str) -> invocation.Invocation:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["snakemake", *words])
+    return invocation.read_invocation(MainProcess())
+
+
+def test_call__options_with_values__are_no_targets(monkeypatch):
+    found = call(monkeypatch, "mjp_table4", "--config", "scale=tiny", "site=local", "--cores", "2")
+    assert (found.targets, found.executor) == (["mjp_table4"], "local")
+    assert found.command == "snakemake mjp_table4 --config scale=tiny site=local --cores 2"
+
+
+def test_call__slurm_profile__has_its_executor(monkeypatch):
+    assert call(monkeypatch, "--profile", "slurm", "all").executor == "slurm"
+
+
+def test_config__mistyped_key__is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="--config sclae=tiny: unknown key; did you mean 'scale'"):
+        invocation.check_config({"sclae": "tiny"})
+    invocation.check_config({"scale": "tiny", "site": "local"})
+
+
+def test_site__queue_for_jobs_and_a_site_without_one__is_refused():
+    with pytest.raises(ConfigError, match="site 'local' has no `slurm` section: training would run on this machine"):
+        invocation.check_site(Site(), "local", "slurm")
+    invocation.check_site(Site(), "local", "local")
+    invocation.check_site(Site(slurm=Slurm()), "slurm", "slurm")
+
+
+@pytest.mark.parametrize("target", ["mjp_table4", "all", "results/demo/report/all.html", "train_run", "README.md"])
+def test_targets__of_rules_and_files__are_left_alone(target):
+    invocation.check_targets([target], ["train_run", "all", "mjp_table4"], load_graph("demo"))
+
+
+def test_targets__demo_at_another_scale__is_refused():
+    graph = load_graph("demo").model_copy(update={"scale": "paper"})
+    with pytest.raises(ConfigError, match=r"target demo belongs to scale demo, .* add --config scale=demo"):
+        invocation.check_targets(["demo"], ["demo"], graph)
+
+
+# What the terminal shows
+
+
+def record(text: str, level: int = logging.INFO, event: LogEvent | None = None) -> logging.LogRecord:
+    found = logging.LogRecord("snakemake", level, "", 0, text, None, None)
+    found.event = event
+    return found
+
+
+def test_console__long_dry_run__lists_the_first_jobs_and_counts_the_others():
+    console = Console(is_dry_run=True, lists_all=False, when_idle=lambda: None)
+    shown = [console.filter(record("job", event=LogEvent.JOB_INFO)) for _ in range(NUM_LISTED + 7)]
+    end = record("This was a dry-run (flag -n).")
+    assert console.filter(end) and sum(shown) == NUM_LISTED
+    assert end.msg.startswith("7 more jobs; -n -p lists all of them")
+
+
+@pytest.mark.parametrize(("is_dry_run", "lists_all"), [(True, True), (False, False)])
+def test_console__real_run_or_all_asked_for__lists_every_job(is_dry_run, lists_all):
+    console = Console(is_dry_run, lists_all, when_idle=lambda: None)
+    assert all(console.filter(record("job", event=LogEvent.JOB_INFO)) for _ in range(100))
+
+
+def test_console__failure__is_shown_and_after_ctrl_c_it_is_not():
+    console = Console(is_dry_run=False, lists_all=False, when_idle=lambda: None)
+    failure = record("Error in rule train_run", logging.ERROR, LogEvent.JOB_ERROR)
+    assert console.filter(failure)
+    assert console.filter(record("Terminating processes on user request, this might take some time."))
+    assert console.was_interrupted and not console.filter(failure)
+    assert console.filter(record("interrupted; the same command continues"))
+
+
+# Snakemake itself
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    """As cloned, with its configs read."""
+    return copy_project(tmp_path_factory.mktemp("calls") / "clone")
+
+
+@pytest.mark.slow
+def test_plain_snakemake__without_cores_after_a_killed_one__runs_with_the_default_profile(project):
+    # What Snakemake leaves behind when it is killed: without `nolock` this is a LockException.
+    locks = project.root / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{MANIFEST}\n")
+    for number, cores in enumerate(([], ["--cores", "2"])):
+        (project.root / MANIFEST).unlink(missing_ok=True)
+        result = project.snakemake(MANIFEST, *cores)
+        said = result.stdout + result.stderr
+        assert result.returncode == 0, said
+        assert "Reason: " not in said and "LockException" not in said, number
+    assert project.read(MANIFEST)["splits"]
+
+
+@pytest.mark.slow
+def test_slurm_profile__with_a_config_of_the_command_line__keeps_what_that_does_not_say(project):
+    said = project.snakemake("-n", "mp3_table3", "--profile", "slurm", "--config", "scale=demo").stdout
+    assert "scale demo, site slurm, executor slurm" in said
+    (project.root / "mine.yaml").write_text((project.root / "configs/site/slurm.yaml").read_text())
+    said = project.snakemake("-n", "mp3_table3", "--profile", "slurm", "--config", "site=mine.yaml").stdout
+    assert "scale paper, site mine.yaml, executor slurm" in said
+
+
+@pytest.mark.slow
+def test_slurm_profile__site_of_the_environment__is_not_lost(project):
+    (project.root / "mine.yaml").write_text((project.root / "configs/site/slurm.yaml").read_text())
+    result = project.run("snakemake", "-n", "mp3_table3", "--profile", "slurm", PATCHWORK_SITE="mine.yaml")
+    assert "scale paper, site mine.yaml, executor slurm" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mjp_tabel4"], "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?"),
+        (["mjp", "--config", "sclae=tiny"], "--config sclae=tiny: unknown key; did you mean 'scale'?"),
+        (["mjp", "--config", "scale=tyni"], "configs/scale/tyni.yaml: no such file; did you mean 'tiny'?"),
+        (["mjp", "--executor", "slurm", "--jobs", "2"], "site 'local' has no `slurm` section"),
+    ],
+    ids=["target", "key", "scale", "site"],
+)
+def test_snakemake__a_slip_of_the_finger__is_one_message(project, arguments, message):
+    result = project.snakemake("-n", *arguments)
+    said = result.stdout + result.stderr
+    assert result.returncode == 1 and message in said
+    assert "Traceback" not in said and "Building DAG" not in said
+
+
+@pytest.mark.slow
+def test_dry_run__of_everything_at_paper_scale__is_short(project):
+    said = project.snakemake("-n", "--profile", "slurm", "all").stdout
+    assert len(said.splitlines()) < 100
+    assert re.search(r"^\d+ more jobs; -n -p lists all of them", said, re.M)
+
+
+@pytest.mark.slow
+def test_results__that_cannot_be_written__are_one_message(project):
+    table = ["python", "-m", "pipeline", "table", "--table", "mjp.t4"]
+    with read_only(project.root / "results"):
+        for command, message in ((["snakemake", "mjp"], "cannot be written"), (table, "could not write")):
+            result = project.run(*command)
+            assert result.returncode == 1 and message in result.stderr
+            assert "Traceback" not in result.stderr
+        for reading in ("check", "status", "summary"):
+            result = project.run("python", "-m", "pipeline", reading)
+            assert result.returncode == 0, result.stderr
+
+
+def test_results__link_to_a_folder_that_is_gone__is_one_message(tmp_path):
+    (tmp_path / "results").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(ConfigError, match="results cannot be written; fix its permissions, or make results a link"):
+        invocation.check_writable(tmp_path / "results" / "demo")
+    invocation.check_writable(tmp_path / "elsewhere" / "demo")
+
+
+@pytest.mark.slow
+def test_target__when_it_ends_and_when_there_is_nothing_to_do__prints_its_table(done):
+    for _ in range(2):
+        result = done.snakemake("mjp_table4")
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.splitlines()
+        (at,) = [number for number, line in enumerate(lines) if line.startswith("mjp, Table 4 ")]
+        assert [line.split(":")[0] for line in lines[at + 1 : at + 4]] == ["A", "D", "J"]
+        assert "files: results/demo/tables/all/mjp.t4.md, .csv and .html" in lines
+    assert "Nothing to be done" in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c__while_a_run_trains__ends_with_what_to_do_and_without_errors(finished):
+    assert json.loads((finished / "interrupted.json").read_text()), "no run was cut short"
+    said = (finished / "interrupted.log").read_text()
+    assert "RuleException" not in said and "Error in rule" not in said and "WorkflowError" not in said
+    assert "interrupted; the same command continues: snakemake demo" in said
