@@ -302,6 +302,13 @@ def test_delta__two_measured_rows__is_their_difference(measured):
     assert (found["paper"], found["verdict"]) == (0.7, "match")
 
 
+def test_delta__against_another_row_than_the_first__is_the_difference_to_that_one(measured):
+    columns = measured.tables["toy.t1"].columns
+    columns["delta"] = columns["delta"].model_copy(update={"against": "c"})
+
+    assert cell(measured, "b", "delta")["ours"] == pytest.approx(80.16 - 77.0)
+
+
 def test_delta__exactly_at_its_tolerance__matches_in_spite_of_floating_point(measured):
     write_eval(measured, B, "quick", classify={"top1": 80.94})  # +1.1 where the paper has +0.7; 1.1 - 0.7 > 0.4
 
