@@ -49,5 +49,5 @@ def test_load_encoder__damaged_weights__are_refused(trainers):
     content = bytearray(path.read_bytes())
     content[-40:] = bytes(40)
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="encoder.safetensors has SHA-256 .*, expected .* damaged after training"):
+    with pytest.raises(CheckpointError, match=r"encoder.safetensors has SHA-256 .*, expected .* damaged after"):
         load_encoder(trainers[0].run.name)
