@@ -39,11 +39,6 @@ def place_of(item: pytest.Item) -> int:
     return next((place for place, start in enumerate(SLOWEST) if path.is_relative_to(start)), len(SLOWEST))
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores, because the tests of the cluster wait for SLURM more than they compute."""
-    return 1 + (os.cpu_count() or 1)
-
-
 class ByFile(LoadScopeScheduling):
     """Each file in one process for the sake of its fixtures, and all of tests/cluster in one: there is one cluster."""
 
