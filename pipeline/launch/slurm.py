@@ -211,14 +211,17 @@ class Launcher:
         log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
 
     def _tell_state(self, job: Job) -> None:
-        outcome = read_outcome(self.paths, job.id)
-        if job.state == "RUNNING":
-            self._tell(f"job {job.id} runs on {job.nodes}")
-        elif job.state in ("PENDING", "REQUEUED") and "runs on" in self.told:
+        runs = f"job {job.id} runs on {job.nodes}"
+        # The wait in the queue may be over before anybody has looked; other nodes give it away.
+        has_moved = job.state == "RUNNING" and self.told != runs
+        if "runs on" in self.told and (has_moved or job.state in ("PENDING", "REQUEUED")):
+            outcome = read_outcome(self.paths, job.id)
             why = outcome.why if outcome else "without a message, as when a node is lost"
             self._tell(f"job {job.id} is back in the queue ({why}), after step {self.paths.last_step()}")
-        elif job.reason not in UNINTERESTING_REASONS:
+        elif job.state != "RUNNING" and job.reason not in UNINTERESTING_REASONS:
             self._tell(f"job {job.id} is {job.state.lower()}: {job.reason}")
+        if job.state == "RUNNING":
+            self._tell(runs)
 
     def _tell(self, text: str) -> None:
         """One line per event, however often it is seen."""

@@ -7,6 +7,7 @@ One node is for the fault that takes a node away, the other one for all the rest
 import os
 import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -105,8 +106,10 @@ def full_disk(trial: Trial) -> Trial:
     with small_disk(trial) as folder:
         launcher = trial.start(**QUIET_NODE)
         trial.wait_for_steps()
-        fill(folder / "ballast")
-        assert launcher.wait() == 1, trial.evidence()
+        while launcher.poll() is None:  # again and again: an old checkpoint that is removed leaves room for the next
+            fill(folder / "ballast")
+            time.sleep(0.1)
+        assert launcher.returncode == 1, trial.evidence()
         (folder / "ballast").unlink()
         trial.finish(trial.start(**QUIET_NODE))
     return trial
@@ -126,7 +129,7 @@ def small_disk(trial: Trial):
 
 def fill(path: Path) -> None:
     """Leave room for a few words, and none for a checkpoint."""
-    with path.open("wb", buffering=0) as file, suppress(OSError):
+    with path.open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     os.truncate(path, path.stat().st_size - 40_000)
