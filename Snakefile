@@ -1,7 +1,9 @@
 # Patchwork: from configs to tables. Which runs and tables there are, configs/study and configs/scale say.
 #   results/{scale}/data/{data}/manifest.json        a verified data set
-#   results/{scale}/runs/{run}/train.json            a trained run; evals/{group}.json its evaluations
+#   results/{scale}/runs/{run}/train.json            a trained run
+#   results/{scale}/evals/{job}.json                 evaluations that share a process; each has a folder of its own
 #   results/{scale}/tables/{rows}/{table}.json       a filled table; {rows} is headline (the demo) or all
+#   results/{scale}/figures/{rows}/{table}.json      a figure
 #   results/{scale}/report/{rows}.html               the report
 from snakemake.logging import logger
 from snakemake.utils import min_version

@@ -43,7 +43,7 @@ def main() -> None:
 def numbers_here() -> DemoNumbers:
     graph = load_graph(SCALE)
     rows = [row for key in graph.selected(ROWS) for row in graph.rows(key, ROWS).values()]
-    runs = sorted(graph.with_inits(run for row in rows for run in row.runs.values()))
+    runs = sorted(graph.with_inits(run for row in rows for run in row.run_names()))
     path = results_of(SCALE).report(ROWS).with_suffix(".json")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return DemoNumbers(machine=machine, runs=runs, numbers=json.loads(path.read_text()))

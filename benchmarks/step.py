@@ -17,8 +17,6 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +26,16 @@ import timm
 import torch
 
 from pipeline.config import CONFIGS, Layers, parse, read_yaml
-from pipeline.engine.optim import OptimConfig, build_optimizer, clip_gradients, step_if_finite
+from pipeline.data.classified import DataConfig
+from pipeline.engine.precision import Precision, in_precision
+from pipeline.engine.timing import time_step
 from pipeline.methods.base import METHODS, Batch, Method
-from pipeline.models.encoder import ModelConfig, build_encoder
+from pipeline.models.encoder import ModelConfig
 from pipeline.plan.operations import count_operations
+from pipeline.registry import TASKS
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "step.json"
-CLASSES, WARM_UP, ROUNDS, FLOP_BATCH = 1000, 4, 3, 8
+CLASSES, FLOP_BATCH = 1000, 8
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,12 @@ def build(case: Case, device: torch.device) -> Method:
     method = METHODS.get(case.method)
     cfg = parse(method.Config, fragment("method", case.method, case.method_keys))
     cfg.check(model, case.image_size)
-    classes = 0 if cfg.task == "pretrain" else CLASSES
-    return method(cfg, build_encoder(model, cfg.encoder_size(case.image_size), 3, classes)).to(device).train()
+    return method(cfg, TASKS.get(cfg.task).build_encoder(cfg, model, data_of(case))).to(device).train()
+
+
+def data_of(case: Case) -> DataConfig:
+    """Images that are never read: what they look like is all that a step depends on."""
+    return parse(DataConfig, fragment("data", "imagenet1k", {"image_size": case.image_size, "num_classes": CLASSES}))
 
 
 def fragment(kind: str, name: str, changes: dict[str, Any]) -> Layers:
@@ -132,40 +137,21 @@ def fragment(kind: str, name: str, changes: dict[str, Any]) -> Layers:
 def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak: float) -> dict[str, Any]:
     """Images a second, peak memory, and operations against the measured peak."""
     method = build(case, device)
-    optim = OptimConfig(epochs=1, global_batch=batch_size, micro_batch=batch_size, base_lr=1e-4)
-    optimizer = build_optimizer(method, optim)
     flops = operations(method, random_batch(case, FLOP_BATCH, device)) / FLOP_BATCH
-    torch._dynamo.reset()
-    model = torch.compile(method, fullgraph=True) if device.type == "cuda" else method
-    batch = random_batch(case, batch_size, device)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        draw = method.draw(batch, 0.5)
-        with precision(device):
-            out = model(batch.images, batch.targets, draw)
-        out.loss.backward()
-        step_if_finite(optimizer, out.loss, clip_gradients(method, optim))
-
-    started = time.monotonic()
-    for _ in range(WARM_UP):
-        step()
-    synchronise(device)
-    warm_up = time.monotonic() - started
-    with watched(device):
-        rates = [batch_size * steps / seconds_of(step, steps, device) for _ in range(ROUNDS)]
+    is_gpu = device.type == "cuda"
+    cost = time_step(method, random_batch(case, batch_size, device), precision(device), is_gpu, steps)
+    rates = [batch_size / seconds for seconds in cost.rounds_s]
     rate = statistics.median(rates)
-    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return {
         "name": case.name,
         "model": case.model,
         "method": case.method,
         "images_per_s": rate,
         "images_per_s_range": [min(rates), max(rates)],
-        "peak_memory_gib": memory,
+        "peak_memory_gib": cost.peak_memory_gib,
         "gflop_per_image": flops / 1e9,
         "share_of_peak": flops * rate / 1e12 / peak,
-        "warm_up_s": warm_up,
+        "warm_up_s": cost.warm_up_s,
     }
 
 
@@ -177,33 +163,10 @@ def random_batch(case: Case, size: int, device: torch.device) -> Batch:
 
 def operations(method: Method, batch: Batch) -> float:
     """Floating-point operations of the matrix products of a forward and a backward pass."""
-    with precision(batch.images.device):
+    with in_precision(precision(batch.images.device), batch.images.device):
         found = count_operations(method, batch.images, batch.targets, method.draw(batch, 0.5))
     method.zero_grad(set_to_none=True)
     return found
-
-
-@contextmanager
-def watched(device: torch.device) -> Iterator[None]:
-    """No step may wait for the device or compile anew; memory is counted from here on."""
-    if device.type != "cuda":
-        yield
-        return
-    torch.cuda.reset_peak_memory_stats(device)
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        yield
-
-
-def seconds_of(step: Any, steps: int, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    started = time.perf_counter()
-    for _ in range(steps):
-        step()
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("default")
-    synchronise(device)
-    return time.perf_counter() - started
 
 
 def synchronise(device: torch.device) -> None:
@@ -211,8 +174,8 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def precision(device: torch.device) -> Any:
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+def precision(device: torch.device) -> Precision:
+    return "bf16" if device.type == "cuda" else "fp32"
 
 
 def matmul_peak(device: torch.device) -> float:

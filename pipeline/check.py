@@ -3,11 +3,14 @@
 import functools
 from collections.abc import Callable, Iterable
 
+import yaml
+
 from pipeline.config import CONFIGS, names, parse_file
 from pipeline.errors import ConfigError
 from pipeline.site import Site, load_site
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
+from pipeline.study.written import read_study
 
 
 def all_scales() -> list[str]:
@@ -34,6 +37,17 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
     if found_at:
         raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
     return graphs
+
+
+def expanded_studies(name: str = "") -> str:
+    """A study file, or all of them, as YAML with every short form written out."""
+    studies = [name] if name else names(CONFIGS / "study")
+    contents = {study: read_study(CONFIGS / "study" / f"{study}.yaml").expanded.content for study in studies}
+    texts = [
+        f"# configs/study/{study}.yaml, expanded\n{yaml.safe_dump(content, sort_keys=False, width=120)}"
+        for study, content in contents.items()
+    ]
+    return "\n".join(texts)
 
 
 def _line(line: str, where: list[str], scales: list[str]) -> str:

@@ -19,6 +19,7 @@ from pipeline.study.entries import Graph
 
 TITLES = {
     "abandoned": "runs that no config names any more",
+    "evaluation": "evaluations that no config names any more",
     "checkpoint": "checkpoints of finished runs, which only training would read again",
 }
 
@@ -27,7 +28,7 @@ TITLES = {
 class Leftover:
     """Folders or files of one run that may be deleted."""
 
-    kind: Literal["abandoned", "checkpoint"]
+    kind: Literal["abandoned", "evaluation", "checkpoint"]
     label: str
     paths: list[Path]
     num_bytes: int
@@ -60,7 +61,16 @@ def find_leftovers(graphs: Iterable[Graph]) -> Leftovers:
             continue
         for name in graph.results.run_names():
             _look_at(graph, graph.results.run(name), found)
+        found.items += _old_evaluations(graph)
     return found
+
+
+def _old_evaluations(graph: Graph) -> list[Leftover]:
+    """Folders of results that no table asks for, and files of jobs that there are no more."""
+    folders = [each.folder for each in graph.results.evaluations() if each.name not in graph.evals]
+    jobs = sorted(graph.results.folder.glob("evals/*.json"))
+    old = [*folders, *(path for path in jobs if path.stem not in graph.eval_jobs)]
+    return [_leftover("evaluation", shown(path), [path]) for path in old]
 
 
 def _look_at(graph: Graph, folder: RunFolder, found: Leftovers) -> None:
@@ -77,7 +87,7 @@ def _look_at(graph: Graph, folder: RunFolder, found: Leftovers) -> None:
         found.items.append(_leftover("abandoned", " and ".join(map(shown, paths)), paths))
 
 
-def _leftover(kind: Literal["abandoned", "checkpoint"], label: str, paths: list[Path]) -> Leftover:
+def _leftover(kind: Literal["abandoned", "evaluation", "checkpoint"], label: str, paths: list[Path]) -> Leftover:
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
     return Leftover(kind, label, paths, sum(file.stat().st_size for file in files))
 

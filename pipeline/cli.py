@@ -64,24 +64,31 @@ def build_parser() -> argparse.ArgumentParser:
             "claims": claims,
             "report": report,
             "track": track,
+            "frame": frame,
         }
     )
 
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.check import all_scales, check_configs
+    from pipeline.check import all_scales, check_configs, expanded_studies
     from pipeline.verify import made_by_other_code
 
+    if options.expanded is not None:
+        print(expanded_studies(options.expanded), end="")
+        return
     for graph in check_configs([options.scale] if options.scale else all_scales()):
         for name, run in graph.runs.items() if options.scale else ():
             start = f", from {run.config['init']}" if run.config["init"] else ""
             print(f"{name:60} {run.label}{start}")
         for notice in made_by_other_code(graph):
             print(notice)
-        print(f"scale {graph.scale}: configs are valid: {len(graph.runs)} runs, {len(graph.tables)} tables")
+        figures = sum(table.figure is not None for table in graph.tables.values())
+        tables = f"{len(graph.tables) - figures} tables, {figures} figures"
+        print(f"scale {graph.scale}: configs are valid: {len(graph.runs)} runs, {tables}")
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.report.words import counted
     from pipeline.study.graph import load_graph
     from pipeline.verify import made_by_other_code
     from pipeline.verify import verify as problems_of
@@ -93,23 +100,24 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
     for notice in made_by_other_code(graph):
         print(notice)
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
-    print(f"scale {graph.scale}: {done} finished runs compared with their records, {len(problems)} problems")
+    print(f"scale {graph.scale}: {done} finished runs compared with their records, {counted(len(problems), 'problem')}")
     return int(bool(problems))
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.config import Layers, parse
+    from pipeline.config import Layers
+    from pipeline.data.kind import kind_of, parse_data
     from pipeline.data.prepare import prepare as prepare_data
-    from pipeline.data.sources import DataConfig
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
 
     graph, site = load_graph(options.scale), load_site()
-    content = graph.run_with_data(options.data).config["data"]
-    data = parse(DataConfig, Layers((options.data, content)))
+    content = graph.data_set(options.data)
+    data = parse_data(Layers((options.data, content)))
     manifest = graph.results.manifest(data.name)
     found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
-    print(f"{data.name}: {found.splits['train'].count} + {found.splits['val'].count} images verified")
+    counts = " + ".join(str(split.count) for split in found.splits.values())
+    print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 
 
 def describe(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -134,22 +142,17 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.config import Layers, parse
-    from pipeline.engine.run import parse_run
-    from pipeline.evals.base import EVALS
-    from pipeline.evals.evaluate import evaluate_run
+    from pipeline.evals.evaluate import evaluate_job
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
+    from pipeline.study.planned import planned_evaluations
 
     graph = load_graph(options.scale)
-    run = parse_run(Layers((options.run, graph.run(options.run).config)))
-    configs = graph.evaluations(options.run, options.group)
-    evals = {key: parse(EVALS.get(cfg["name"]).Config, Layers((key, cfg))) for key, cfg in configs.items()}
-    evaluate_run(run, options.group, evals, graph.results.run(run.name), load_site())
+    evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import write_text
+    from pipeline.files import remove, write_text
     from pipeline.records import write_record
     from pipeline.report import draw
     from pipeline.report.tables import fill_table
@@ -158,8 +161,11 @@ def table(options: argparse.Namespace, arguments: list[str]) -> None:
     graph = load_graph(options.scale)
     filled = fill_table(graph, options.table, options.rows)
     path = graph.results.table(options.table, options.rows)
-    for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
-        write_text(path.with_name(options.table + suffix), drawing(filled))
+    drawn = draw.files_of(filled, graph.results.read)
+    for suffix, text in drawn.items():
+        write_text(path.with_name(options.table + suffix), text)
+    for suffix in {".html", ".svg"} - drawn.keys():  # what it was drawn as when it was of another kind
+        remove(path.with_name(options.table + suffix))
     write_record(path, filled)
 
 
@@ -184,10 +190,16 @@ def report(options: argparse.Namespace, arguments: list[str]) -> None:
     chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
         more = command_for("all", graph.scale)
-        subtitle = f"{len(chosen)} of {len(graph.tables)} tables; `{more}` draws the others and every row."
+        subtitle = f"{len(chosen)} of {len(graph.tables)} tables and figures; `{more}` draws the others and every row."
     content = collect(graph, options.rows)
     write_numbers(content.tables, path)
-    print(write_report(content, path, title, graph.scale, subtitle))
+    print(write_report(content, path, title, graph.scale, graph.results.read, subtitle))
+
+
+def frame(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.results import frame as read_frame
+
+    print(read_frame(options.scale).to_csv(index=False), end="")
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

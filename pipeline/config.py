@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args
@@ -138,11 +138,18 @@ def _at(content: Any, path: tuple[Any, ...]) -> Any:
     return content
 
 
-def problems(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: str = "") -> list[str]:
-    """One line per problem: file, key path, value found, what is allowed, nearest valid name."""
+def problems(
+    error: ValidationError, model: type[BaseModel], layers: Layers, prefix: str = "", reported: Sequence[str] = ()
+) -> list[str]:
+    """One line per problem: file, key path, value found, what is allowed, nearest valid name.
+
+    `reported` are keys of which the problems are known already.
+    """
     lines = []
     for item in error.errors(include_url=False):
         loc = item["loc"]
+        if loc and str(loc[0]) in reported:
+            continue
         message = item["msg"].removeprefix("Value error, ")
         # A rule between several keys fails at the key above them all; people need the file of each key it names.
         named = _keys_named(message, loc, layers) if item["type"] == "value_error" else []
@@ -172,7 +179,7 @@ def _keys_named(message: str, loc: tuple[Any, ...], layers: Layers) -> list[tupl
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
-    """Field names of the model that sits at a location inside `model`; none where no model does."""
+    """Keys that the model at a location inside `model` knows; none where no model does."""
     found: Any = model
     for part in loc:
         if _is_model(found):
@@ -182,7 +189,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
             found = (get_args(found) or (None,))[-1]  # a key of a map, or an index of a list
         if isinstance(found, UnionType):
             found = next(filter(_is_model, get_args(found)), None)
-    return list(found.model_fields) if _is_model(found) else []
+    return [*found.model_fields, *getattr(found, "short_forms", ())] if _is_model(found) else []
 
 
 def _is_model(annotation: Any) -> bool:

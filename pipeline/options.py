@@ -19,6 +19,7 @@ before a run   describe  make a data set of a folder of your own images
 during a run   status    what is finished, running, waiting, failed?
 after a run    summary   tables and claims on the terminal
                verify    are the results what was recorded?
+               frame     every metric as CSV, for a spreadsheet or a notebook
                clean     delete what no config names any more, after asking
 the steps      prepare, train, evaluate, table, claims, report, track: in this order; the rules call them
 
@@ -68,6 +69,13 @@ def _add_questions(add: Callable[..., argparse.ArgumentParser]) -> None:
         "runs are listed.",
     )
     check.add_argument("--scale", help="read and list this scale only, a file of configs/scale (default: read all)")
+    check.add_argument(
+        "--expanded",
+        nargs="?",
+        const="",
+        metavar="STUDY",
+        help="print a study file with every short form written out (`like`, `over`, ...); without a name, all of them",
+    )
     _site(check)
     doctor = add(
         "doctor",
@@ -117,6 +125,12 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     _scale(summary)
     summary.add_argument("targets", nargs="*", metavar="TARGET", help=f"{TARGETS} (default: --rows of every study)")
     summary.add_argument("--rows", choices=["headline", "all"], default="headline", help=ROWS)
+    frame = add(
+        "frame",
+        "print every metric of a scale as CSV, one line each",
+        "For a spreadsheet or a notebook, where `pipeline.results.frame(SCALE)` gives the same as a pandas frame.",
+    )
+    _scale(frame)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
     _scale(verify)
     clean = add(
@@ -140,10 +154,9 @@ def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
     which = train.add_mutually_exclusive_group(required=True)
     which.add_argument("--run", help="name of a run; `check --scale SCALE` lists them")
     which.add_argument("--config", type=Path, help="a config.resolved.yaml, which is enough to train that run again")
-    evaluate = add("evaluate", "compute a group of evaluations of a finished run")
+    evaluate = add("evaluate", "compute the evaluations of one job; what is finished is not repeated")
     _scale_and_site(evaluate)
-    evaluate.add_argument("--run", required=True, help="name of a finished run")
-    evaluate.add_argument("--group", required=True, help="evaluations that share a job, such as quick (configs/eval)")
+    evaluate.add_argument("--job", required=True, help="a run and a group, such as RUN-quick; `status` lists them")
     table = add("table", "fill a table from the results and write it as JSON, CSV, Markdown and HTML")
     _scale(table)
     table.add_argument("--table", required=True, help="id of a table: study and key in configs/study, such as mjp.t4")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.config import Record, Strict
 from pipeline.errors import DataError
@@ -48,32 +48,51 @@ class Measured(Record):
 
     model_config = ConfigDict(extra="ignore")  # a table asks no more of train.json
 
-    run: str
     metrics: dict[str, float | None]
     reasons: dict[str, str] = Field(default_factory=dict, description="of metrics that are null")
+    errors: dict[str, float] = Field(
+        default_factory=dict, description="standard error of metrics that are means over images; 0 of exact ones"
+    )
+    count: int | None = Field(None, description="images that the means are over")
     provenance: dict[str, Any]
 
 
 class TrainRecord(Measured):
     """What `train.json` says of a finished run."""
 
+    run: str
     files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
     inputs: Inputs
 
 
+class EvalInputs(Strict):
+    """What an evaluation was computed from, beside its config."""
+
+    weights: dict[str, str]  # SHA-256 of the encoder of each subject, by role
+    data: dict[str, str]  # fingerprint of each data set, by its name
+
+
+class EvalResult(Measured):
+    """What `result.json` says of a finished evaluation."""
+
+    evaluation: str = Field(description="the file of configs/eval")
+    subjects: dict[str, str] = Field(description="runs by role")
+    data: dict[str, str] = Field(description="data sets by role")
+    images: str = Field("", description="which images, in which order, the per-image values are of")
+    files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote beside it")
+    inputs: EvalInputs
+
+
+class EvalJobRecord(Record):
+    """Evaluations that were computed by one process: SHA-256 of each result.json, by its name."""
+
+    results: dict[str, str]
+
+
 def read_record(path: Path, kind: type[Kind]) -> Kind:
     """A JSON file of the results."""
-    return _read(path, TypeAdapter(kind))
-
-
-def read_evaluations(path: Path) -> dict[str, Measured]:
-    """A group of evaluations, by key."""
-    return _read(path, TypeAdapter(dict[str, Measured]))
-
-
-def _read(path: Path, adapter: TypeAdapter) -> Any:
     try:
-        return adapter.validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path} not found; run the workflow, which writes it first") from None
     except ValidationError as error:

@@ -16,8 +16,10 @@ from pipeline.errors import ConfigError
 from pipeline.source import code_behind, digest_of
 
 if TYPE_CHECKING:
+    from pipeline.data.kind import DataKind
     from pipeline.evals.base import Evaluation
     from pipeline.methods.base import Method
+    from pipeline.tasks.base import Task
 
 Entry = TypeVar("Entry")
 _REGISTERED = re.compile(r"""^@[A-Z_]+\.register\(["']([\w-]+)["']\)""", re.M)
@@ -82,3 +84,5 @@ class Registry(Generic[Entry]):
 # Here and not beside their base classes, so that names and digests are known without torch.
 METHODS: Registry["Method"] = Registry("method", "pipeline.methods")
 EVALS: Registry["Evaluation"] = Registry("evaluation", "pipeline.evals")
+TASKS: Registry["Task"] = Registry("task", "pipeline.tasks")
+KINDS: Registry["DataKind"] = Registry("kind of data", "pipeline.data")

@@ -3,18 +3,21 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config import CONFIGS, names, read_yaml
-from pipeline.errors import CheckpointError, DataError
+from pipeline.config import CONFIGS, names, nearest, read_yaml
+from pipeline.errors import CheckpointError, ConfigError, DataError
 from pipeline.files import digest, digest_by_stat, remove, write_text
-from pipeline.records import Inputs, TrainRecord, read_record, short_digest
+from pipeline.records import EvalInputs, EvalResult, Inputs, Measured, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import nn
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
+RESULT = "result.json"  # of an evaluation
+PER_IMAGE = "per_image.npz"
 
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
 
@@ -23,15 +26,20 @@ def results_of(scale: str) -> "ScaleFolder":
     return ScaleFolder(RESULTS / scale)
 
 
+def drawn_in(table_id: str) -> str:
+    """The folder of a table or a figure, by its id: mjp.t4, mjp.f3a."""
+    return "figures" if table_id.split(".")[1].startswith("f") else "tables"
+
+
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
 
 
 def scales_with_results() -> list[str]:
-    """Scales of configs/scale at which something was trained, or begun."""
+    """Scales of configs/scale at which something was trained or evaluated, or begun."""
     scales = [results_of(name) for name in names(CONFIGS / "scale")]
-    return [scale.folder.name for scale in scales if scale.run_names()]
+    return [scale.folder.name for scale in scales if scale.run_names() or scale.evaluations()]
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,10 @@ class ScaleFolder:
     """Paths of everything that one scale has in common."""
 
     folder: Path  # results/<scale>
+
+    def read(self, name: str) -> bytes:
+        """The content of a file below this folder."""
+        return (self.folder / name).read_bytes()
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
@@ -55,8 +67,20 @@ class ScaleFolder:
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"
 
+    def evaluation(self, name: str) -> "EvalFolder":
+        return EvalFolder(self.folder / "evals" / name)
+
+    def evaluations(self) -> "list[EvalFolder]":
+        """Every evaluation that left something here, whether or not a config still names it."""
+        return [EvalFolder(path) for path in sorted(self.folder.glob("evals/*/"))]
+
+    def eval_job(self, name: str) -> Path:
+        """Which results one process wrote, or found finished."""
+        return self.folder / "evals" / f"{name}.json"
+
     def table(self, table_id: str, rows: str) -> Path:
-        return self.folder / "tables" / rows / f"{table_id}.json"
+        """A table or a figure, as data."""
+        return self.folder / drawn_in(table_id) / rows / f"{table_id}.json"
 
     def claims(self, study: str, rows: str) -> Path:
         return self.folder / "tables" / rows / f"{study}.claims.json"
@@ -110,6 +134,35 @@ class ScaleFolder:
     def queue(self) -> Path:
         """What SLURM said last, for all launchers of this project."""
         return self.folder.parent / "queue.json"
+
+
+@dataclass(frozen=True)
+class EvalFolder:
+    """Paths of one evaluation."""
+
+    folder: Path  # results/<scale>/evals/<name>-<fingerprint>
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def result(self) -> Path:
+        return self.folder / RESULT
+
+    @property
+    def per_image(self) -> Path:
+        """One value per image of each metric that is a mean over images."""
+        return self.folder / PER_IMAGE
+
+    def finished(self, inputs: EvalInputs) -> EvalResult | None:
+        """The result, if it was computed from these inputs and its files are as it recorded them."""
+        try:
+            found = read_record(self.result, EvalResult)
+        except DataError:
+            return None
+        intact = all(digest(self.folder / name) == known for name, known in found.files.items())
+        return found if intact and found.inputs == inputs else None
 
 
 @dataclass(frozen=True)
@@ -199,9 +252,6 @@ class RunFolder:
         """Another run of the same scale."""
         return RunFolder(self.results, name)
 
-    def evaluation(self, group: str) -> Path:
-        return self.folder / "evals" / f"{group}.json"
-
     def manifest(self, data: str) -> Path:
         return ScaleFolder(self.results).manifest(data)
 
@@ -254,18 +304,73 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
 
     `run` is its name, or as much of the beginning or end of it as no other finished run has.
     """
-    from pipeline.models.encoder import ModelConfig, build_encoder
+    from pipeline.models.encoder import ModelConfig
     from pipeline.models.weights import fill_weights, read_weights
-    from pipeline.registry import METHODS
+    from pipeline.registry import KINDS, METHODS, TASKS
 
     folder = find_run(run, scale)
     config = read_yaml(folder.config)
     method = METHODS.get(config["method"]["name"]).Config(**config["method"])
-    size, data = method.encoder_size(config["data"]["image_size"]), config["data"]
-    num_classes = 0 if method.task == "pretrain" else data["num_classes"]
-    encoder = build_encoder(ModelConfig(**config["model"]), size, data["channels"], num_classes)
+    model, kind = ModelConfig(**config["model"]), KINDS.get(config["data"].get("kind", "images"))
+    encoder = TASKS.get(method.task).build_encoder(method, model, kind.Config(**config["data"]))
     fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
     return encoder.eval()
+
+
+FRAME_COLUMNS = [
+    *("scale", "evaluation", "metric", "value", "error", "count"),
+    *("run", "method", "model", "data", "seed", "subjects", "file"),
+]
+
+
+def frame(scale: str = "demo") -> "pd.DataFrame":
+    """Every metric of a scale, one line each: for a notebook. Tables and figures show the same files.
+
+    `evaluation` is a file of configs/eval, or `train`; `run` is the first subject, `subjects` has all of them by role;
+    `error` is the standard error of a mean over `count` images.
+    """
+    import pandas as pd
+
+    results = results_of(scale)
+    if not results.folder.exists() and scale not in (known := names(CONFIGS / "scale")):
+        raise ConfigError(f"no scale {scale!r}; {nearest(scale, known)}")
+    lines: list[dict[str, Any]] = []
+    for name in results.run_names():
+        folder = results.run(name)
+        if folder.done.exists():
+            lines += _frame_lines(results, folder.done, read_record(folder.done, TrainRecord), "train", {"model": name})
+    for each in results.evaluations():
+        if each.result.exists():
+            result = read_record(each.result, EvalResult)
+            lines += _frame_lines(results, each.result, result, result.evaluation, result.subjects)
+    return pd.DataFrame(lines, columns=FRAME_COLUMNS)
+
+
+def _frame_lines(
+    results: ScaleFolder, path: Path, record: Measured, evaluation: str, subjects: dict[str, str]
+) -> list[dict[str, Any]]:
+    run = next(iter(subjects.values()), None)
+    about = {
+        "scale": results.folder.name,
+        "evaluation": evaluation,
+        "run": run,
+        **(_run_facts(results.run(run)) if run else {}),
+        "subjects": ", ".join(f"{role}={name}" for role, name in subjects.items()),
+        "file": str(path.relative_to(results.folder)),
+    }
+    return [
+        {**about, "metric": metric, "value": value, "error": record.errors.get(metric), "count": record.count}
+        for metric, value in record.metrics.items()
+    ]
+
+
+def _run_facts(folder: RunFolder) -> dict[str, Any]:
+    """What a table or a plot groups by; a weight file has no config of its own here."""
+    if not folder.config.exists():
+        return {}
+    config = read_yaml(folder.config)
+    names = {key: config[key]["name"] for key in ("method", "model", "data")}
+    return {**names, "seed": config["seed"]}
 
 
 def find_run(name: str, scale: str | None = None) -> RunFolder:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.config import CONFIGS, FILE, Strict, parse_file
-from pipeline.data.sources import DataConfig, default_folder
+from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.errors import ConfigError, DataError
 
 
@@ -79,7 +79,7 @@ def load_site() -> Site:
     return site.model_copy(update={"data": folders})
 
 
-def data_folder(site: Site, data: DataConfig) -> Path:
+def data_folder(site: Site, data: BaseDataConfig) -> Path:
     """The folder of a data set on this site, or an error that says where to name it."""
     folder = named_folder(site, data)
     if folder is None:
@@ -90,9 +90,9 @@ def data_folder(site: Site, data: DataConfig) -> Path:
     return folder
 
 
-def named_folder(site: Site, data: DataConfig) -> Path | None:
+def named_folder(site: Site, data: BaseDataConfig) -> Path | None:
     """The folder that the site names, or the one that is part of this project; None without either."""
-    return site.data.get(data.name) or default_folder(data)
+    return site.data.get(data.name) or kind_of(data).default_folder()
 
 
 def weights_path(site: Site, init: str) -> Path:

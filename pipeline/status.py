@@ -23,7 +23,7 @@ LOG_BYTES, LOG_LINES = 10_000, 4  # of the end of a failed job's log: where the 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of the workflow: a data set, a run or a group of its evaluations."""
+    """One job of the workflow: a data set, a run, or evaluations that share a process."""
 
     rule: str
     name: str
@@ -46,7 +46,7 @@ class Status:
 
     def __str__(self) -> str:
         lines = [f"scale {self.scale}: Snakemake is {'running' if self.has_snakemake else 'not running'}"]
-        for label, rule in (("data sets", "prepare_data"), ("runs", "train_run"), ("evaluations", "evaluate_run")):
+        for label, rule in (("data sets", "prepare_data"), ("runs", "train_run"), ("evaluations", "evaluate")):
             lines.append(f"  {label:<12}  {_counted([job for job in self.jobs if job.rule == rule])}")
         drawn = [f"{done} of {total} with {rows} rows" for rows, (done, total) in self.num_tables.items()]
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
@@ -67,14 +67,9 @@ def read_status(graph: Graph) -> Status:
     """The state of every job of this scale, in the order in which they run."""
     results = graph.results
     has_snakemake = is_held(results.workflow_lock)
-    jobs = [
-        _plain_job(results, "prepare_data", data, results.manifest(data), has_snakemake) for data in graph.data_sets()
-    ]
-    jobs += [_run(results, results.run(name)) for name in graph.runs]
-    for name, run in graph.runs.items():
-        for group in run.groups:
-            output = results.run(name).evaluation(group)
-            jobs.append(_plain_job(results, "evaluate_run", f"{name}-{group}", output, has_snakemake))
+    jobs = [_plain_job(results, "prepare_data", data, results.manifest(data), has_snakemake) for data in graph.data]
+    jobs += [_run(results, results.run(name)) for name in graph.trained_runs()]
+    jobs += [_plain_job(results, "evaluate", job, results.eval_job(job), has_snakemake) for job in graph.eval_jobs]
     tables = {rows: _drawn(graph, rows) for rows in ("headline", "all")}
     reports = [path for path in map(results.report, ("headline", "all")) if path.exists()]
     return Status(graph.scale, has_snakemake, jobs, tables, reports)

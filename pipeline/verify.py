@@ -6,17 +6,19 @@ digests of source that each result carries; it is quick enough for every start o
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.config import shown
 from pipeline.errors import DataError
-from pipeline.files import digest
-from pipeline.records import Measured, TrainRecord, read_evaluations, read_record
+from pipeline.files import digest, is_held, remove
+from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record
 from pipeline.registry import EVALS, METHODS
 from pipeline.report.records import FilledTable
 from pipeline.report.tables import fill_table
-from pipeline.results import RunFolder
+from pipeline.results import EvalFolder, RunFolder
 from pipeline.study.entries import Graph
+from pipeline.study.targets import command_for
 
 SELECTIONS = ("headline", "all")
 TRAIN_AGAIN = "delete this run's folders in runs/ and state/ and start the workflow again, or restore it: dvc checkout"
@@ -52,13 +54,13 @@ class OtherCode(NamedTuple):
 def made_by_other_code(graph: Graph) -> list[OtherCode]:
     """Finished runs and evaluations of this scale whose method or evaluation has other source today."""
     other: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, run, folder in _finished(graph):
+    for name, run in _finished(graph):
         if _differs(run.provenance.get("code"), METHODS.code(graph.runs[name].method)):
             other["method", graph.runs[name].method].append(name)
-        for key, result in _evaluations(graph, folder):
-            evaluation = graph.evals[key]["name"]
-            if _differs(result.provenance.get("code"), EVALS.code(evaluation)):
-                other["evaluation", evaluation].append(f"{name} ({key})")
+    for name, entry in graph.evals.items():
+        evaluation, found = entry.config["name"], _intact(graph.results.evaluation(name).result, EvalResult)
+        if found and _differs(found.provenance.get("code"), EVALS.code(evaluation)):
+            other["evaluation", evaluation].append(name)
     return [OtherCode(kind, name, results) for (kind, name), results in sorted(other.items())]
 
 
@@ -67,43 +69,85 @@ def verify(graph: Graph) -> Iterator[Problem]:
     for name in graph.runs:
         folder = graph.results.run(name)
         if folder.done.exists():
-            yield from _run_problems(graph, folder)
+            yield from _run_problems(folder)
+    for name, entry in graph.evals.items():
+        if graph.results.evaluation(name).result.exists() or graph.results.eval_job(entry.job).exists():
+            yield from _evaluation_problems(graph, name)
     for table in graph.tables:
         for selection in SELECTIONS:
             yield from _table_problems(graph, table, selection)
 
 
-def _run_problems(graph: Graph, folder: RunFolder) -> Iterator[Problem]:
+def _run_problems(folder: RunFolder) -> Iterator[Problem]:
     try:
         run = read_record(folder.done, TrainRecord)
     except DataError as error:
         yield Problem(shown(folder.done), str(error), TRAIN_AGAIN)
         return
-    for file, recorded in run.files.items():
-        found = digest(folder.folder / file)
-        if found != recorded:
-            what = "not found" if found is None else f"its SHA-256 is {found[:12]}, recorded was {recorded[:12]}"
-            yield Problem(shown(folder.folder / file), what, TRAIN_AGAIN)
+    yield from _file_problems(folder.folder, run.files, TRAIN_AGAIN)
     for path in (folder.config, folder.timing):
         if not path.exists():
             yield Problem(shown(path), "not found", TRAIN_AGAIN)
-    yield from _evaluation_problems(graph, folder, run)
 
 
-def _evaluation_problems(graph: Graph, folder: RunFolder, run: TrainRecord) -> Iterator[Problem]:
-    again = "delete the file and start the workflow again"
-    for group in graph.runs[folder.name].groups:
-        path = folder.evaluation(group)
-        try:
-            results = read_evaluations(path) if path.exists() else {}
-        except DataError as error:
-            yield Problem(shown(path), str(error), again)
-            continue
-        for key, result in results.items():
-            used, trained = result.provenance.get("weights"), run.files.get(folder.encoder.name)
-            if used != trained:
-                found = f"{key} was computed with weights {str(used)[:12]}, this run has {str(trained)[:12]}"
-                yield Problem(shown(path), found, again)
+def _file_problems(folder: Path, files: dict[str, str], remedy: str) -> Iterator[Problem]:
+    """Files that are not as the record beside them says."""
+    for file, recorded in files.items():
+        found = digest(folder / file)
+        if found != recorded:
+            what = "not found" if found is None else f"its SHA-256 is {found[:12]}, recorded was {recorded[:12]}"
+            yield Problem(shown(folder / file), what, remedy)
+
+
+def _evaluation_problems(graph: Graph, name: str) -> Iterator[Problem]:
+    """A finished evaluation: its files, and whether its runs still have the weights that it was computed with."""
+    folder = graph.results.evaluation(name)
+    again = _forced(graph, graph.results.eval_job(graph.evals[name].job))
+    if not folder.result.exists():
+        yield Problem(shown(folder.result), "not found", again)
+        return
+    try:
+        result = read_record(folder.result, EvalResult)
+    except DataError as error:
+        yield Problem(shown(folder.result), str(error), again)
+        return
+    yield from _file_problems(folder.folder, result.files, again)
+    for role, used in result.inputs.weights.items():
+        run = graph.results.run(result.subjects[role])
+        trained = _intact(run.done, TrainRecord)
+        now = trained.files.get(run.encoder.name) if trained else used
+        if used != now:
+            found = f"was computed with weights {used[:12]}, run {run.name} has {str(now)[:12]}"
+            yield Problem(shown(folder.result), found, again)
+
+
+def forget_unfinished_jobs(graph: Graph) -> list[str]:
+    """Delete what says that evaluations are finished whose results are missing or changed; returns those jobs.
+
+    Snakemake knows the file of a job alone: without this, a table would be drawn without a result that was deleted.
+    """
+    if is_held(graph.results.workflow_lock):
+        return []  # another Snakemake computes some of them now
+    unfinished = [job for job in graph.eval_jobs if graph.results.eval_job(job).exists() and not _is_true(graph, job)]
+    for job in unfinished:
+        remove(graph.results.eval_job(job))
+    return unfinished
+
+
+def _is_true(graph: Graph, job: str) -> bool:
+    record = _intact(graph.results.eval_job(job), EvalJobRecord)
+    known = record.results.items() if record else []
+    return bool(known) and all(_is_whole(graph.results.evaluation(name), sha256) for name, sha256 in known)
+
+
+def _is_whole(folder: EvalFolder, sha256: str) -> bool:
+    """Whether a result is as recorded and none of its files is missing; `verify` reads those, too."""
+    result = _intact(folder.result, EvalResult)
+    return (
+        result is not None
+        and digest(folder.result) == sha256
+        and all((folder.folder / name).exists() for name in result.files)
+    )
 
 
 def _table_problems(graph: Graph, table: str, selection: str) -> Iterator[Problem]:
@@ -120,21 +164,26 @@ def _table_problems(graph: Graph, table: str, selection: str) -> Iterator[Proble
     for row, column, cell in drawn.cells():
         if cell.ours != now.get((row.id, column.id)):
             found = f"{row.id}:{column.id} shows {cell.ours}, the results say {now.get((row.id, column.id))}"
-            yield Problem(shown(path), found, "start the workflow again; it redraws the table")
+            yield Problem(shown(path), found, _forced(graph, path))
 
 
-def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord, RunFolder]]:
+def _forced(graph: Graph, output: Path) -> str:
+    """How to make a file again though Snakemake takes it for finished."""
+    return f"`{command_for(f'--force {shown(output)}', graph.scale)}` makes it again"
+
+
+def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord]]:
     for name in graph.runs:
-        folder = graph.results.run(name)
-        if folder.done.exists():
-            yield name, read_record(folder.done, TrainRecord), folder
+        if found := _intact(graph.results.run(name).done, TrainRecord):
+            yield name, found
 
 
-def _evaluations(graph: Graph, folder: RunFolder) -> Iterator[tuple[str, Measured]]:
-    for group in graph.runs[folder.name].groups:
-        path = folder.evaluation(group)
-        if path.exists():
-            yield from ((key, result) for key, result in read_evaluations(path).items() if key in graph.evals)
+def _intact(path: Path, kind: type[Kind]) -> Kind | None:
+    """A record; None where it is missing or damaged, which `verify` reports in its own place."""
+    try:
+        return read_record(path, kind)
+    except DataError:
+        return None
 
 
 def _differs(recorded: str | None, today: str) -> bool:

@@ -19,9 +19,10 @@ from snakemake.persistence import MetadataRecord
 from snakemake.persistence.file import FilePersistence
 
 from pipeline.files import digest, is_held, write_json
+from pipeline.records import EvalJobRecord, EvalResult, TrainRecord, read_record
 from pipeline.results import ROOT, results_of
 
-OUTPUTS = ("data", "runs", "tables", "report")
+OUTPUTS = ("data", "runs", "evals", "tables", "figures", "report")
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,10 @@ class Notes:
 def keep_origins(scale: str) -> int:
     """Write down how the results of a scale were made; returns how many files that tells of."""
     notes, origins = Notes(), {}
-    paths = [
-        path for name in OUTPUTS for path in sorted((results_of(scale).folder / name).rglob("*")) if path.is_file()
-    ]
+    folders = [results_of(scale).folder / name for name in OUTPUTS]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)  # DVC wants every one of them, also where no study has a figure
+    paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     for path in paths:
         file = str(path.relative_to(ROOT))
         if note := notes.read(file):
@@ -59,9 +61,16 @@ def keep_origins(scale: str) -> int:
 
 
 def _made_with(path: Path) -> dict[str, str]:
-    """The weights and curves of a run, which are no outputs of a rule, by the hashes in its train.json."""
-    made = json.loads(path.read_text()).get("files", {}) if path.name == "train.json" else {}
-    return {str(path.with_name(name).relative_to(ROOT)): known for name, known in made.items()}
+    """What belongs to an output and is none itself: weights and curves of a run, results of an evaluation job."""
+    made: dict[Path, str] = {}
+    if path.name == "train.json":
+        made = {path.with_name(name): known for name, known in read_record(path, TrainRecord).files.items()}
+    elif path.parent.name == "evals":
+        for name, known in read_record(path, EvalJobRecord).results.items():
+            result = path.parent / name / "result.json"
+            made[result] = known
+            made |= {result.with_name(file): sha for file, sha in read_record(result, EvalResult).files.items()}
+    return {str(file.relative_to(ROOT)): known for file, known in made.items()}
 
 
 def adopt_restored(scale: str) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.data.archives import extract
-from pipeline.data.images import ArrayImages, Split
+from pipeline.data.images import ArrayImages
+from pipeline.data.samples import Split
 from pipeline.errors import DataError
 
 SIDE = 32
@@ -30,6 +31,7 @@ class Release:
     archive: str
     files: dict[str, list[str]]  # by split
     label_bytes: int  # of each record; the last one is the label
+    names: str  # the file of class names, one in a line
     python: tuple[str, str]  # folder, archive
 
 
@@ -38,6 +40,7 @@ CIFAR10 = Release(
     archive="cifar-10-binary.tar.gz",
     files={"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "val": ["test_batch.bin"]},
     label_bytes=1,
+    names="batches.meta.txt",
     python=("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
 CIFAR100 = Release(
@@ -45,6 +48,7 @@ CIFAR100 = Release(
     archive="cifar-100-binary.tar.gz",
     files={"train": ["train.bin"], "val": ["test.bin"]},
     label_bytes=2,  # the coarse label, then the fine one
+    names="fine_label_names.txt",
     python=("cifar-100-python", "cifar-100-python.tar.gz"),
 )
 
@@ -75,7 +79,13 @@ def _read(folder: Path, split: str, release: Release) -> Split:
             problems.append(f"{release.folder}/{name}: {error}")
     # Stored as three planes; Pillow expects the channels last.
     images = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-    return Split(ArrayImages(images, labels, split), problems=problems)
+    return Split(ArrayImages(images, labels, split), _class_names(folder, release), problems)
+
+
+def _class_names(folder: Path, release: Release) -> list[str]:
+    """In the order of labels; a subset may come without the file."""
+    path = folder / release.folder / release.names
+    return path.read_text(encoding="utf-8").split() if path.is_file() else []
 
 
 def _find(folder: Path, release: Release) -> None:

@@ -12,12 +12,17 @@ import yaml
 from pydantic import Field
 
 from pipeline.config import CONFIGS, Layers, Strict, parse, read_yaml, shown
+from pipeline.data.classified import MODES, DataConfig
 from pipeline.data.folder import class_names, has_splits, read_folder
-from pipeline.data.images import Split, SplitName, class_problems, shortened
-from pipeline.data.inspection import Inspection, image_problems, inspect
-from pipeline.data.sources import MODES, SOURCES, DataConfig, DataName, listed
+from pipeline.data.images import class_problems
+from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
+from pipeline.data.kind import DataName
+from pipeline.data.opening import listed
+from pipeline.data.samples import Split, SplitName, shortened
+from pipeline.data.sources import SOURCES
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import write_text
+from pipeline.sizes import pair
 
 DEFAULT_SHARE = 0.1
 GREY_MODES = {"1", "L", "LA", "La"}
@@ -46,7 +51,7 @@ class Description:
         split = f"{cfg.val_share:g} of each class is val" if cfg.val_share else "split by folder"
         return (
             f"{cfg.name}: {cfg.num_train} train and {cfg.num_val} val images ({split}) of {cfg.num_classes} classes, "
-            f"{self.sizes} pixels, seen as {cfg.channels} x {cfg.image_size} x {cfg.image_size}"
+            f"{self.sizes} pixels, seen as {cfg.channels} x {' x '.join(map(str, pair(cfg.image_size)))}"
         )
 
 
@@ -56,9 +61,9 @@ def describe(folder: Path, choices: Choices, workers: int = 0, progress: bool = 
     splits = {split: read_folder(folder, split, val_share) for split in get_args(SplitName)}
     problems = [problem for split in splits.values() for problem in split.problems] + class_problems(splits)
     mode = MODES[choices.channels or 3]
-    inspections = inspect(choices.name, splits, workers, progress, measured_in=mode) if not problems else {}
+    inspections = inspect_images(choices.name, splits, workers, progress, measured_in=mode) if not problems else {}
     for split, found in inspections.items():
-        problems += image_problems(splits[split].images, found)
+        problems += image_problems(splits[split].samples, found)
     if problems:
         raise _cannot_describe(folder, problems)
     content = _content(splits, inspections, choices) | {"val_share": val_share}
@@ -112,7 +117,7 @@ def _cannot_describe(folder: Path, problems: list[str]) -> DataError:
 
 
 def _content(
-    splits: dict[SplitName, Split], inspections: dict[SplitName, list[Inspection]], choices: Choices
+    splits: dict[SplitName, Split], inspections: dict[SplitName, list[ImageInspection]], choices: Choices
 ) -> dict[str, Any]:
     train, every = inspections["train"], [*inspections["train"], *inspections["val"]]
     is_grey = {found.mode for found in every} <= GREY_MODES
@@ -125,8 +130,8 @@ def _content(
         "image_size": choices.image_size or side or _no_size(every),
         "channels": channels,
         "num_classes": len(set(splits["train"].classes)),
-        "num_train": len(splits["train"].images),
-        "num_val": len(splits["val"].images),
+        "num_train": len(splits["train"].samples),
+        "num_val": len(splits["val"].samples),
         "mean": mean,
         "std": std,
         # An image of the right size needs no border cut off.
@@ -134,7 +139,7 @@ def _content(
     }
 
 
-def _statistics(inspections: list[Inspection], channels: int) -> tuple[list[float], list[float]]:
+def _statistics(inspections: list[ImageInspection], channels: int) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, every image counting the same, for pixels from 0 to 1."""
     # Grey images were measured as RGB, whose channels are then equal.
     mean = np.mean([found.mean[:channels] for found in inspections], axis=0)
@@ -143,21 +148,21 @@ def _statistics(inspections: list[Inspection], channels: int) -> tuple[list[floa
     return [round(value / 255, 4) for value in mean.tolist()], [round(value / 255, 4) for value in std.tolist()]
 
 
-def _common_side(inspections: list[Inspection]) -> int | None:
+def _common_side(inspections: list[ImageInspection]) -> int | None:
     """The side of all images, if they are squares of one size."""
     sizes = {found.size for found in inspections}
     (width, height) = next(iter(sizes))
     return width if len(sizes) == 1 and width == height else None
 
 
-def _no_size(inspections: list[Inspection]) -> int:
+def _no_size(inspections: list[ImageInspection]) -> int:
     raise ConfigError(
         f"the images have {_sizes(inspections)} pixels, not one square size; "
         "say at which side a model sees them, such as --image-size 224"
     )
 
 
-def _sizes(inspections: list[Inspection]) -> str:
+def _sizes(inspections: list[ImageInspection]) -> str:
     widths, heights = zip(*(found.size for found in inspections), strict=True)
     smallest, largest = f"{min(widths)}x{min(heights)}", f"{max(widths)}x{max(heights)}"
     return smallest if smallest == largest else f"{smallest} to {largest}"
@@ -165,7 +170,7 @@ def _sizes(inspections: list[Inspection]) -> str:
 
 def _fields(config: DataConfig) -> dict[str, Any]:
     """The keys of the config file, in the order of the class."""
-    left_out = {"augment"} | ({"val_share"} if config.val_share is None else set())
+    left_out = {"augment", "kind"} | ({"val_share"} if config.val_share is None else set())
     content = config.model_dump(mode="json", exclude=left_out)
     augment = config.augment.model_dump(mode="json", include={"crop", "hflip", "interpolation"})
     return {**content, "augment": augment}

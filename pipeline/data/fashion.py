@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.data.images import ArrayImages, Split
+from pipeline.data.images import ArrayImages
+from pipeline.data.samples import Split
 from pipeline.errors import DataError
 
 SIDE = 28
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 PREFIX = {"train": "train", "val": "t10k"}
+CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
 def read_fashion_mnist(folder: Path, split: str) -> Split:
@@ -32,7 +34,7 @@ def read_fashion_mnist(folder: Path, split: str) -> Split:
         )
     if problems:
         arrays = [np.zeros((0, SIDE, SIDE)), np.zeros(0)]
-    return Split(ArrayImages(arrays[0], arrays[1].tolist(), split), problems=problems)
+    return Split(ArrayImages(arrays[0], arrays[1].tolist(), split), list(CLASSES), problems)
 
 
 def _read_idx(path: Path, magic: int, shape: tuple[int, ...]) -> np.ndarray:

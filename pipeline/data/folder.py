@@ -9,10 +9,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.data.images import FileImages, Split, shortened
+from pipeline.data.images import FileImages
+from pipeline.data.samples import Split, shortened
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-KINDS = "PNG, JPEG, BMP, WebP, TIFF or PPM"
+FORMATS = "PNG, JPEG, BMP, WebP, TIFF or PPM"
 # What operating systems leave behind; names that begin with a dot are left out too.
 LEFTOVERS = {"Thumbs.db", "desktop.ini", "__MACOSX"}
 
@@ -106,7 +107,7 @@ def _problems(contents: dict[str, _Content], least: int) -> list[str]:
         for found, what, remedy in (
             (few, f"classes with fewer than {least} images", "add images or remove the folder"),
             (nested, "folders inside class folders", "expected images directly in each class folder"),
-            (others, f"files that are not images ({KINDS}) in class folders", "move them elsewhere"),
+            (others, f"files that are not images ({FORMATS}) in class folders", "move them elsewhere"),
             (undecodable, "file names that are not UTF-8", "rename them"),
         )
         if found

@@ -7,7 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from pipeline.data.images import IMAGE_SUFFIXES, FileImages, Split, read_mat, shortened
+from pipeline.data.images import IMAGE_SUFFIXES, FileImages, read_mat
+from pipeline.data.samples import Split, shortened
 from pipeline.errors import DataError
 
 WNID = re.compile(r"n\d{8}")

@@ -1,54 +1,31 @@
-"""Labelled images of one split: decoded arrays in memory, or encoded files on disk.
+"""Labelled images of one split: decoded arrays in memory, or encoded files on disk."""
 
-Both keep their data in a few large buffers instead of a million small objects: loader workers are forked, and
-touching an object's reference count copies its memory page into every worker.
-"""
-
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from PIL import Image
 
+from pipeline.data.samples import Labelled, LabelledFiles, Split, SplitName, shortened
 from pipeline.errors import DataError
 
-SplitName = Literal["train", "val"]
-IN_MEMORY_BYTES = 512 * 1024**2
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
 
 
-class ImageSet(ABC):
+class ImageSet(Labelled):
     """Images and their labels; `mode` is what `image` returns: "RGB" or "L"."""
 
-    labels: list[int]
     mode: str = "RGB"
+    contents = "pixels"
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @abstractmethod
-    def name(self, index: int) -> str:
-        """A name that is unique in the data set and does not depend on where the set is stored."""
-
-    @abstractmethod
-    def content(self, index: int) -> bytes:
-        """The bytes as published: the encoded file, or the pixels where there are no files."""
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return self.image(index), self.labels[index]
 
     @abstractmethod
     def image(self, index: int) -> Image.Image:
         """The decoded image, in `mode`."""
-
-    @abstractmethod
-    def listing(self) -> bytes | memoryview:
-        """What is known of all images without opening a file: their names, or their pixels."""
-
-    def preload(self) -> None:  # noqa: B027 - arrays have nothing to do
-        """Read small sets into memory; to be called before loader workers are forked."""
 
 
 class ArrayImages(ImageSet):
@@ -74,29 +51,8 @@ class ArrayImages(ImageSet):
         return image if image.mode == self.mode else image.convert(self.mode)
 
 
-class FileImages(ImageSet):
-    """Images in files below a folder; the encoded bytes are kept in memory when the whole set is small."""
-
-    def __init__(self, folder: Path, files: Sequence[str], labels: Sequence[int]) -> None:
-        self.folder = folder
-        self.labels = list(labels)
-        self._files = np.array([os.fsencode(file) for file in files], dtype=np.bytes_)
-        self._contents: bytes | None = None
-        self._offsets = np.zeros(1, dtype=np.int64)
-
-    def name(self, index: int) -> str:
-        return os.fsdecode(self._files[index])
-
-    def listing(self) -> bytes:
-        return b"\n".join(self._files.tolist())
-
-    def path(self, index: int) -> Path:
-        return self.folder / self.name(index)
-
-    def content(self, index: int) -> bytes:
-        if self._contents is not None:
-            return self._contents[self._offsets[index] : self._offsets[index + 1]]
-        return self.path(index).read_bytes()
+class FileImages(LabelledFiles, ImageSet):
+    """Images in files below a folder."""
 
     def image(self, index: int) -> Image.Image:
         try:
@@ -109,41 +65,10 @@ class FileImages(ImageSet):
             ) from error
         return image if image.mode == self.mode else image.convert(self.mode)
 
-    def preload(self) -> None:
-        try:
-            if not self._is_small():
-                return
-            contents = [self.path(index).read_bytes() for index in range(len(self))]
-        except OSError as error:
-            raise DataError(
-                f"found {error}, expected every listed image in {self.folder}; "
-                "run `python -m pipeline prepare` on the data set again: it lists every missing file"
-            ) from error
-        self._offsets = np.cumsum([0, *map(len, contents)], dtype=np.int64)
-        self._contents = b"".join(contents)
-
-    def _is_small(self) -> bool:
-        total = 0
-        for index in range(len(self)):
-            total += self.path(index).stat().st_size
-            # Stops early: asking a network disk for a million sizes takes minutes.
-            if total >= IN_MEMORY_BYTES:
-                return False
-        return True
-
-
-@dataclass
-class Split:
-    """One split as found: images, class names where the layout has them, and all that is wrong with it."""
-
-    images: ImageSet
-    classes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
 
 def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:
     """Classes that only one of the splits has."""
-    train, val = set(splits["train"].classes), set(splits["val"].classes)
+    train, val = (set(splits[name].classes) if name in splits else set() for name in ("train", "val"))
     if not (train and val):
         return []
     return [
@@ -151,12 +76,6 @@ def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:
         for there, here, extra in (("train", "val", train - val), ("val", "train", val - train))
         if extra
     ]
-
-
-def shortened(names: Sequence[object], limit: int = 5) -> str:
-    """The first few names and how many more there are."""
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(str, names[:limit])) + rest
 
 
 def read_mat(path: Path, name: str) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Decode every image of a set once, in this process or in several."""
+"""Decode every sample of a set once, in this process or in several."""
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageStat
 from tqdm import tqdm
 
-from pipeline.data.images import FileImages, ImageSet, Split, SplitName
+from pipeline.data.images import FileImages, ImageSet
+from pipeline.data.samples import Inspection, Samples, Split, SplitName
 from pipeline.errors import DataError
 
 CHUNK = 64
 Map = Callable[[Callable, Iterable], Iterable]
 
 
-class Inspection(NamedTuple):
+class ImageInspection(NamedTuple):
     """What decoding one image showed; `problem` is empty for a good one."""
 
     size: tuple[int, int]
@@ -34,22 +35,48 @@ class Inspection(NamedTuple):
     mean_square: tuple[float, ...] = ()
 
 
-def inspect(
-    name: str, splits: Mapping[SplitName, Split], workers: int, progress: bool, measured_in: str = ""
+def inspect_samples(
+    name: str, splits: Mapping[SplitName, Split], workers: int, progress: bool
 ) -> dict[SplitName, list[Inspection]]:
+    """Decode the samples of all splits, of any kind."""
+    found = {}
+    for split, content in splits.items():
+        with _mapper(workers, content.samples) as run:
+            looks = run(_look, range(len(content.samples)))
+            bar = tqdm(looks, f"{name} {split}", len(content.samples), unit="sample", disable=not progress)
+            found[split] = list(bar)
+    return found
+
+
+_forked: list[Samples] = []  # what processes of a pool look at; they are forked, so nothing is copied to them
+
+
+def _look(index: int) -> Inspection:
+    try:
+        content = _forked[0].content(index)
+        _forked[0][index]
+    except Exception as error:  # decoders raise almost any kind for a damaged file
+        return Inspection(0, "", f"found a sample that cannot be read ({error})")
+    return Inspection(len(content), hashlib.sha256(content).hexdigest())
+
+
+def inspect_images(
+    name: str, splits: Mapping[SplitName, Split], workers: int, progress: bool, measured_in: str = ""
+) -> dict[SplitName, list[ImageInspection]]:
     """Decode the images of all splits; `measured_in` is the mode in which their pixels are averaged, if at all."""
     found = {}
     with _mapper(workers) as run:
         for split, content in splits.items():
-            images = _inspections(content.images, run, measured_in)
-            bar = tqdm(images, f"{name} {split}", len(content.images), unit="img", disable=not progress)
+            images = _inspections(content.samples, run, measured_in)
+            bar = tqdm(images, f"{name} {split}", len(content.samples), unit="img", disable=not progress)
             found[split] = list(bar)
     return found
 
 
 @contextmanager
-def _mapper(workers: int) -> Iterator[Map]:
-    """`map`, in this process or in a pool."""
+def _mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
+    """`map`, in this process or in a pool; `samples` are what `_look` looks at."""
+    _forked[:] = [samples] if samples is not None else []
     if workers == 0:
         yield map
         return
@@ -66,14 +93,14 @@ def _mapper(workers: int) -> Iterator[Map]:
             pool.shutdown(cancel_futures=True)
 
 
-def _inspections(images: ImageSet, run: Map, measured_in: str) -> Iterable[Inspection]:
+def _inspections(images: ImageSet, run: Map, measured_in: str) -> Iterable[ImageInspection]:
     if isinstance(images, FileImages):
         paths = [str(images.path(index)) for index in range(len(images))]
         return run(partial(inspect_file, measured_in=measured_in), paths)
     return (_inspection(images.image(index), images.content(index), measured_in) for index in range(len(images)))
 
 
-def inspect_file(path: str, measured_in: str = "") -> Inspection:
+def inspect_file(path: str, measured_in: str = "") -> ImageInspection:
     try:
         content = Path(path).read_bytes()
         with Image.open(io.BytesIO(content)) as image:
@@ -81,10 +108,10 @@ def inspect_file(path: str, measured_in: str = "") -> Inspection:
             return _inspection(image, content, measured_in)
     except Exception as error:  # decoders raise almost any kind for a damaged file
         reason = str(error).replace(path, "").split("<_io.BytesIO")[0].strip()
-        return Inspection((0, 0), "", 0, "", f"found an image that cannot be decoded ({reason})")
+        return ImageInspection((0, 0), "", 0, "", f"found an image that cannot be decoded ({reason})")
 
 
-def _inspection(image: Image.Image, content: bytes, measured_in: str) -> Inspection:
+def _inspection(image: Image.Image, content: bytes, measured_in: str) -> ImageInspection:
     problem, measured = "", {}
     if image.mode[0] in "IF":
         # Pillow would cut such values off at 255 without a word.
@@ -93,7 +120,8 @@ def _inspection(image: Image.Image, content: bytes, measured_in: str) -> Inspect
         )
     elif measured_in:
         measured = _measure(image.convert(measured_in))
-    return Inspection(image.size, image.mode, len(content), hashlib.sha256(content).hexdigest(), problem, **measured)
+    digest = hashlib.sha256(content).hexdigest()
+    return ImageInspection(image.size, image.mode, len(content), digest, problem, **measured)
 
 
 def _measure(image: Image.Image) -> dict[str, Any]:
@@ -102,7 +130,7 @@ def _measure(image: Image.Image) -> dict[str, Any]:
     return {"mean": tuple(found.mean), "mean_square": tuple(square / count for square, count in both)}
 
 
-def image_problems(images: ImageSet, inspections: list[Inspection], side: int | None = None) -> list[str]:
+def image_problems(images: ImageSet, inspections: Sequence[ImageInspection], side: int | None = None) -> list[str]:
     """One line for each image that cannot be used; `side` is that of every image, None where it varies."""
     problems = []
     for index, found in enumerate(inspections):

@@ -6,17 +6,18 @@ micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes 
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pipeline.data.images import ImageSet
-from pipeline.data.transforms import View
+from pipeline.data.kind import View
+from pipeline.data.samples import Samples
 from pipeline.seeds import seed_everything
 
+Collate = Callable[[list[Any]], tuple[Any, Any]]
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
 
 
@@ -37,25 +38,25 @@ class BatchPlan:
 
 
 class TrainViews(Dataset):
-    """Images seen through the training view, each drawn from its own seed."""
+    """Samples seen through the training view, each drawn from its own seed."""
 
-    def __init__(self, images: ImageSet, view: View, seed: int) -> None:
-        self.images, self.view, self.seed = images, view, seed
+    def __init__(self, samples: Samples, view: View, seed: int) -> None:
+        self.samples, self.view, self.seed = samples, view, seed
 
-    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+    def __getitem__(self, key: Key) -> tuple[Any, Any]:
         epoch, position, index = key
         seed_everything("view", self.seed, epoch, position)
-        return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
+        return self.view(self.samples[index])
 
 
 class EvalViews(Dataset):
-    """Images seen through the validation view, in order."""
+    """Samples seen through the validation view, in order."""
 
-    def __init__(self, images: ImageSet, view: View) -> None:
-        self.images, self.view = images, view
+    def __init__(self, samples: Samples, view: View) -> None:
+        self.samples, self.view = samples, view
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.as_tensor(self.view(self.images.image(index))), self.images.labels[index]
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.view(self.samples[index])
 
 
 class MicroBatches:
@@ -84,11 +85,19 @@ def epoch_order(plan: BatchPlan, epoch: int) -> list[int]:
 
 
 def train_loader(
-    plan: BatchPlan, images: ImageSet, view: View, start: int, rank: int, world_size: int, workers: int
+    plan: BatchPlan,
+    samples: Samples,
+    view: View,
+    start: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    collate: Collate | None = None,
 ) -> DataLoader:
-    """uint8 images (micro_batch, C, H, W) and labels of this rank, from update `start` on."""
+    """Inputs and targets of this rank's micro-batches, from update `start` on."""
     return DataLoader(
-        TrainViews(images, view, plan.seed),
+        TrainViews(samples, view, plan.seed),
+        collate_fn=collate,
         batch_sampler=MicroBatches(plan, start, rank, world_size),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
@@ -103,13 +112,22 @@ def _leave_signals_to_the_loop(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def eval_loader(images: ImageSet, view: View, batch: int, rank: int, world_size: int, workers: int) -> DataLoader:
-    """uint8 images and labels, in order: every `world_size`-th batch, so that batches are the same for any number."""
-    starts = range(rank * batch, len(images), batch * world_size)
+def eval_loader(
+    samples: Samples,
+    view: View,
+    batch: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    collate: Collate | None = None,
+) -> DataLoader:
+    """Inputs and targets, in order: every `world_size`-th batch, so that batches are the same for any number."""
+    starts = range(rank * batch, len(samples), batch * world_size)
     pin = torch.cuda.is_available()
     return DataLoader(
-        EvalViews(images, view),
-        batch_sampler=[list(range(start, min(start + batch, len(images)))) for start in starts],
+        EvalViews(samples, view),
+        collate_fn=collate,
+        batch_sampler=[list(range(start, min(start + batch, len(samples)))) for start in starts],
         num_workers=workers,
         pin_memory=pin,
         worker_init_fn=_leave_signals_to_the_loop,

@@ -1,11 +1,12 @@
 """The manifest of a verified data set: what `prepare` writes, and everyone else reads."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError
 
 from pipeline.config import Strict, shown
-from pipeline.data.images import SplitName
+from pipeline.data.samples import SplitName
 from pipeline.data.stamp import Stamp
 from pipeline.errors import DataError
 from pipeline.files import write_text
@@ -15,9 +16,22 @@ MANIFEST = "manifest.json"
 
 
 class SplitSummary(Strict):
-    """One split as it was verified."""
+    """One split as it was verified; a kind of data may say more of it."""
+
+    model_config = ConfigDict(extra="allow")
 
     count: int
+    bytes: int
+    # Of every name, label and content: the same data has the same fingerprint in any folder.
+    fingerprint: str
+    stamp: Stamp
+
+
+class ImageSummary(SplitSummary):
+    """A split of classified images."""
+
+    model_config = ConfigDict(extra="forbid")
+
     classes: int
     per_class_min: int
     per_class_max: int
@@ -25,10 +39,10 @@ class SplitSummary(Strict):
     min_size: tuple[int, int]
     max_size: tuple[int, int]
     modes: dict[str, int]
-    bytes: int
-    # Of every name, label and content: the same data has the same fingerprint in any folder.
-    fingerprint: str
-    stamp: Stamp
+
+
+# Read as the first of them that fits.
+Summary = SerializeAsAny[Annotated[ImageSummary | SplitSummary, Field(union_mode="left_to_right")]]
 
 
 class Manifest(Strict):
@@ -36,10 +50,13 @@ class Manifest(Strict):
 
     name: str
     source: str
-    # Where these images were verified first.
+    # Where these samples were verified first.
     folder: str
     fingerprint: str
-    splits: dict[SplitName, SplitSummary]
+    splits: dict[SplitName, Summary]
+    # The set's own names of its classes (WordNet ids, folders), in the order of labels; none in a manifest from before
+    # they were kept.
+    classes: list[str] | None = None
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.data.imagenet import image_names
-from pipeline.data.images import FileImages, Split, read_mat, shortened
+from pipeline.data.images import FileImages, read_mat
+from pipeline.data.samples import Split, shortened
 from pipeline.errors import DataError
 
 IMAGE_FOLDERS = {"train": "cars_train", "val": "cars_test"}

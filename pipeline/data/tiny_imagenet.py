@@ -6,7 +6,8 @@ The test images have no public labels and are not read.
 from pathlib import Path
 
 from pipeline.data.imagenet import class_folders, image_names
-from pipeline.data.images import FileImages, Split, shortened
+from pipeline.data.images import FileImages
+from pipeline.data.samples import Split, shortened
 
 SIDE = 64
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from pipeline.data.augment import Augment
 from pipeline.dynamo import dynamo_deferred
+from pipeline.sizes import pair
 
 if TYPE_CHECKING:
-    from pipeline.data.sources import DataConfig
+    from pipeline.data.classified import DataConfig
 
 View = Callable[..., Tensor | np.ndarray]  # PIL image -> uint8 (C, H, W)
 
@@ -43,9 +44,9 @@ def train_view(data: "DataConfig", augment: Augment) -> View:
             std=data.std,
         )
     # timm has no padded crop; DeiT's small-image recipe swaps it in for the resized one.
-    steps = [T.Resize((size, size), _interpolation(augment.interpolation))]
+    steps = [T.Resize(pair(size), _interpolation(augment.interpolation))]
     if augment.crop == "padded":
-        steps.append(T.RandomCrop(size, padding=augment.padding))
+        steps.append(T.RandomCrop(pair(size), padding=augment.padding))
     steps.append(T.RandomHorizontalFlip(augment.hflip))
     return T.Compose([*steps, *_colour_steps(data, augment), _to_array()])
 
@@ -64,6 +65,17 @@ def eval_view(data: "DataConfig", crop: float) -> View:
         mean=data.mean,
         std=data.std,
     )
+
+
+class ImageView:
+    """From an image and its label to pixels and label."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def __call__(self, sample: tuple[Image.Image, int]) -> tuple[Tensor, int]:
+        image, label = sample
+        return torch.as_tensor(self.view(image)), label
 
 
 def _mend_posterize() -> None:
@@ -118,7 +130,8 @@ class BatchTransform:
         self.device = device
         self.num_classes = data.num_classes
         self.smoothing = smoothing
-        self.mean, self.std = (torch.tensor(v, device=device).mul(255).view(-1, 1, 1) for v in (data.mean, data.std))
+        statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
+        self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
         self.erase = RandomErasing(augment.erasing, mode="pixel", device=str(device)) if augment.erasing else None
         self.mix = None
         if augment.mixup or augment.cutmix:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,27 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
+from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
-from pipeline.data.sources import open_split
-from pipeline.data.transforms import BatchTransform, eval_view, train_view
+from pipeline.data.opening import open_split
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
+from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
 from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.validate import mean_over_set
+from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
-from pipeline.models.encoder import build_encoder
 from pipeline.models.weights import LoadReport, load_encoder
 from pipeline.records import Inputs
+from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
+from pipeline.trees import Tree, batch_size
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +45,7 @@ log = logging.getLogger(__name__)
 def build_method(run: RunConfig) -> Method:
     """The method around a fresh encoder; weights are a function of the seed."""
     seed_everything("weights", run.seed)
-    size = run.method.encoder_size(run.data.image_size)
-    num_classes = 0 if run.task == "pretrain" else run.data.num_classes
-    encoder = build_encoder(run.model, size, run.data.channels, num_classes)
+    encoder = TASKS.get(run.task).build_encoder(run.method, run.model, run.data)
     return METHODS.get(run.method.name)(run.method, encoder)
 
 
@@ -72,7 +73,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
-        self.batch_transform = BatchTransform(run.data, run.optim.smoothing, world.device)
+        self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.model = self._prepared_model()
         self.meters = Meters(world)
         self.checkpoints = Checkpoints(paths.state)
@@ -82,7 +83,7 @@ class Trainer:
         self.checkpoints.require_space(self._num_bytes())
         self._restore()
 
-    def fit(self) -> dict[str, Any]:
+    def fit(self) -> Found:
         """Train to the end; returns the last validation."""
         run, micros = self.run, iter(self._loader())
         stopwatch, saved_at = Stopwatch(), time.monotonic()
@@ -117,29 +118,28 @@ class Trainer:
         self._save()
         return self.last_validation
 
-    def accumulate(self, micros: Iterator[tuple[Tensor, Tensor]], stopwatch: Stopwatch) -> Tensor:
+    def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
         """Forward and backward over this process's share of the global batch; returns its mean loss."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
         total = torch.zeros((), device=self.world.device)
         for micro in share:
             since = time.perf_counter()
-            images, labels = next(micros)
-            stopwatch.fetched(len(images), since)
+            inputs, targets = next(micros)
+            stopwatch.fetched(batch_size(inputs), since)
             with self._sync_gradients(micro == share[-1]):
-                out = self.forward(images, labels, micro)
+                out = self.forward(inputs, targets, micro)
                 (out.loss / len(share)).backward()
             total += out.loss.detach() / len(share)
             self.meters.add(1 / len(share), loss=out.loss, **out.scalars)
         return total
 
-    def forward(self, images: Tensor, labels: Tensor, micro: int) -> Output:
+    def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
         """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
         seed = seed_everything("step", self.run.seed, self.step, micro)
-        images, targets = self.batch_transform(images, labels)
-        batch = Batch(images, targets, torch.Generator().manual_seed(seed))
+        batch = Batch(*self.task.train_batch(inputs, targets), torch.Generator().manual_seed(seed))
         draw = self.method.draw(batch, self.step / self.run.total_steps)
         with in_precision(self.precision, self.world.device):
-            return self.model(images, targets, draw)
+            return self.model(batch.inputs, batch.targets, draw)
 
     def _start_from(self, init: str) -> LoadReport:
         start = self.paths.sibling(init)
@@ -156,22 +156,17 @@ class Trainer:
 
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
-        self.train_images = open_split(data, folder, "train", index)
-        val = open_split(data, folder, "val", index)
-        view = eval_view(data, data.eval_crop)
-        self.val_loader = eval_loader(val, view, 256, self.world.rank, self.world.size, self.site.workers)
+        self.train_samples, val = (open_split(data, folder, split, index) for split in ("train", "val"))
+        self.val_loader = eval_loader(val, kind_of(data).eval_view(), 256, *self._share(), self.task.collate)
 
     def _loader(self) -> Any:
-        view = train_view(self.run.data, self.run.data.augment)
-        return train_loader(
-            batch_plan(self.run),
-            self.train_images,
-            view,
-            self.step,
-            self.world.rank,
-            self.world.size,
-            self.site.workers,
-        )
+        view = kind_of(self.run.data).train_view()
+        plan, samples = batch_plan(self.run), self.train_samples
+        return train_loader(plan, samples, view, self.step, *self._share(), self.task.collate)
+
+    def _share(self) -> tuple[int, int, int]:
+        """What a loader must know of this process."""
+        return self.world.rank, self.world.size, self.site.workers
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
         return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
@@ -200,15 +195,14 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.ema.module if self.ema else self.method
-        found = mean_over_set(
-            method, self.val_loader, self.batch_transform, self.world, self.precision, type(method).measure
-        )
-        self.last_validation = found
-        shares = {name: value for name, value in found.items() if name.endswith("top1")}
-        self.best = {name: max(value, self.best.get(name, 0.0)) for name, value in shares.items()}
+        found = measure_set(method, self.val_loader, self.task, self.world, self.precision, type(method).measure)
+        self.last_validation = replace(found, per_image={})  # as a checkpoint has it
+        if primary := method.primary or self.task.primary:
+            value = found.metrics[primary.name]
+            self.best = {primary.name: primary.better(value, self.best.get(primary.name, value))}
         if self.world.is_main:
-            self._append(**{f"val_{name}": value for name, value in found.items()})
-            words = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            self._append(**{f"val_{name}": value for name, value in found.metrics.items()})
+            words = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
             log.info("epoch %g: %s", self.step / self.run.steps_per_epoch, words)
 
     def _append(self, **values: float) -> None:
@@ -225,7 +219,9 @@ class Trainer:
             "meters": self.meters.state_dict(),
             "num_skips": self.num_skips,
             "best": self.best,
-            "last_validation": self.last_validation,
+            "last_validation": self.last_validation.metrics,
+            "last_errors": self.last_validation.errors,
+            "last_count": self.last_validation.count,
             "metrics_bytes": self.metrics.sync(),
             "wall_s": self.wall_s,
         }
@@ -249,7 +245,11 @@ class Trainer:
         if state and state["inputs"] != self._inputs_state():
             log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
             state = {}
-        self.last_validation, self.best = state.get("last_validation", {}), state.get("best", {})
+        # Checkpoints from before there were errors have none.
+        self.last_validation = Found(
+            state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
+        )
+        self.best = state.get("best", {})
         if state:
             log.info("resuming at step %d", state["step"])
             self.step = state["step"]
@@ -277,7 +277,7 @@ def batch_plan(run: RunConfig) -> BatchPlan:
     return BatchPlan(
         seed=run.seed,
         num_images=run.data.num_train,
-        repeats=run.data.augment.repeats,
+        repeats=run.data.repeats,
         epochs=run.optim.epochs,
         global_batch=run.optim.global_batch,
         num_micro=run.optim.num_micro,

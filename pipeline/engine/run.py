@@ -9,11 +9,11 @@ declared with `added`, which names the value of all runs from before, so that th
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from pipeline.config import Layers, Strict, fingerprint, parse, problems, science
-from pipeline.data.sources import DataConfig
+from pipeline.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
+from pipeline.data.kind import BaseDataConfig, parse_data
 from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
-from pipeline.methods.base import METHODS, MethodConfig, Task
+from pipeline.methods.base import METHODS, MethodConfig
 from pipeline.models.encoder import ModelConfig
 
 NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
@@ -24,27 +24,33 @@ class RunConfig(Strict):
 
     method: SerializeAsAny[MethodConfig]
     model: ModelConfig
-    data: DataConfig
+    data: SerializeAsAny[BaseDataConfig]
     optim: OptimConfig
     seed: int = Field(0, ge=0)
     init: str | None = Field(
         None, description="name of the run whose encoder this one starts from, or file:PATH, weights from elsewhere"
     )
 
+    train: bool = added(
+        True,
+        before=True,
+        description="false: nothing is trained, the weights that `init` names are evaluated as they are",
+    )
+
     @model_validator(mode="after")
     def _is_possible(self) -> "RunConfig":
-        data, optim, patch = self.data, self.optim, self.model.patch_size
-        if optim.global_batch > data.num_train:
+        data, optim = self.data, self.optim
+        if self.train and optim.global_batch > data.num_train:
             raise ValueError(f"optim.global_batch {optim.global_batch} exceeds data.num_train {data.num_train}")
-        if (data.augment.mixup or data.augment.cutmix) and optim.micro_batch % 2:
-            raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {optim.micro_batch} must be even")
-        if patch is not None and data.image_size % patch:
-            raise ValueError(f"model.patch_size {patch} does not divide data.image_size {data.image_size}")
-        self.method.check(self.model, data.image_size)
+        data.check(self.model, optim.micro_batch)
+        if not self.train and not (self.init or "").startswith(FILE):
+            raise ValueError(f"train is false, so init must name a weight file (file:PATH); found init {self.init}")
+        self.method.check(self.model, data.input_size)
         return self
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
+        """Its name in the registry of tasks."""
         return self.method.task
 
     @property
@@ -64,6 +70,8 @@ class RunConfig(Strict):
     @property
     def name(self) -> str:
         """For people, with the fingerprint for machines: mjp-vit_demo-fashion_mnist-e6-s0-3fa9c1."""
+        if not self.train:
+            return "-".join(["weights", self.model.name, self.data.name, self.fingerprint])
         parts = [self.method.name, self.model.name, self.data.name, f"e{self.optim.epochs}", f"s{self.seed}"]
         return "-".join([*parts, self.fingerprint])
 
@@ -76,10 +84,16 @@ def parse_run(layers: Layers) -> RunConfig:
     except ConfigError as error:
         lines += str(error).splitlines()
         content["method"] = MethodConfig(name="unknown")
+    reported = []
+    try:
+        content["data"] = parse_data(layers.below("data"), "data.")
+    except ConfigError as error:
+        lines += str(error).splitlines()
+        content["data"], reported = None, ["data"]
     try:
         run = RunConfig.model_validate(content)
     except ValidationError as error:
-        lines += problems(error, RunConfig, layers)
+        lines += problems(error, RunConfig, layers, reported=reported)
     if lines:
         raise ConfigError("\n".join(lines))
     return run

@@ -15,13 +15,14 @@ from pipeline.config import Strict
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.metrics import Found
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
-from pipeline.models.weights import fill_weights, read_weights
+from pipeline.models.weights import fill_weights, grid_record, read_weights
 from pipeline.provenance import commit, provenance
 from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
@@ -125,8 +126,8 @@ def export(method: Method, paths: RunFolder) -> None:
     """encoder.safetensors has plain timm keys; heads.safetensors has whatever else the method learned."""
     encoder = {name: value.contiguous() for name, value in method.export().state_dict().items()}
     heads = {name: v.contiguous() for name, v in method.state_dict().items() if not name.startswith("encoder.")}
-    for path, weights in ((paths.encoder, encoder), (paths.heads, heads)):
-        write_atomic(path, save(weights))
+    write_atomic(paths.encoder, save(encoder, grid_record(method.encoder)))
+    write_atomic(paths.heads, save(heads))
 
 
 def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
@@ -138,16 +139,18 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def _record(trainer: Trainer, found: dict[str, float], inputs: Inputs, first_step: int) -> TrainRecord:
+def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
-    metrics |= {f"val_{name}": value for name, value in found.items()}
+    metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
     return TrainRecord(
         run=run.name,
         metrics=metrics,
+        errors={"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()},
+        count=found.count or None,
         files={path.name: digest(path) for path in made},
         inputs=inputs,
         provenance=provenance(

@@ -4,45 +4,43 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pipeline.data.transforms import BatchTransform
 from pipeline.engine.distributed import World
+from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision
 from pipeline.methods.base import Batch, Method
 from pipeline.seeds import seed_everything
+from pipeline.tasks.base import Task
 
-Measure = Callable[[Any, Batch], dict[str, Tensor]]  # sums over the images of a batch
+Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for means, values for each image by name
 
 
 @torch.no_grad()
-def mean_over_set(
+def measure_set(
     method: Method,
     loader: DataLoader,
-    batch_transform: BatchTransform,
+    task: Task,
     world: World,
     precision: Precision,
     measure: Measure,
     seed: int = 0,
-) -> dict[str, float]:
-    """Mean per image of what `measure` sums per batch. The method is left in the mode it was in.
+    metric: Metric | None = None,
+) -> Found:
+    """What `measure` finds in every batch, put together by a metric (by default the task's).
 
     Every batch has a generator seeded by its number, so that random masks do not depend on the number of processes.
-    A process that was left without a batch takes part all the same.
+    A process that was left without a batch takes part all the same. The method is left in the mode it was in.
     """
+    metric = metric or task.metric()
     was_training = method.training
     method.eval()
-    sums: dict[str, Tensor] = {}
-    count = 0
-    for number, (images, labels) in enumerate(loader):
-        drawn = seed_everything("measure", seed, world.rank + number * world.size)
-        batch = Batch(batch_transform.normalise(images), labels.to(world.device), torch.Generator().manual_seed(drawn))
+    for place, (inputs, targets) in enumerate(loader):
+        number = world.rank + place * world.size
+        drawn = seed_everything("measure", seed, number)
+        batch = Batch(*task.eval_batch(inputs, targets), torch.Generator().manual_seed(drawn))
         with in_precision(precision, world.device):
-            found = measure(method, batch)
-        sums = {name: sums.get(name, 0) + value.double() for name, value in found.items()}
-        count += len(labels)
+            metric.update(measure(method, batch), number)
     method.train(was_training)
-    shares = world.gather(({name: float(value) for name, value in sums.items()}, count))
-    total = sum(count for _, count in shares)
-    return {name: sum(share.get(name, 0.0) for share, _ in shares) / total for name in shares[0][0]}
+    metric.merge(world.gather(metric.state()))
+    return metric.compute()

@@ -1,25 +1,42 @@
-"""What an evaluation is: a pure function of one finished run and its data that returns named metrics.
+"""What an evaluation is: a pure function of its subjects, its data sets and its config that returns numbers and files.
 
-One file, one config class, the names of its metrics, `@EVALS.register("name")`. Evaluations with the same `group` are
-computed by one job, which writes one JSON: starting a process costs more than a small evaluation.
+One file, one config class, `compute`, `@EVALS.register("name")`. The parameters of `compute` are the roles of its
+subjects: none, one (`model`), or several. Evaluations with the same subject and `group` share a process; each writes a
+result of its own as soon as it is done.
 """
 
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from pipeline.config import Strict, fingerprint, science
+from pipeline.config import Strict, science
+from pipeline.data.classes import labels_in
+from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.sources import open_split
-from pipeline.data.transforms import BatchTransform, eval_view
+from pipeline.data.manifest import Manifest, read_manifest
+from pipeline.data.opening import open_split
+from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
-from pipeline.engine.precision import precision_of
+from pipeline.engine.metrics import Found
+from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
-from pipeline.engine.validate import Measure, mean_over_set
+from pipeline.engine.validate import Measure, measure_set
+from pipeline.evals.needs import Needs
+from pipeline.evals.pictures import as_shown, one_per_class
 from pipeline.methods.base import Method
 from pipeline.registry import EVALS as EVALS
-from pipeline.results import RunFolder
+from pipeline.registry import TASKS
+from pipeline.results import ScaleFolder
 from pipeline.site import Site, data_folder
+
+Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
+SCHEDULING = ("group", "needs")  # which evaluations share a process, and where it runs, change no number
 
 
 class EvalConfig(Strict):
@@ -28,40 +45,109 @@ class EvalConfig(Strict):
     name: str
     code_epoch: int = Field(1, ge=1)
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
+    needs: Needs = Needs()
     seed: int = Field(0, ge=0)
+    data: dict[str, str] = Field(
+        default_factory=dict, description="role -> data set (a file of configs/data), beside those of the subjects"
+    )
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names that `compute` returns with this config."""
-        raise NotImplementedError
+        """The names of the numbers that `compute` returns with this config."""
+        return ()
 
     @property
-    def fingerprint(self) -> str:
-        """Of everything but the group: which evaluations share a process changes no number."""
-        content = science(self)
-        del content["group"]
-        return fingerprint(content)
+    def files(self) -> tuple[str, ...]:
+        """The names of the pictures and arrays that `compute` returns with this config."""
+        return ()
+
+    def science(self) -> dict[str, Any]:
+        """What of it decides the result; the data sets go into the name of a result with their own configs."""
+        return {key: value for key, value in science(self).items() if key not in (*SCHEDULING, "data")}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained run, or a weight file, under the role that an evaluation gives it."""
+
+    run: RunConfig
+    method: Any  # a Method of the kind that the evaluation is for
+
+
+@dataclass(frozen=True)
+class Outcome(Found):
+    """What an evaluation found: numbers with their errors and values per image, and files."""
+
+    reasons: dict[str, str] = field(default_factory=dict)  # of metrics that it could not obtain
+    images: str = ""  # which images, in which order, the values per image are of
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 class Evaluation:
-    """One evaluation of one run; `compute` returns the metrics that its config names."""
+    """One evaluation; `compute` returns what its config names."""
 
     Config: ClassVar[type[EvalConfig]] = EvalConfig
-    # Names of the methods it is for; empty: every method that classifies.
-    methods: ClassVar[tuple[str, ...]] = ()
+    # Roles of the data sets that its config must name.
+    data_roles: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, cfg: EvalConfig, run: RunConfig, paths: RunFolder, site: Site, world: World) -> None:
-        self.cfg, self.run, self.paths, self.site, self.world = cfg, run, paths, site, world
+    def __init__(
+        self, cfg: EvalConfig, data: Mapping[str, Any], results: ScaleFolder, site: Site, world: World
+    ) -> None:
+        self.cfg, self.data, self.results, self.site, self.world = cfg, data, results, site, world
 
-    def compute(self, method: Any) -> dict[str, float]:
-        """`method` is of one of the `methods`."""
+    def compute(self, *args: Any, **kwargs: Any) -> Outcome:
+        """Its parameters are the roles of its subjects; each is given a Subject."""
         raise NotImplementedError
 
-    def over_validation_set(self, method: Method, crop: float, measure: Measure) -> dict[str, float]:
-        """Mean per validation image, seen through a centre crop (1.0: resized on both sides)."""
-        data = self.run.data
-        images = open_split(data, data_folder(self.site, data), "val", self.paths.manifest(data.name).parent)
-        loader = eval_loader(images, eval_view(data, crop), 128, self.world.rank, self.world.size, self.site.workers)
-        transform = BatchTransform(data, smoothing=0.0, device=self.world.device)
+    @classmethod
+    def roles(cls) -> tuple[str, ...]:
+        return tuple(inspect.signature(cls.compute).parameters)[1:]
+
+    @classmethod
+    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        """Why it does not apply to these subjects; the cell shows it. By default it applies to what classifies."""
+        others = {run.method.name for run in subjects.values() if run.task != "classify"}
+        return f"method {', '.join(sorted(others))} does not classify" if others else ""
+
+    def manifest(self, data: BaseDataConfig) -> Manifest:
+        return read_manifest(self.results.manifest(data.name))
+
+    def labels_in(self, data: BaseDataConfig, other: BaseDataConfig) -> list[int]:
+        """For each label of a set, the label that the class of the same name has in another."""
+        return labels_in(self.results.manifest(data.name), self.results.manifest(other.name))
+
+    def open(self, data: BaseDataConfig) -> Any:
+        """The validation samples of a set."""
+        index = self.results.manifest(data.name).parent
+        return open_split(data, data_folder(self.site, data), "val", index)
+
+    def pictures_and_inputs(self, data: Any, count: int) -> tuple[Tensor, Tensor]:
+        """Images of several classes as they are shown, uint8 (count, 3, H, W), and as a model sees them."""
+        images = one_per_class(self.open(data), eval_view(data, data.eval_crop), count)
+        inputs, _ = TASKS.get("classify")(data, self.world.device).eval_batch(images, torch.zeros(len(images)))
+        return as_shown(images), inputs
+
+    def precision(self) -> AbstractContextManager:
+        """Forward passes inside it are computed as in validation."""
+        return in_precision(precision_of(self.site, self.world.device), self.world.device)
+
+    def over_images(self, model: Method, data: BaseDataConfig, measure: Measure, crop: float | None = None) -> Outcome:
+        """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
+        task = TASKS.get(model.cfg.task)(data, self.world.device)
+        view = kind_of(data if crop is None else data.model_copy(update={"eval_crop": crop})).eval_view()
+        shares = self.world.rank, self.world.size, self.site.workers
+        loader = eval_loader(self.open(data), view, 128, *shares, task.collate)
         precision = precision_of(self.site, self.world.device)
-        return mean_over_set(method, loader, transform, self.world, precision, measure, self.cfg.seed)
+        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
+        images = self.manifest(data).splits["val"].fingerprint
+        return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
+
+
+def only_for(*methods: str) -> Any:
+    """`reason_against` of an evaluation that is for certain methods."""
+
+    def reason_against(cls: type[Evaluation], cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        others = {run.method.name for run in subjects.values()} - set(methods)
+        return f"it is for {' or '.join(methods)}, not for {', '.join(sorted(others))}" if others else ""
+
+    return classmethod(reason_against)

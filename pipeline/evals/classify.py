@@ -3,11 +3,10 @@
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.shuffling import Shuffler
-from pipeline.methods.base import Batch, Method, accuracy
+from pipeline.methods.base import Batch, Measured, Method, accuracy
 
 
 @EVALS.register("classify")
@@ -22,14 +21,14 @@ class Classify(Evaluation):
 
     cfg: Config
 
-    def compute(self, method: Method) -> dict[str, float]:
+    def compute(self, model: Subject) -> Outcome:
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
 
-        def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
+        def measure(method: Method, batch: Batch) -> dict[str, Measured]:
             moved, shuffled = shuffler(method, batch.images)
             on_shuffled = accuracy(method.predict(moved, shuffled), batch.targets)
-            ratio = shuffled.float().mean(dim=1).sum()
+            ratio = shuffled.float().mean(dim=1)
             named = {f"shuffled_{name}": value for name, value in on_shuffled.items()}
             return {**accuracy(method.predict(batch.images), batch.targets), **named, "shuffled_ratio": ratio}
 
-        return self.over_validation_set(method, self.run.data.eval_crop, measure)
+        return self.over_images(model.method, model.run.data, measure)

@@ -8,11 +8,10 @@ released.
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.shuffling import Shuffler
-from pipeline.methods.base import Batch, Method
+from pipeline.methods.base import Batch, Measured, Method, percent
 
 
 @EVALS.register("consistency")
@@ -27,19 +26,19 @@ class Consistency(Evaluation):
 
     cfg: Config
 
-    def compute(self, method: Method) -> dict[str, float]:
+    def compute(self, model: Subject) -> Outcome:
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
 
-        def measure(method: Method, batch: Batch) -> dict[str, Tensor]:
+        def measure(method: Method, batch: Batch) -> dict[str, Measured]:
             moved, shuffled = shuffler(method, batch.images)
             clean, other = method.predict(batch.images), method.predict(moved, shuffled)
             norm = (clean.features.float() - other.features.float()).norm(dim=1)
             same = clean.logits.argmax(dim=1) == other.logits.argmax(dim=1)
             return {
-                "consistency": 100 * same.sum(),
-                "diff_norm": norm.sum(),
-                "diff_norm_squared": norm.square().sum(),
-                "shuffled_ratio": shuffled.float().mean(dim=1).sum(),
+                "consistency": percent(same),
+                "diff_norm": norm,
+                "diff_norm_squared": norm.square(),
+                "shuffled_ratio": shuffled.float().mean(dim=1),
             }
 
-        return self.over_validation_set(method, 1.0, measure)
+        return self.over_images(model.method, model.run.data, measure, crop=1.0)

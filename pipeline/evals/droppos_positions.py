@@ -5,16 +5,13 @@ and gamma_pos 0.95; `mean` is the mean of the 16, which the tables print.
 """
 
 import itertools
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation
-from pipeline.methods.base import Batch
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
+from pipeline.methods.base import Batch, Measured
 from pipeline.methods.droppos import DropPos
-
-Percent = Annotated[int, Field(ge=0, lt=100)]
 
 
 @EVALS.register("droppos_positions")
@@ -35,17 +32,20 @@ class DropPosPositions(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return ("mean", *self.cells)
 
-    methods = ("droppos",)
+    reason_against = only_for("droppos")
     cfg: Config
 
-    def compute(self, method: DropPos) -> dict[str, float]:
-        def measure(method: DropPos, batch: Batch) -> dict[str, Tensor]:
+    def compute(self, model: Subject) -> Outcome:
+        def measure(method: DropPos, batch: Batch) -> dict[str, Measured]:
             found = {}
             for name, (gamma, dropped) in self.cfg.cells.items():
-                visible = int(method.grid.size * (1 - gamma / 100))
-                anchors = int(visible * (1 - dropped / 100))
-                found[name] = method.measure_at(batch, visible, anchors)["position_top1"]
+                found[name] = method.measure_at(batch, *num_visible_anchors(method, gamma, dropped))["position_top1"]
             return found
 
-        cells = self.over_validation_set(method, self.run.data.eval_crop, measure)
-        return {"mean": sum(cells.values()) / len(cells), **cells}
+        return self.over_images(model.method, model.run.data, measure).with_mean("mean")
+
+
+def num_visible_anchors(method: DropPos, gamma: int, position_gamma: int) -> tuple[int, int]:
+    """Visible patches, and those of them that keep their positions, at ratios in per cent."""
+    visible = int(method.grid.size * (1 - gamma / 100))
+    return visible, int(visible * (1 - position_gamma / 100))

@@ -1,54 +1,208 @@
-"""Evaluate a finished run: every evaluation of one group, in one process, into one JSON."""
+"""Compute evaluations in one process. Each writes its own folder when it is done: what was finished is not repeated."""
 
+import io
+import logging
+import math
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.engine.distributed import World, device_of
+from pipeline.engine.loop import build_method
 from pipeline.engine.precision import precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
-from pipeline.errors import CheckpointError
-from pipeline.evals.base import EvalConfig
-from pipeline.files import write_json
+from pipeline.errors import CheckpointError, DataError
+from pipeline.evals.base import EvalConfig, Evaluation, Outcome, Subject
+from pipeline.files import digest, remove, write_atomic
+from pipeline.inputs import find_inputs
+from pipeline.methods.base import Method
+from pipeline.models.weights import load_encoder
 from pipeline.provenance import provenance
-from pipeline.records import Inputs
+from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record
 from pipeline.registry import EVALS, METHODS
-from pipeline.results import RunFolder
-from pipeline.site import Site
+from pipeline.results import PER_IMAGE, RESULT, EvalFolder, ScaleFolder
+from pipeline.site import Site, weights_path
+
+log = logging.getLogger(__name__)
 
 
-def evaluate_run(run: RunConfig, group: str, evals: dict[str, EvalConfig], paths: RunFolder, site: Site) -> None:
-    """Write `evals/<group>.json`: {evaluation: {metrics, provenance}}."""
-    trained = paths.trained()
-    data = read_manifest(paths.manifest(run.data.name)).fingerprint
-    if trained.inputs.data != data:
-        change = Inputs(data=data, init=trained.inputs.init).change_since(trained.inputs)
-        raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
+@dataclass(frozen=True)
+class Planned:
+    """An evaluation as the graph names it."""
+
+    name: str
+    fragment: str
+    cfg: EvalConfig
+    subjects: Mapping[str, RunConfig]
+    data: Mapping[str, BaseDataConfig]
+
+
+@dataclass
+class Workshop:
+    """Where evaluations are computed; subjects are loaded once and shared."""
+
+    results: ScaleFolder
+    site: Site
+    world: World
+    loaded: dict[str, Subject] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def subject(self, run: RunConfig) -> Subject:
+        if run.name not in self.loaded:
+            method = load_method(run, self.results.run(run.name), self.world) if run.train else _from_file(self, run)
+            self.loaded[run.name] = Subject(run, method)
+        return self.loaded[run.name]
+
+    def weights(self, run: RunConfig) -> str:
+        """SHA-256 of what a subject's encoder is, without loading it; a large file is read once for all evaluations."""
+        if run.name not in self.digests:
+            self.digests[run.name] = self._weights(run)
+        return self.digests[run.name]
+
+    def _weights(self, run: RunConfig) -> str:
+        folder = self.results.run(run.name)
+        if not run.train:
+            return find_inputs(folder, self.site, run.data.name, run.init).init or ""
+        trained = folder.trained()
+        data = read_manifest(folder.manifest(run.data.name)).fingerprint
+        if trained.inputs.data != data:
+            change = trained.inputs.model_copy(update={"data": data}).change_since(trained.inputs)
+            raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
+        return trained.files[folder.encoder.name]
+
+
+def evaluate_job(job: str, planned: Iterable[Planned], results: ScaleFolder, site: Site) -> None:
+    """Every evaluation of a job; then the file that says so."""
     torch.set_num_threads(site.threads)
-    world = World(0, 1, device_of(site.device))
-    method = load_method(run, paths, world)
-    results = {}
-    for key, cfg in evals.items():
-        started = time.monotonic()
-        metrics = EVALS.get(cfg.name)(cfg, run, paths, site, world).compute(method)
-        results[key] = {
-            "run": run.name,
-            "metrics": metrics,
-            "provenance": provenance(
-                code=EVALS.code(cfg.name),
-                method_code=METHODS.code(run.method.name),
-                config_fingerprint=run.fingerprint,
-                eval_fingerprint=cfg.fingerprint,
-                data_fingerprint=data,
-                seed=cfg.seed,
-                fidelity=run.method.fidelity,
-                device=device_name(world.device),
-                precision=precision_of(site, world.device),
-                wall_s=round(time.monotonic() - started, 1),
-                trained_at_commit=trained.provenance["commit"],
-                weights=trained.files[paths.encoder.name],
-            ),
-        }
-    write_json(paths.evaluation(group), results)
+    workshop = Workshop(results, site, World(0, 1, device_of(site.device)))
+    written = {}
+    for each in planned:
+        folder = results.evaluation(each.name)
+        evaluate_one(each, folder, workshop)
+        written[each.name] = digest(folder.result) or ""
+    write_record(results.eval_job(job), EvalJobRecord(results=written))
+
+
+def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> EvalResult:
+    """One evaluation, unless it is finished for the same weights and data."""
+    inputs = _inputs(planned, workshop)
+    if finished := folder.finished(inputs):
+        log.info("%s is finished already", planned.name)
+        return finished
+    remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
+    started = time.monotonic()
+    evaluation: Evaluation = EVALS.get(planned.cfg.name)(
+        planned.cfg, planned.data, workshop.results, workshop.site, workshop.world
+    )
+    subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
+    outcome = evaluation.compute(**subjects)
+    _check(planned, outcome)
+    files = _write_files(folder, outcome)
+    facts = _facts(planned, workshop, time.monotonic() - started)
+    result = EvalResult(
+        evaluation=planned.fragment,
+        subjects={role: run.name for role, run in planned.subjects.items()},
+        data={role: data.name for role, data in planned.data.items()},
+        metrics={**outcome.metrics, **dict.fromkeys(outcome.reasons)},
+        reasons=outcome.reasons,
+        errors=outcome.errors,
+        count=outcome.count or None,
+        images=outcome.images,
+        files=files,
+        inputs=inputs,
+        provenance=facts,
+    )
+    write_record(folder.result, result)
+    log.info("%s: %s", planned.name, _in_words(outcome))
+    return result
+
+
+def _inputs(planned: Planned, workshop: Workshop) -> EvalInputs:
+    sets = [*planned.data.values(), *(run.data for run in planned.subjects.values())]
+    names = dict.fromkeys(data.name for data in sets)
+    return EvalInputs(
+        weights={role: workshop.weights(run) for role, run in planned.subjects.items()},
+        data={name: read_manifest(workshop.results.manifest(name)).fingerprint for name in names},
+    )
+
+
+def _check(planned: Planned, outcome: Outcome) -> None:
+    """An evaluation returns what its config promised, and what can be kept: the tables count on it."""
+    if problem := _cannot_be_kept(outcome):
+        raise DataError(f"evaluation {planned.fragment} returned {problem}; fix its compute")
+    promised = {*planned.cfg.metrics, *planned.cfg.files}
+    missing = sorted(promised - outcome.metrics.keys() - outcome.reasons.keys() - outcome.files.keys())
+    if missing:
+        raise DataError(
+            f"evaluation {planned.fragment} returned no {', '.join(missing)}, which `metrics` or `files` of its config "
+            "name; fix its compute, or give the reason in `reasons`"
+        )
+
+
+def _cannot_be_kept(outcome: Any) -> str:
+    """What is wrong with an outcome, whatever it should have held."""
+    if not isinstance(outcome, Outcome):
+        return f"{type(outcome).__name__}; expected an Outcome"
+    odd = [f"{name} {value}" for name, value in outcome.metrics.items() if not math.isfinite(value)]
+    if odd:
+        return f"{', '.join(odd)}; expected numbers, or the reason why there is none in `reasons`"
+    for name, content in outcome.files.items():
+        if Path(name).name != name or name in (RESULT, PER_IMAGE):
+            return f"the file {name!r}; expected a name without folders, and not {RESULT} or {PER_IMAGE}"
+        if not isinstance(content, bytes):
+            return f"{name!r} as {type(content).__name__}; expected bytes"
+    return ""
+
+
+def _write_files(folder: EvalFolder, outcome: Outcome) -> dict[str, str]:
+    """The pictures and arrays, and the values per image; returns the digest of each."""
+    files = dict(outcome.files)
+    if outcome.per_image:
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {name: value.astype(np.float32) for name, value in outcome.per_image.items()}
+        np.savez(buffer, **arrays)
+        files[folder.per_image.name] = buffer.getvalue()
+    for name, content in files.items():
+        write_atomic(folder.folder / name, content)
+    return {name: digest(folder.folder / name) or "" for name in files}
+
+
+def _facts(planned: Planned, workshop: Workshop, wall_s: float) -> dict[str, Any]:
+    methods = {role: run.method for role, run in planned.subjects.items()}
+    return provenance(
+        code=EVALS.code(planned.cfg.name),
+        method_code={role: METHODS.code(method.name) for role, method in methods.items()},
+        eval_fingerprint=planned.name.rpartition("-")[2],
+        seed=planned.cfg.seed,
+        fidelity=", ".join(dict.fromkeys(method.fidelity for method in methods.values())),
+        device=device_name(workshop.world.device),
+        precision=precision_of(workshop.site, workshop.world.device),
+        wall_s=round(wall_s, 1),
+    )
+
+
+def _from_file(workshop: Workshop, run: RunConfig) -> Method:
+    """A weight file as it is: a metric of a model with missing weights would mean nothing."""
+    assert run.init is not None
+    method = build_method(run)
+    report = load_encoder(method.encoder, weights_path(workshop.site, run.init), run.model.pos_resampling)
+    if report.fresh:
+        raise CheckpointError(
+            f"{run.init} has no {', '.join(report.fresh)}, which {run.model.arch} on {run.data.name} needs; "
+            "expected all weights, because it is evaluated without training"
+        )
+    log.info("%s", report.summary())
+    return method.to(workshop.world.device).eval()
+
+
+def _in_words(outcome: Outcome) -> str:
+    numbers = [f"{name} {value:.4g}" for name, value in outcome.metrics.items()]
+    return ", ".join([*numbers[:6], *outcome.files]) or "done"

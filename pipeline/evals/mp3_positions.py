@@ -3,16 +3,13 @@
 Top-1 in per cent over all patches of the validation set; chance is 100 / N. `at_55` is eta 0.55.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation
-from pipeline.methods.base import Batch
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
+from pipeline.methods.base import Batch, Measured
 from pipeline.methods.mp3 import MP3
-
-Percent = Annotated[int, Field(ge=0, lt=100)]
 
 
 @EVALS.register("mp3_positions")
@@ -25,13 +22,17 @@ class MP3Positions(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(f"at_{eta}" for eta in self.etas)
 
-    methods = ("mp3",)
+    reason_against = only_for("mp3")
     cfg: Config
 
-    def compute(self, method: MP3) -> dict[str, float]:
-        def measure(method: MP3, batch: Batch) -> dict[str, Tensor]:
-            size = method.grid.size
-            contexts = {eta: int(size * (100 - eta) / 100) for eta in self.cfg.etas}
-            return {f"at_{eta}": method.measure_at(batch, count)["position_top1"] for eta, count in contexts.items()}
+    def compute(self, model: Subject) -> Outcome:
+        def measure(method: MP3, batch: Batch) -> dict[str, Measured]:
+            counts = {eta: num_context(method, eta) for eta in self.cfg.etas}
+            return {f"at_{eta}": method.measure_at(batch, count)["position_top1"] for eta, count in counts.items()}
 
-        return self.over_validation_set(method, self.run.data.eval_crop, measure)
+        return self.over_images(model.method, model.run.data, measure)
+
+
+def num_context(method: MP3, eta: int) -> int:
+    """Context patches at an eta in per cent."""
+    return int(method.grid.size * (100 - eta) / 100)

@@ -8,6 +8,7 @@ import yaml
 
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.signals import STOP
+from pipeline.errors import ConfigError
 from pipeline.files import require_space, write_text
 from pipeline.inputs import find_inputs
 from pipeline.launch.local import is_placed, run_processes, train_here
@@ -21,6 +22,8 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
     """Train a run of the graph, or the one that a file describes, or continue it; returns the exit code."""
     stop = STOP.listen()  # before torch is imported, which takes seconds
     site, (name, content) = load_site(), _chosen_run(scale, run, config)
+    if not content.get("train", True):
+        raise ConfigError(f"{name} is a weight file that is evaluated as it is; there is nothing to train")
     paths, optim = results_of(scale).run(name), content["optim"]
     require_space(paths.folder, 0, "training with its logs")
     if is_placed():

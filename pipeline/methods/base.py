@@ -19,47 +19,49 @@ One word per idea, and the papers' symbols for it:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pipeline.config import Strict
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder
 from pipeline.models.position import encode
 from pipeline.registry import METHODS as METHODS
+from pipeline.sizes import Size
+from pipeline.trees import Tree
 
 Fidelity = Literal["paper", "released", "corrected"]
-Task = Literal["pretrain", "classify"]
 
 
 class MethodConfig(Strict):
     """Fields every method has. `code_epoch` is raised by hand when a change of code invalidates old runs."""
 
-    task: ClassVar[Task] = "classify"
+    task: ClassVar[str] = "classify"  # a file of pipeline/tasks
 
     name: str
     fidelity: Fidelity = "corrected"
     code_epoch: int = Field(1, ge=1)
 
-    def check(self, model: ModelConfig, image_size: int) -> None:
+    def check(self, model: ModelConfig, image_size: Size) -> None:
         """Raise ValueError where this method cannot work on such a model."""
 
-    def encoder_size(self, image_size: int) -> int:
-        """Side in pixels of what the encoder sees of an image of this size."""
+    def encoder_size(self, image_size: Size) -> Size:
+        """Pixels of what the encoder sees of an image of this size."""
         return image_size
 
 
 class PretrainConfig(MethodConfig):
     """Fields every pretraining method has: it needs no classes, and masks patches of a ViT."""
 
-    task: ClassVar[Task] = "pretrain"
+    task: ClassVar[str] = "pretrain"
 
     mask_ratio: float = Field(0.75, ge=0, lt=1, description="eta of MP3, gamma of DropPos")
 
-    def check(self, model: ModelConfig, image_size: int) -> None:
+    def check(self, model: ModelConfig, image_size: Size) -> None:
         if model.family != "vit":
             raise ValueError(f"method {self.name} works on a ViT, found model.arch {model.arch}")
         if model.pool == "avg":
@@ -73,7 +75,7 @@ class DecoderConfig(PretrainConfig):
     decoder_depth: int = Field(8, ge=1)
     decoder_heads: int = Field(16, ge=1)
 
-    def check(self, model: ModelConfig, image_size: int) -> None:
+    def check(self, model: ModelConfig, image_size: Size) -> None:
         super().check(model, image_size)
         if model.positions in ("none", "relative"):
             raise ValueError(f"method {self.name} needs absolute positions, found model.pos_embed: {model.positions}")
@@ -88,14 +90,19 @@ class DecoderConfig(PretrainConfig):
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch on its device, and a seeded CPU generator.
+    """One micro-batch on its device, as its task makes it, and a seeded CPU generator.
 
-    images (B, C, H, W); targets (B, classes) in training, class indices (B,) in `measure`.
+    Of classified images: inputs (B, C, H, W); targets (B, classes) in training, class indices (B,) in `measure`.
     """
 
-    images: Tensor
-    targets: Tensor
+    inputs: Tree
+    targets: Tree
     generator: torch.Generator
+
+    @property
+    def images(self) -> Tensor:
+        """The inputs of a task whose inputs are images and nothing else."""
+        return self.inputs
 
 
 class Output(NamedTuple):
@@ -112,10 +119,31 @@ class Prediction(NamedTuple):
     logits: Tensor
 
 
+class Primary(NamedTuple):
+    """The metric by which a training is judged."""
+
+    name: str
+    is_lower_better: bool = False
+
+    def better(self, one: float, other: float) -> float:
+        return min(one, other) if self.is_lower_better else max(one, other)
+
+
+class PerImage(NamedTuple):
+    """A number for each image (B,), and their sum where the order of its operations decides the last digits."""
+
+    values: Tensor
+    total: Tensor
+
+
+Measured: TypeAlias = Tensor | PerImage  # a plain tensor (B,) is summed as it is
+
+
 class Method(nn.Module):
     """A way to train an encoder; the encoder is given, heads are the method's own."""
 
     Config: type[MethodConfig] = MethodConfig
+    primary: ClassVar[Primary | None] = None  # null: its task's
     encoder: Encoder
 
     def __init__(self, cfg: MethodConfig, encoder: Encoder) -> None:
@@ -127,11 +155,12 @@ class Method(nn.Module):
         """Everything random or time-dependent that `loss` needs, as tensors on the batch's device."""
         return {}
 
-    def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
+    def loss(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor], /) -> Output:
+        """Of a batch as its task makes it; a method of images calls the first one so."""
         raise NotImplementedError
 
-    def forward(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
-        return self.loss(images, targets, draw)
+    def forward(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor]) -> Output:
+        return self.loss(inputs, targets, draw)
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
         """Features and logits; `shuffled` (B, N) tells a method that knows the word which patches were moved."""
@@ -141,8 +170,8 @@ class Method(nn.Module):
         features = self.encoder.forward_head(tokens, pre_logits=True)
         return Prediction(features, self.encoder.get_classifier()(features))
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
-        """What validation reports, summed over the images of a batch."""
+    def measure(self, batch: Batch) -> dict[str, Measured]:
+        """What validation reports, one value for each image of a batch."""
         return accuracy(self.predict(batch.images), batch.targets)
 
     def no_weight_decay(self) -> set[str]:
@@ -156,9 +185,22 @@ class Method(nn.Module):
         return self.encoder
 
 
-def accuracy(prediction: Prediction, labels: Tensor) -> dict[str, Tensor]:
-    """Top-1 and top-5 in per cent and cross-entropy, summed over the batch."""
+def accuracy(prediction: Prediction, labels: Tensor) -> dict[str, Measured]:
+    """Top-1 and top-5 in per cent and cross-entropy of each image."""
     logits = prediction.logits.float()
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-    return {"top1": 100 * ranked[:, 0].sum(), "top5": 100 * ranked.any(dim=1).sum(), "loss": loss}
+    right = {"top1": ranked[:, 0], "top5": ranked.any(dim=1)}
+    return {**{name: percent(hits) for name, hits in right.items()}, "loss": cross_entropies(logits, labels)}
+
+
+def percent(shares: Tensor) -> PerImage:
+    """Shares (B,), or whether each image is right, in per cent."""
+    shares = shares.float()
+    return PerImage(100 * shares, 100 * shares.sum())
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> PerImage:
+    """Mean over the labels of each image: logits (B, K) or (B, n, K), labels (B,) or (B, n)."""
+    flat, wanted = logits.flatten(0, -2), labels.flatten()
+    each = F.cross_entropy(flat, wanted, reduction="none").view(len(labels), -1)
+    return PerImage(each.mean(dim=1), F.cross_entropy(flat, wanted, reduction="sum") / each.shape[1])

@@ -27,11 +27,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
-from pipeline.methods.base import METHODS, Batch, DecoderConfig, Fidelity, Method, Output
+from pipeline.methods.base import (
+    METHODS,
+    Batch,
+    DecoderConfig,
+    Fidelity,
+    Measured,
+    Method,
+    Output,
+    Primary,
+    cross_entropies,
+    percent,
+)
 from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, send, take, to_patches
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
 from pipeline.models.starts import start_as_mae
+from pipeline.sizes import Size, pair
 
 
 @METHODS.register("droppos")
@@ -44,6 +56,7 @@ class DropPos(Method):
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
         decoder_depth: int = Field(2, ge=1)
 
+    primary = Primary("position_top1")
     cfg: Config
     distances: Tensor
 
@@ -53,7 +66,7 @@ class DropPos(Method):
         self._count_patches()
         self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.embed_dim).normal_(std=0.02))
         self.decoder = Decoder(encoder, cfg.decoder_width, cfg.decoder_depth, cfg.decoder_heads, self.grid.size)
-        distances = smoothing_distances(self.grid, cfg.fidelity, encoder.patch_embed.img_size[0])
+        distances = smoothing_distances(self.grid, cfg.fidelity, encoder.patch_embed.img_size)
         self.register_buffer("distances", distances, persistent=False)
         start_as_mae(encoder)
         start_as_mae(self.decoder)
@@ -108,28 +121,33 @@ class DropPos(Method):
         tokens = encode(self.encoder, images).float()
         return (F.cosine_similarity(tokens[:, :1], tokens[:, 1:], dim=-1) / self.cfg.tau).softmax(dim=-1)
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
+    def measure(self, batch: Batch) -> dict[str, Measured]:
         return self.measure_at(batch, self.num_visible, self.num_anchors)
 
-    def measure_at(self, batch: Batch, visible: int, anchors: int) -> dict[str, Tensor]:
+    def measure_at(self, batch: Batch, visible: int, anchors: int) -> dict[str, Measured]:
         """Plain top-1 over dropped positions in per cent, and cross-entropy, for any number of visible and anchors."""
         order = self.draw(batch, 1.0)["order"]
         logits = self.position_logits(batch.images, order, visible, anchors).float()
         positions = order[:, anchors:visible]
         right = (logits.argmax(dim=-1) == positions).float().mean(dim=1)
-        loss = F.cross_entropy(logits.flatten(0, 1), positions.flatten(), reduction="sum") / positions.shape[1]
-        return {"position_top1": 100 * right.sum(), "loss": loss}
+        return {"position_top1": percent(right), "loss": cross_entropies(logits, positions)}
 
     def no_weight_decay(self) -> set[str]:
         """As released: vectors and biases alone are spared, CLS and mask token are decayed; a learned table is not."""
         return {"encoder.pos_embed"}
 
 
-def smoothing_distances(grid: Grid, fidelity: Fidelity, image_size: int) -> Tensor:
+def smoothing_distances(grid: Grid, fidelity: Fidelity, image_size: Size) -> Tensor:
     """dist(i, j) of DropPos Eq. 5; for `released`, over all cells of the grid that it takes instead."""
     if fidelity == "released":
+        height, width = pair(image_size)
+        if grid.rows != grid.cols or height != width:
+            raise ConfigError(
+                f"method.fidelity released: the released map is for square images and grids, found {height}x{width} "
+                f"pixels and {grid.rows}x{grid.cols} patches; use corrected"
+            )
         # The scripts give the patches a side where the code expects the pixels of one, and divides by it.
-        side = image_size // grid.rows
+        side = height // grid.rows
         if side < grid.rows:
             raise ConfigError(
                 f"method.fidelity released: the released map would have {side}x{side} cells, too few for "

@@ -27,6 +27,7 @@ from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, take, to_images, to_patches
 from pipeline.models.position import add_positions, sincos_positions
 from pipeline.models.starts import start_as_mae
+from pipeline.sizes import Size, pair, shown_size
 
 
 @METHODS.register("droppos_swin")
@@ -35,12 +36,14 @@ class DropPosSwin(DropPos):
         name: Literal["droppos_swin"] = "droppos_swin"  # type: ignore[assignment]
         cells: int = Field(16, ge=2, description="number of cells per side of the image; each cell has one position")
 
-        def check(self, model: ModelConfig, image_size: int) -> None:
+        def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family != "swin" or model.positions != "none":
                 raise ValueError(
                     "method droppos_swin works on a Swin and adds its own positions, found model.arch "
                     f"{model.arch} with pos_embed: {model.positions}"
                 )
+            if not isinstance(image_size, int):
+                raise ValueError(f"method droppos_swin needs square images, found {shown_size(image_size)}")
             if image_size % self.cells:
                 raise ValueError(f"method.cells {self.cells} does not divide data.image_size {image_size}")
             if self.side == 0:
@@ -52,8 +55,8 @@ class DropPosSwin(DropPos):
             """Cells per side of the square that the visible cells form."""
             return math.isqrt(int(self.cells**2 * (1 - self.mask_ratio)))
 
-        def encoder_size(self, image_size: int) -> int:
-            return image_size // self.cells * self.side
+        def encoder_size(self, image_size: Size) -> Size:
+            return pair(image_size)[0] // self.cells * self.side
 
     cfg: Config
     positions: Tensor

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pipeline.methods.base import METHODS, Batch, DecoderConfig, Method, Output
+from pipeline.methods.base import METHODS, Batch, DecoderConfig, Measured, Method, Output
 from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
@@ -71,8 +71,8 @@ class MAE(Method):
             return wanted
         return (wanted - wanted.mean(dim=-1, keepdim=True)) / (wanted.var(dim=-1, keepdim=True) + 1e-6).sqrt()
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.pixel_errors(batch.images, self.draw(batch, 1.0)["order"]).mean(dim=1).sum()}
+    def measure(self, batch: Batch) -> dict[str, Measured]:
+        return {"loss": self.pixel_errors(batch.images, self.draw(batch, 1.0)["order"]).mean(dim=1)}
 
     def no_weight_decay(self) -> set[str]:
         """As released: vectors and biases alone are spared, CLS and mask token are decayed; a learned table is not."""

@@ -39,6 +39,7 @@ from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, sh
 from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
 from pipeline.models.starts import STD, start_as_deit
+from pipeline.sizes import Size
 
 _RELEASED = {
     "shuffle_prob": 0.5,
@@ -105,7 +106,7 @@ class MJP(Method):
                 raise ValueError("shuffle: pixels moves every patch, so no position would be left; set unknown: false")
             return self
 
-        def check(self, model: ModelConfig, image_size: int) -> None:
+        def check(self, model: ModelConfig, image_size: Size) -> None:
             if (self.unknown or self.dal != "none" or self.index != "none") and model.positions != "learn":
                 raise ValueError(
                     f"method mjp works on learned positions, model {model.name} has {model.positions}; set "

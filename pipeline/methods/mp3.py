@@ -18,11 +18,22 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.methods.base import METHODS, Batch, Method, Output, PretrainConfig
+from pipeline.methods.base import (
+    METHODS,
+    Batch,
+    Measured,
+    Method,
+    Output,
+    PretrainConfig,
+    Primary,
+    cross_entropies,
+    percent,
+)
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import with_cls
 from pipeline.models.starts import start_as_deit
+from pipeline.sizes import Size
 
 
 @METHODS.register("mp3")
@@ -30,7 +41,7 @@ class MP3(Method):
     class Config(PretrainConfig):
         name: Literal["mp3"] = "mp3"
 
-        def check(self, model: ModelConfig, image_size: int) -> None:
+        def check(self, model: ModelConfig, image_size: Size) -> None:
             super().check(model, image_size)
             if model.positions != "none":
                 raise ValueError(
@@ -42,6 +53,7 @@ class MP3(Method):
             share = self.mask_ratio if self.fidelity == "released" else 1 - self.mask_ratio
             return int(num_patches * share)
 
+    primary = Primary("position_top1")
     cfg: Config
 
     def __init__(self, cfg: Config, encoder: Encoder) -> None:
@@ -70,16 +82,15 @@ class MP3(Method):
             tokens = masked_block(block, tokens, 1 + num_context)
         return self.head(self.encoder.norm(tokens)[:, 1:])
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
+    def measure(self, batch: Batch) -> dict[str, Measured]:
         return self.measure_at(batch, self.num_context)
 
-    def measure_at(self, batch: Batch, num_context: int) -> dict[str, Tensor]:
+    def measure_at(self, batch: Batch, num_context: int) -> dict[str, Measured]:
         """Position top-1 in per cent and cross-entropy over all patches, with any number of context patches."""
         order = random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)
         logits = self.position_logits(batch.images, order, num_context).float()
         right = (logits.argmax(dim=2) == order).float().mean(dim=1)
-        loss = F.cross_entropy(logits.flatten(0, 1), order.flatten(), reduction="sum") / self.grid.size
-        return {"position_top1": 100 * right.sum(), "loss": loss}
+        return {"position_top1": percent(right), "loss": cross_entropies(logits, order)}
 
 
 def masked_block(block: Any, tokens: Tensor, num_keys: int) -> Tensor:

@@ -14,6 +14,7 @@ from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
+from pipeline.sizes import Size, pair
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {
@@ -31,7 +32,7 @@ class ModelConfig(Strict):
 
     name: str = Field(description="short name, part of the run's name")
     arch: str = Field(description="timm architecture, such as vit_small_patch16_224")
-    patch_size: int | None = Field(None, ge=1)
+    patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
     embed_dim: int | None = Field(None, ge=1)
     depth: int | None = Field(None, ge=1)
     depths: tuple[int, ...] | None = Field(None, description="blocks of each stage of a Swin")
@@ -92,7 +93,7 @@ class ModelConfig(Strict):
             raise ValueError(f"num_heads has {len(heads)} stages, depths has {num_stages}; make them equal")
 
 
-def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes: int) -> nn.Module:
+def build_encoder(cfg: ModelConfig, image_size: Size, channels: int, num_classes: int) -> nn.Module:
     """A timm model with fresh weights, drawn from torch's global generator; without a classifier for 0 classes."""
     with dynamo_deferred():
         import timm
@@ -107,8 +108,7 @@ def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes:
         drop_path_rate=cfg.drop_path,
         **_arguments(cfg, image_size),
     )
-    side = image_size // (cfg.patch_size or CNN_SQUARE)
-    encoder.grid = Grid(side, side) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
+    encoder.grid = _grid_of_squares(cfg, image_size) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
     _add_positions(encoder, cfg)
     encoder.cls_std = cfg.cls_std  # for methods that start CLS themselves
     if cfg.cls_std:
@@ -118,7 +118,13 @@ def build_encoder(cfg: ModelConfig, image_size: int, channels: int, num_classes:
     return encoder
 
 
-def _arguments(cfg: ModelConfig, image_size: int) -> dict[str, Any]:
+def _grid_of_squares(cfg: ModelConfig, image_size: Size) -> Grid:
+    """What a jigsaw moves in the input of a CNN."""
+    (height, width), (rows, cols) = pair(image_size), pair(cfg.patch_size or CNN_SQUARE)
+    return Grid(height // rows, width // cols)
+
+
+def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
     """timm's arguments for this family."""
     if cfg.family == "cnn":
         return {}

@@ -42,8 +42,8 @@ def _add_block(chosen: Tensor, room: int, grid: Grid, rng: random.Random) -> int
         # With room < MIN_BLOCK the bounds are reversed, as released: the area is then drawn from [room, MIN_BLOCK].
         area = rng.uniform(MIN_BLOCK, room)
         aspect = math.exp(rng.uniform(math.log(ASPECT), math.log(1 / ASPECT)))
-        rows, cols = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if rows >= grid.rows or cols >= grid.cols:
+        rows, cols = _sides(area, aspect, grid)
+        if rows >= grid.rows > 1 or cols >= grid.cols > 1:
             continue
         top, left = rng.randint(0, grid.rows - rows), rng.randint(0, grid.cols - cols)
         block = chosen[top : top + rows, left : left + cols]
@@ -52,6 +52,13 @@ def _add_block(chosen: Tensor, room: int, grid: Grid, rng: random.Random) -> int
             block[:] = True
             return new
     return 0
+
+
+def _sides(area: float, aspect: float, grid: Grid) -> tuple[int, int]:
+    """Rows and columns of a block; on a grid of one row or column it is a stretch of it."""
+    if 1 in grid:
+        return min(grid.rows, round(area)), min(grid.cols, round(area))
+    return round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
 
 
 def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:

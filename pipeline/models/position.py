@@ -85,29 +85,59 @@ def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) ->
     return encoder.norm(encoder.blocks(tokens))
 
 
-def resized_positions(encoder: Encoder, value: Tensor, target: Tensor, antialias: bool) -> tuple[Tensor, str] | None:
-    """(1, P+N, D) on a square grid -> the model's grid; the P prefix rows stay. None if that cannot be."""
+def resized_positions(
+    encoder: Encoder, value: Tensor, target: Tensor, antialias: bool, grid: Grid | None = None
+) -> tuple[Tensor, str] | None:
+    """(1, P+N, D) on the file's grid (None: a square one) -> the model's; the P prefix rows stay. None: impossible."""
     from timm.layers import resample_abs_pos_embed
 
-    rows, cols = encoder.patch_embed.grid_size
-    num_prefix = target.shape[1] - rows * cols
-    side = math.isqrt(max(0, value.shape[1] - num_prefix))
-    if side * side + num_prefix != value.shape[1] or value.shape[2] != target.shape[2]:
+    new = position_grid(encoder)
+    num_prefix = target.shape[1] - new.size
+    old = grid or square_grid(value.shape[1] - num_prefix)
+    if old is None or old.size + num_prefix != value.shape[1] or value.shape[2] != target.shape[2]:
         return None
-    value = resample_abs_pos_embed(value, [rows, cols], [side, side], num_prefix, antialias=antialias)
-    return value, f"{side}x{side} -> {rows}x{cols}"
+    value = resample_abs_pos_embed(value, list(new), list(old), num_prefix, antialias=antialias)
+    return value, f"{old.rows}x{old.cols} -> {new.rows}x{new.cols}"
 
 
-def resized_bias_table(attention: Any, value: Tensor, target: Tensor) -> tuple[Tensor, str] | None:
-    """((2w-1)^2, heads) of a square window -> the model's window. None if that cannot be."""
+def resized_bias_table(
+    attention: Any, value: Tensor, target: Tensor, window: Grid | None = None
+) -> tuple[Tensor, str] | None:
+    """((2r-1)(2c-1), heads) of the file's window (None: a square one) -> the model's window. None: impossible."""
     from timm.layers import resize_rel_pos_bias_table
 
-    rows, cols = attention.window_size
-    num_extra = target.shape[0] - (2 * rows - 1) * (2 * cols - 1)
-    side = math.isqrt(max(0, value.shape[0] - num_extra))
-    # One offset alone (a window of one patch) says nothing about its neighbours.
-    if side * side + num_extra != value.shape[0] or side < 3 or value.shape[1] != target.shape[1]:
+    new = Grid(*attention.window_size)
+    num_extra = target.shape[0] - _offsets(new).size
+    old = window or _square_window(value.shape[0] - num_extra)
+    # One offset alone (a window of one row or column) says nothing about its neighbours.
+    if old is None or min(old) < 2 or _offsets(old).size + num_extra != value.shape[0]:
         return None
-    window = (side + 1) // 2
-    value = resize_rel_pos_bias_table(value.float(), new_window_size=(rows, cols), new_bias_shape=target.shape)
-    return value, f"{window}x{window} -> {rows}x{cols}"
+    if value.shape[1] != target.shape[1]:
+        return None
+    places, extra = value.float().split([_offsets(old).size, num_extra])
+    # In this layout timm reads the old sides from the shape instead of taking them for equal.
+    places = places.T.unflatten(1, _offsets(old))
+    resized = resize_rel_pos_bias_table(places, tuple(new), (len(places), *_offsets(new)))
+    table = torch.cat([resized.reshape(len(places), -1).T, extra])
+    return table, f"{old.rows}x{old.cols} -> {new.rows}x{new.cols}"
+
+
+def position_grid(encoder: Encoder) -> Grid:
+    """The grid of a timm model's own positions, also of one that was built elsewhere."""
+    return Grid(*encoder.patch_embed.grid_size)
+
+
+def square_grid(num_patches: int) -> Grid | None:
+    """The grid of a file that does not tell it; None if so many patches form no square."""
+    side = math.isqrt(max(0, num_patches))
+    return Grid(side, side) if side * side == num_patches else None
+
+
+def _offsets(window: Grid) -> Grid:
+    """Between two patches of a window there are so many offsets."""
+    return Grid(2 * window.rows - 1, 2 * window.cols - 1)
+
+
+def _square_window(num_offsets: int) -> Grid | None:
+    offsets = square_grid(num_offsets)
+    return Grid(*[(offsets.rows + 1) // 2] * 2) if offsets and offsets.rows % 2 else None

@@ -18,18 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import CheckpointError
 from pipeline.files import digest
 from pipeline.models.formats import BESIDE, normalised, read_pickle
-from pipeline.models.patches import Encoder
-from pipeline.models.position import PositionResampling, resized_bias_table, resized_positions
+from pipeline.models.patches import Encoder, Grid
+from pipeline.models.position import (
+    PositionResampling,
+    position_grid,
+    resized_bias_table,
+    resized_positions,
+    square_grid,
+)
 
 PATCHES = "patch_embed.proj.weight"
 BIAS_TABLE = "relative_position_bias_table"
+GRID = "grid"  # in the metadata of a file
 # Where the model's absolute positions come from: it has none; the file, on the same grid or resampled in one of the two
 # ways; the sin-cos formula; the model's own random start.
 PositionSource = Literal["none", "file", "timm", "released", "formula", "start"]
@@ -77,11 +84,12 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
     _refuse_other_design(own, weights, path)
-    unused = _unused(encoder, own, weights)
-    if resampling == "timm" and _has_fixed_positions(encoder, own) and not _same_shape("pos_embed", own, weights):
+    unused, grid = _unused(encoder, own, weights), _grid_of_file(encoder, own, weights, path)
+    is_other = _is_moved(encoder, grid) or not _same_shape("pos_embed", own, weights)
+    if resampling == "timm" and _has_fixed_positions(encoder, own) and is_other:
         unused.add("pos_embed")  # the formula gives the values of any grid
     used = {name: value for name, value in weights.items() if name not in unused}
-    resized = _resize_positions(encoder, own, used, resampling)
+    resized = _resize_positions(encoder, own, used, resampling, grid)
     optional = _optional(encoder, own)
     fresh = [name for name in own if name not in used and name in optional]
     fill_weights(encoder, used, path, keep=fresh)
@@ -127,6 +135,30 @@ def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
         f"{path} begins with {start!r}; expected safetensors or a file that torch.save wrote. "
         "A failed download may have left a page or a pointer in its place: fetch it again"
     )
+
+
+def grid_record(encoder: Encoder) -> dict[str, str] | None:
+    """What an exported file says of its grid, which its tensors do not tell; nothing where it is a square."""
+    grid = getattr(encoder, "grid", Grid(1, 1))
+    return {GRID: f"{grid.rows}x{grid.cols}"} if grid.rows != grid.cols else None
+
+
+def _grid_of_file(encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor], path: Path) -> Grid | None:
+    """The grid that a file records, else a square one; None where neither can be."""
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            if recorded := (file.metadata() or {}).get(GRID):
+                rows, cols = recorded.split("x")
+                return Grid(int(rows), int(cols))
+    if "pos_embed" not in own or "pos_embed" not in weights:
+        return None
+    num_prefix = own["pos_embed"].shape[1] - position_grid(encoder).size
+    return square_grid(weights["pos_embed"].shape[1] - num_prefix)
+
+
+def _is_moved(encoder: Encoder, grid: Grid | None) -> bool:
+    """Whether the file's grid is another; as many patches on another grid are other positions."""
+    return grid is not None and hasattr(encoder, "patch_embed") and grid != position_grid(encoder)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -221,17 +253,23 @@ def _has_fixed_positions(encoder: Encoder, own: dict[str, Tensor]) -> bool:
 
 
 def _resize_positions(
-    encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor], resampling: PositionResampling
+    encoder: Encoder,
+    own: dict[str, Tensor],
+    weights: dict[str, Tensor],
+    resampling: PositionResampling,
+    grid: Grid | None,
 ) -> dict[str, str]:
     """Bring positions of another grid or window to the model's, in place; says what changed, by name."""
     resized = {}
     for name, value in weights.items():
-        if name not in own or value.ndim != own[name].ndim or _same_shape(name, own, weights):
+        is_moved = _is_position(name) and _is_moved(encoder, grid)
+        if name not in own or value.ndim != own[name].ndim or (_same_shape(name, own, weights) and not is_moved):
             continue
         if name == "pos_embed":
-            found = resized_positions(encoder, value, own[name], antialias=resampling == "timm")
+            found = resized_positions(encoder, value, own[name], resampling == "timm", grid)
         elif name.endswith(BIAS_TABLE):
-            found = resized_bias_table(encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}")), value, own[name])
+            attention = encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}"))
+            found = resized_bias_table(attention, value, own[name], grid if _is_position(name) else None)
         else:
             continue
         if found:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from pipeline.config import CONFIGS, Layers, fingerprint
 from pipeline.files import write_json
+from pipeline.registry import KINDS
 from pipeline.study.entries import Graph
 
 Cost = dict[str, float]
@@ -38,7 +39,8 @@ def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
 
 def _key(config: dict[str, Any]) -> str:
     """Names what the cost depends on."""
-    data = {key: config["data"][key] for key in ("image_size", "channels", "num_classes")}
+    shaping = KINDS.get(config["data"].get("kind", "images")).Config.shaping
+    data = {key: config["data"][key] for key in shaping}
     return fingerprint([config["method"], config["model"], data, bool(config["optim"]["ema_decay"])], 16)
 
 

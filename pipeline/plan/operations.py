@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.engine.checkpoint import KEPT
 from pipeline.methods.base import Batch, Method
+from pipeline.registry import TASKS
+from pipeline.trees import Tree, device_of, map_tree
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
@@ -20,12 +22,12 @@ BATCH = 2  # the fewest images that mixup can pair; operations are per image
 BYTES = 4  # weights and the two moments of AdamW are fp32
 
 
-def count_operations(method: Method, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> float:
+def count_operations(method: Method, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor]) -> float:
     """Floating-point operations of the matrix products of a forward and a backward pass."""
     # The counter does not know the fused attention of a CPU, and would take it for nothing.
-    attention = sdpa_kernel(SDPBackend.MATH) if images.device.type == "cpu" else nullcontext()
+    attention = sdpa_kernel(SDPBackend.MATH) if device_of(inputs).type == "cpu" else nullcontext()
     with FlopCounterMode(display=False) as counter, attention:
-        method(images, targets, draw).loss.backward()
+        method(inputs, targets, draw).loss.backward()
     return float(counter.get_total_flops())
 
 
@@ -49,15 +51,14 @@ def stored_bytes(run: "RunConfig", method: Method) -> tuple[int, int]:
 
 def _operations(run: "RunConfig", method: Method) -> float:
     """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add."""
-    data, encoder, blocks = run.data, method.encoder, getattr(method.encoder, "blocks", ())
-    images = torch.zeros(BATCH, data.channels, data.image_size, data.image_size)
-    targets = torch.zeros(BATCH, data.num_classes)
-    draw = method.draw(Batch(images, targets, torch.Generator()), 0.5)
+    encoder, blocks = method.encoder, getattr(method.encoder, "blocks", ())
+    inputs, targets = TASKS.get(run.task).example(run.data, BATCH)
+    draw = method.draw(Batch(inputs, targets, torch.Generator()), 0.5)
     if len(blocks) > 2:
         encoder.blocks = blocks[:2]
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         method.to_empty(device="cpu")
-        batch = fake.from_tensor(images), fake.from_tensor(targets), draw
+        batch = map_tree(fake.from_tensor, inputs), map_tree(fake.from_tensor, targets), draw
         counted = count_operations(method, *batch)
         if len(blocks) <= 2:
             return counted

@@ -1,11 +1,13 @@
 """Quick bounds in place of a plan, which counts operations for a minute: bytes on disk, and the least time on a CPU."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.config import Layers
 from pipeline.plan.device import matmul_gflop_per_s
 from pipeline.plan.estimate import images_left
+from pipeline.sizes import pair
 from pipeline.study.entries import Graph, RunEntry
 
 LEAST_SEEN = 0.25  # a method that masks may look at a quarter of the patches
@@ -59,6 +61,6 @@ def _step(entry: RunEntry) -> _Step:
         method = build_method(run)
     num_weights = sum(parameter.numel() for parameter in method.encoder.parameters())
     patches = getattr(method.encoder, "patch_embed", None) if run.model.family == "vit" else None
-    places = patches.num_patches if patches else (run.data.image_size / CNN_STRIDE) ** 2
+    places = patches.num_patches if patches else math.prod(pair(run.data.input_size)) / CNN_STRIDE**2
     # Two operations a weight forward, four backward.
     return _Step(sum(stored_bytes(run, method)), 6 * num_weights * places * LEAST_SEEN / 1e9)

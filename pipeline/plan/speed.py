@@ -72,12 +72,12 @@ class Speeds:
         share = case.gflop_per_s / (1000 * report.matmul_tflops)
         return Speed(share * here / gflop, f"{source}, scaled to the matrix products of this CPU ({here:.0f} GFLOP/s)")
 
-    def _kind(self, name: str) -> tuple[str, str, int]:
+    def _kind(self, name: str) -> tuple[str, str, str]:
         """Runs of one kind differ in speed as they do in operations."""
         config = self.graph.runs[name].config
-        return config["method"]["name"], config["model"]["name"], config["data"]["image_size"]
+        return config["method"]["name"], config["model"]["name"], str(config["data"].get("image_size"))
 
-    def _measure(self, kinds: set[tuple[str, str, int]]) -> dict[str, Speed]:
+    def _measure(self, kinds: set[tuple[str, str, str]]) -> dict[str, Speed]:
         """Finished runs of these kinds, on the kind of device that the site has."""
         found = {}
         for name in self.graph.runs:

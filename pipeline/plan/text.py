@@ -37,7 +37,7 @@ def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
 
 
 def _prepared(graph: Graph) -> set[str]:
-    return {data for data in graph.data_sets() if graph.results.manifest(data).exists()}
+    return {data for data in graph.data if graph.results.manifest(data).exists()}
 
 
 def _rows(work: Work, runs: list[RunEstimate], device: str) -> list[tuple[str, ...]]:

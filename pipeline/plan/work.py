@@ -1,8 +1,8 @@
 """What targets ask for, and what of it is still to do: the same walk from tables to files as Snakemake's."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from pipeline.study.entries import Graph
 from pipeline.study.targets import tables_of
@@ -13,7 +13,7 @@ class Work:
     """Jobs by name, each with the study that is the first to need it; and how many there were before."""
 
     runs: dict[str, str] = field(default_factory=dict)
-    evaluations: dict[tuple[str, str], str] = field(default_factory=dict)  # (run, group)
+    evaluations: dict[str, str] = field(default_factory=dict)  # jobs
     tables: dict[tuple[str, str], str] = field(default_factory=dict)  # (id, rows)
     finished: "Work | None" = None
 
@@ -28,9 +28,9 @@ def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
     asked, left, done = needed_work(graph, targets), Work(), Work()
     for name, study in asked.runs.items():
         (done if graph.results.run(name).done.exists() else left).runs[name] = study
-    for (name, group), study in asked.evaluations.items():
-        is_done = name in done.runs and graph.results.run(name).evaluation(group).exists()
-        (done if is_done else left).evaluations[name, group] = study
+    for job, study in asked.evaluations.items():
+        is_done = graph.results.eval_job(job).exists() and not left.runs.keys() & set(graph.eval_jobs[job].runs)
+        (done if is_done else left).evaluations[job] = study
     for (table, rows), study in asked.tables.items():
         is_there = graph.results.table(table, rows).exists()
         is_done = is_there and all((graph.results.folder / file).exists() for file in graph.files(table, rows))
@@ -55,14 +55,15 @@ def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
     study = graph.tables[table].study
     work.tables.setdefault((table, rows), study)
     for file in graph.files(table, rows):
-        ((name, group),) = re.findall(r"^runs/([^/]+)/(?:train|evals/(\w+))\.json$", file)
-        _add_run(graph, work, name, study)
-        if group:
-            work.evaluations.setdefault((name, group), study)
-            for partner in graph.partners(name, group):
-                _add_run(graph, work, partner, study)
+        kind, name = PurePosixPath(file).parts[:2]
+        job = name.removesuffix(".json") if kind == "evals" else ""
+        if job:
+            work.evaluations.setdefault(job, study)
+        for run in graph.eval_jobs[job].runs if job else [name]:
+            _add_run(graph, work, run, study)
 
 
 def _add_run(graph: Graph, work: Work, name: str, study: str) -> None:
     for each in graph.with_inits([name]):
-        work.runs.setdefault(each, study)
+        if graph.runs[each].trained:
+            work.runs.setdefault(each, study)

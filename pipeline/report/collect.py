@@ -5,7 +5,7 @@ Tables are filled here again, not read as they were drawn: whatever is finished 
 
 from typing import NamedTuple
 
-from pipeline.records import Measured, read_record
+from pipeline.records import TrainRecord, read_record
 from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
 from pipeline.report.tables import fill_table, judge_tables
 from pipeline.study.entries import Graph
@@ -22,14 +22,14 @@ def collect(graph: Graph, selection: str) -> Content:
     tables = [fill_table(graph, key, selection) for key in graph.selected(selection)]
     claims = [judge_tables(graph, study, tables) for study in graph.studies()]
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
-    shown = graph.with_inits(run for row in rows for run in row.runs.values())
+    shown = graph.with_inits(run for row in rows for run in row.run_names())
     runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]
     return Content(tables, claims, runs)
 
 
 def _run(graph: Graph, name: str) -> RunSummary:
     folder = graph.results.run(name)
-    record = read_record(folder.done, Measured)
+    record = read_record(folder.done, TrainRecord)
     return RunSummary(
         name=name,
         label=graph.runs[name].label,

@@ -5,40 +5,20 @@ carries no meaning. All runs of a study that have the same panels share their ax
 over them: a pretraining and the run that starts from it have losses of different kinds.
 """
 
-import io
-import re
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.files import read_lines
+from pipeline.report import svg
 
 PANELS = {"loss": "loss", "val_top1": "validation top-1", "val_position_top1": "validation position top-1"}
 MAX_PANELS = 2
 MAX_POINTS = 120
-# Colours that the page replaces by its own, so that the curves follow light, dark and print.
-INK, GRID, BAND, LINE = "#000001", "#000002", "#000003", "#000004"
-CSS_NAMES = {INK: "var(--muted)", GRID: "var(--line)", BAND: "var(--band)", LINE: "var(--accent)"}
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "patchwork",
-    "font.size": 7.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GRID,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "lines.linewidth": 1.4,
-    "lines.solid_capstyle": "round",
-}
+SMALL = {"font.size": 7.5, "lines.linewidth": 1.4}
 Series = tuple[np.ndarray, np.ndarray]
 
 
@@ -131,38 +111,22 @@ def limits(series: list[Series]) -> tuple[tuple[float, float], tuple[float, floa
 
 def figure(series: dict[str, Series], frames: dict[str, Frame], prefix: str) -> str:
     """The panels side by side, at fixed places: the bytes must not depend on how wide a font is."""
-    with matplotlib.style.context(["default", STYLE]):
+    with svg.style(**SMALL):
         drawing = Figure(figsize=(3.9, 1.55))
         width = 0.40 if len(series) > 1 else 0.89
         for place, (panel, points) in enumerate(series.items()):
             axes = drawing.add_axes((0.085 + 0.505 * place, 0.2, width, 0.64))
             draw_panel(axes, points, frames[panel], PANELS[panel])
-        target = io.StringIO()
-        drawing.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(["Date", "Creator"]))
-    return inline(target.getvalue(), prefix)
+        return svg.inline(drawing, prefix)
 
 
 def draw_panel(axes: Axes, points: Series, frame: Frame, name: str) -> None:
     axes.set(xlim=frame.epochs, ylim=frame.values)
     if frame.band is not None:
-        axes.fill_between(*frame.band, color=BAND, linewidth=0)
-    axes.plot(*points, color=LINE, marker="o" if len(points[0]) <= 12 else "", markersize=2.4, clip_on=False)
+        axes.fill_between(*frame.band, color=svg.BAND, linewidth=0)
+    axes.plot(*points, color=svg.ACCENT, marker="o" if len(points[0]) <= 12 else "", markersize=2.4, clip_on=False)
     axes.set_title(name, loc="left", fontsize=7.5, pad=5)
     axes.set_xlabel("epoch", fontsize=7, labelpad=1, loc="right")
-    axes.grid(axis="y", color=GRID, linewidth=0.5)
-    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=svg.GRID, linewidth=0.5)
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.locator_params(nbins=4)
-
-
-def inline(svg: str, prefix: str) -> str:
-    """What an HTML page can hold: the bare element, the page's colours, and ids that no other figure has."""
-    svg = svg[svg.index("<svg") :]
-    # Its style sheet would apply to the whole page.
-    svg = re.sub(r"<(style|metadata)\b.*?</\1>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)
-    svg = svg.replace("xlink:href", "href")
-    for colour, name in CSS_NAMES.items():
-        svg = svg.replace(colour, name)
-    return re.sub(r"\n\s*", "\n", svg)

@@ -1,4 +1,4 @@
-"""Draws one table of a study as CSV, Markdown or HTML. Formatting only: nothing is computed or judged here.
+"""Draws one table or figure of a study as CSV, Markdown, HTML or SVG. Formatting only: nothing is computed or judged.
 
 The HTML of a table exists once, as a macro in `macros.html.j2`; the report page and `to_html` both use it.
 A number that is missing reads "n/a", and its reason is always given with it.
@@ -7,16 +7,20 @@ A number that is missing reads "n/a", and its reason is always given with it.
 import csv
 import functools
 import io
-import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
-from pipeline.report.records import Cell, FilledRow, FilledTable
+from pipeline.report.pictures import Shot, grid
+from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, Read
+from pipeline.report.view import TableView, drawing_suffix, has_content, view
+from pipeline.report.words import MISSING, duration, error, number, plain, short, signed, with_code
+from pipeline.study.targets import command_for, target_name
 
-MISSING = "n/a"
-CSV_HEADER = ["row", "column", "ours", "paper", "difference", "tolerance", "verdict", "reason", "run"]
+CSV_HEADER = ["row", "column", "ours", "error", "n", "spread", "values"]
+CSV_HEADER += ["paper", "difference", "tolerance", "verdict", "reason", "run", "picture"]
 # What a reader asks first comes first; any other key follows in the order it was recorded.
 PROVENANCE_ORDER = [
     "file",
@@ -31,20 +35,35 @@ PROVENANCE_ORDER = [
 ]
 
 
+def files_of(table: FilledTable, read: Read) -> dict[str, str]:
+    """Suffix -> text of every file that a table or a figure is drawn as."""
+    suffix = drawing_suffix(table)
+    is_page = suffix == ".html"
+    drawing = to_html(table, read) if is_page else _standalone(table, read)
+    return {".csv": to_csv(table), ".md": to_markdown(table), suffix: drawing}
+
+
+def _standalone(table: FilledTable, read: Read) -> str:
+    from pipeline.report import svg  # matplotlib takes a second, and tables do without it
+    from pipeline.report.figures import draw_figure
+
+    return svg.standalone(draw_figure(table, read, "figure"))
+
+
 def to_csv(table: FilledTable) -> str:
-    """Long format, one line per cell, numbers at full precision."""
+    """Long format, one line per cell, numbers at full precision; the seeds' own numbers are separated by spaces."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADER)
     for row, column, cell in table.cells():
-        numbers = [cell.ours, cell.paper, cell.difference, cell.tolerance]
-        shown = [MISSING if value is None else value for value in numbers]
-        writer.writerow([row.id, column.id, *shown, cell.verdict, cell.reason, cell.run or ""])
+        ours = [cell.ours, cell.error, cell.n, cell.spread, " ".join(map(repr, cell.values))]
+        shown = [MISSING if value is None else value for value in [*ours, cell.paper, cell.difference, cell.tolerance]]
+        writer.writerow([row.id, column.id, *shown, cell.verdict, cell.reason, cell.run or "", cell.picture])
     return text.getvalue()
 
 
 def to_markdown(table: FilledTable) -> str:
-    """One line per row; reasons are numbered notes below the table."""
+    """One line per row, ours with its error beside the paper's; reasons are numbered notes below the table."""
     header = ["", "Fidelity"]
     for column in table.columns:
         header += [column.label, "paper", "difference", "verdict"]
@@ -61,14 +80,35 @@ def to_markdown(table: FilledTable) -> str:
         _markdown(scale_line(table)),
     ]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
-    notes_of = [_markdown(text) for text in (table.scale_note, table.note) if text]
-    remark = [" ".join(notes_of), ""] if notes_of else []
+    remarks = [*same_runs(view(table)), table.scale_note, table.note]
+    remark = [" ".join(_markdown(text) for text in remarks if text), ""]
     return "\n".join([*heading, "", *lines, "", *remark, *notes]).rstrip() + "\n"
 
 
-def to_html(table: FilledTable) -> str:
+def to_html(table: FilledTable, read: Read) -> str:
     """A page of its own, with the same cells and the same provenance on click as in the report."""
-    return environment().get_template("table.html.j2").render(table=table, title=f"{table.label}: {table.title}")
+    template = environment().get_template("table.html.j2")
+    return template.render(shown=view(table), drawn=drawn(table, read), title=f"{table.label}: {table.title}")
+
+
+class Drawn(NamedTuple):
+    """A figure, ready for a page: an SVG, or a grid of pictures."""
+
+    shown: TableView
+    svg: str
+    pictures: list[tuple[str, list[Shot]]]
+
+
+def drawn(table: FilledTable, read: Read) -> Drawn | None:
+    """None of a table."""
+    if table.figure is None:
+        return None
+    shown = view(table)
+    if table.figure.kind == "pictures":
+        return Drawn(shown, "", grid(shown, read))
+    from pipeline.report.figures import draw_figure
+
+    return Drawn(shown, draw_figure(table, read, re.sub(r"\W", "-", table.id)), [])
 
 
 @functools.cache
@@ -83,46 +123,10 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"number": number, "signed": signed, "plain": plain, "duration": duration}
-    env.globals |= {"facts": facts, "hint": hint, "scale_line": scale_line, "only_reason": only_reason}
+    env.filters |= {"error": error, "short": short, "with_code": with_code}
+    env.globals |= {"facts": facts, "noise_facts": noise_facts, "hint": hint, "scale_line": scale_line}
+    env.globals |= {"view": view, "same_runs": same_runs, "fold": fold, "command": command}
     return env
-
-
-def number(value: float | None, decimals: int) -> str:
-    if value is None:
-        return MISSING
-    # Adding 0.0 turns the -0.0 that rounding leaves behind into 0.0.
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"
-
-
-def signed(value: float | None, decimals: int) -> str:
-    if value is None:
-        return MISSING
-    return f"{round(value, decimals) + 0.0:+.{decimals}f}"
-
-
-def plain(value: object) -> str:
-    """Any JSON value as one line of text."""
-    if value is None:
-        return MISSING
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict) and not any(isinstance(part, dict | list) for part in value.values()):
-        return ", ".join(f"{name} {plain(part)}" for name, part in value.items())
-    return json.dumps(value) if isinstance(value, bool | dict | list) else str(value)
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return MISSING
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 120:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def facts(provenance: dict) -> list[tuple[str, str]]:
@@ -137,6 +141,14 @@ def facts(provenance: dict) -> list[tuple[str, str]]:
     ]
 
 
+def noise_facts(cell: Cell) -> list[tuple[str, str]]:
+    """What the error of a number comes from."""
+    seeds = ", ".join(plain(value) for value in cell.values)
+    pairs = [("seeds", f"{cell.n}: {seeds}" if cell.n > 1 else ""), ("spread over seeds", cell.spread)]
+    pairs += [("images", cell.count)]
+    return [(name, plain(value)) for name, value in pairs if value not in (None, "")]
+
+
 def hint(provenance: dict) -> str:
     """One line for the pointer that rests on a cell."""
     known = [
@@ -145,10 +157,43 @@ def hint(provenance: dict) -> str:
     return "; ".join([plain(provenance["file"]), *known] if "file" in provenance else known)
 
 
-def only_reason(row: FilledRow) -> str:
-    """Why a row has no number at all, where all its cells say the same; else nothing."""
-    reasons = {cell.reason if cell.ours is None else "" for cell in row.cells.values()}
-    return reasons.pop() if len(reasons) == 1 else ""
+def same_runs(shown: TableView) -> list[str]:
+    """A sentence for each row and column that stands for several."""
+    sentences = []
+    for what, sides in (("column", shown.columns), ("row", shown.rows)):
+        for side in sides:
+            others = [other.label for other in side.others]
+            if others:
+                names = f"{side.first.label} and {', '.join(others)}"
+                sentences.append(f"{names}: the same run{'s' * (what == 'column')} at this scale, shown once.")
+    return sentences
+
+
+class Folded(NamedTuple):
+    """A row of which nothing, or not everything, was run: the paper's numbers, and why."""
+
+    label: str
+    papers: list[str]  # by column, empty where the paper has none
+    reason: str
+
+
+def fold(shown: TableView) -> list[Folded]:
+    """What a table does not show: rows without a number, and columns without any."""
+    rows = [(row, shown.table.columns) for row in shown.folded]
+    rows += [(row.first, shown.empty) for row in shown.rows if shown.empty]
+    return [_folded(row, shown.table.columns, columns) for row, columns in rows]
+
+
+def _folded(row: FilledRow, columns: list[FilledColumn], hidden: list[FilledColumn]) -> Folded:
+    cells = {column.id: row.cells[column.id] for column in hidden if column.id in row.cells}
+    papers = {key: cell.paper for key, cell in cells.items()}
+    texts = ["" if papers.get(c.id) is None else number(papers[c.id], c.decimals) for c in columns]
+    return Folded(row.label, texts, "; ".join(dict.fromkeys(cell.reason for cell in cells.values() if cell.reason)))
+
+
+def command(table: FilledTable) -> str:
+    """What runs every row of a table."""
+    return command_for(target_name(table.id), table.scale)
 
 
 def scale_line(table: FilledTable) -> str:
@@ -159,7 +204,8 @@ def scale_line(table: FilledTable) -> str:
 def _markdown_cell(cell: Cell | None, decimals: int, reasons: list[str]) -> list[str]:
     if cell is None:
         return ["", "", "", ""]
-    entries = [number(cell.ours, decimals), number(cell.paper, decimals), signed(cell.difference, decimals)]
+    ours = f"{number(cell.ours, decimals)} {error(cell.error, decimals, '+/-')}".strip()
+    entries = [cell.picture or ours, number(cell.paper, decimals), signed(cell.difference, decimals)]
     entries.append(cell.verdict)
     if cell.tolerance is not None and cell.difference is not None:
         entries[2] += f" (tolerance {plain(cell.tolerance)})"
@@ -167,7 +213,7 @@ def _markdown_cell(cell: Cell | None, decimals: int, reasons: list[str]) -> list
         if cell.reason not in reasons:
             reasons.append(cell.reason)
         # The mark goes to what is missing; with both numbers there, the reason is about the verdict.
-        place = 0 if cell.ours is None else 1 if cell.paper is None else 3
+        place = 0 if not has_content(cell) else 1 if cell.paper is None else 3
         entries[place] += f" ({reasons.index(cell.reason) + 1})"
     return entries
 

@@ -19,7 +19,8 @@ def table_fingerprint(graph: Graph, table_id: str) -> str:
 def claims_fingerprint(graph: Graph, study: str) -> str:
     """The claims of a study, and the code that judges them."""
     claims = {key: claim.model_dump(mode="json") for key, claim in graph.claims.get(study, {}).items()}
-    return fingerprint([claims, digest_of([PACKAGE / "study" / "claims.py", DRAWING / "tables.py"])], 12)
+    judging = [PACKAGE / "study" / f"{name}.py" for name in ("claims", "formula", "noise")]
+    return fingerprint([claims, digest_of([*judging, DRAWING / "tables.py"])], 12)
 
 
 def report_fingerprint(graph: Graph, rows: str) -> str:

@@ -1,20 +1,32 @@
 """What a drawn table, a judged study and a finished run hold: written as JSON by one step, read by the next."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import Field
 
 from pipeline.config import Record
 from pipeline.study.claims import JudgedClaim
-from pipeline.study.spec import Direction
+from pipeline.study.spec import Direction, Drawing
 
 Verdict = Literal["match", "differs", "not comparable", "no paper value", "not run"]
 
+Read = Callable[[str], bytes]  # the content of a file below results/<scale>
+
 
 class Cell(Record):
-    """One number of a table beside the paper's, or the reason why there is none."""
+    """One number of a table, or one picture of a figure, beside the paper's; or the reason why there is none."""
 
-    ours: float | None = None
+    ours: float | None = Field(None, description="mean over the seeds")
+    values: list[float] = Field([], description="one per seed")
+    spread: float | None = Field(None, description="standard deviation over seeds; None for one seed")
+    error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
+    n: int = Field(0, description="seeds")
+    count: int | None = Field(None, description="images that a mean is over")
+    metric: str = ""
+    per_image: list[str] = Field([], description="files below results/<scale>, one per seed; empty: none")
+    images: str = Field("", description="fingerprint of the images and their order; equal ones may be paired")
+    picture: str = Field("", description="file below results/<scale>")
     run: str | None = None
     paper: float | None = None
     difference: float | None = None
@@ -29,14 +41,19 @@ class FilledColumn(Record):
     label: str
     direction: Direction = "none"
     decimals: int = 1
+    x: float | None = None  # place on a figure's axis
+    same_as: str = ""  # label of the earlier column of this table that has the same sources in every row
 
 
 class FilledRow(Record):
     id: str
     label: str
-    runs: dict[str, str]  # by role
+    runs: dict[str, list[str]]  # by role, one per seed
     fidelity: str
     cells: dict[str, Cell]  # by column
+    x: float | None = None  # place on a figure's axis
+    selected: bool = True  # the selection runs it
+    same_as: str = ""  # label of the earlier row of this table that has the same sources in every column
 
 
 class FilledTable(Record):
@@ -51,6 +68,7 @@ class FilledTable(Record):
     note: str
     columns: list[FilledColumn]
     rows: list[FilledRow]
+    figure: Drawing | None = None  # None: a table
 
     def cells(self) -> list[tuple[FilledRow, FilledColumn, Cell]]:
         """Every (row, column, cell) that the table has; a row need not fill every column."""

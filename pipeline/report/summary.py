@@ -2,16 +2,19 @@
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 from pipeline.config import shown
 from pipeline.report.collect import collect
-from pipeline.report.draw import number
-from pipeline.report.records import Cell, FilledTable, JudgedStudy
+from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import fill_table, judge_tables
+from pipeline.report.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
+from pipeline.report.words import counted, error, number
+from pipeline.study.claims import Verdict
 from pipeline.study.entries import Graph
-from pipeline.study.targets import Chosen, command_for, tables_of, target_name
+from pipeline.study.targets import command_for, tables_of, target_name
 
 WHOLE = {"all": "all", "demo": "headline"}  # targets that stand for every study, and which rows of it
 
@@ -25,12 +28,17 @@ def summarise_targets(graph: Graph, targets: Iterable[str]) -> str:
 def summarise(graph: Graph, selection: str) -> str:
     """Everything of one scale: tables, claims, where the time went, where the report is."""
     tables, claims, _ = collect(graph, selection)
-    parts = _tables(graph, [Chosen(table.id, selection) for table in tables], tables)
+    parts = _tables([table for table in tables if table.figure is None])
+    parts += _figures(graph, [table for table in tables if table.figure is not None], selection)
     parts += [_claims(study) for study in claims]
     parts += [_times(graph.results.benchmarks)]
     report = graph.results.report(selection)
     left_out = len(graph.tables) - len(tables)
-    more = [f"{left_out} more tables and the other rows: {command_for('all', graph.scale)}"] if left_out else []
+    more = (
+        [f"{left_out} more tables and figures, and the other rows: {command_for('all', graph.scale)}"]
+        if left_out
+        else []
+    )
     return "\n\n".join([*parts, *more, f"report: {shown(report)}{'' if report.exists() else ', not written yet'}"])
 
 
@@ -38,33 +46,58 @@ def _target(graph: Graph, target: str) -> str:
     """A study, or one of its tables: its numbers, and the files that hold them."""
     chosen = tables_of(graph, [target])
     tables = [fill_table(graph, table, rows) for table, rows in chosen]
-    parts = _tables(graph, chosen, tables)
-    parts += [_claims(judge_tables(graph, target, tables))] if target in graph.studies() else []
-    paths = [graph.results.table(table, rows) for table, rows in chosen]
-    files = [f"{shown(path.with_suffix(''))}.md, .csv and .html" for path in paths if path.exists()]
+    paths = {table: graph.results.table(table, rows) for table, rows in chosen}
+    drawn = [table for table in tables if paths[table.id].exists()]
+    parts = _tables([table for table in tables if table.columns or table not in drawn])  # curves have no numbers
+    parts += [_claims(_judge(graph, target, tables))] if target in graph.studies() else []
+    files = [_files(paths[table.id], table) for table in drawn]
     return "\n\n".join([*parts, *["files: " + "\n       ".join(files)] * bool(files)])
 
 
-def _tables(graph: Graph, chosen: list[Chosen], tables: list[FilledTable]) -> list[str]:
+def _judge(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
+    """Claims may name tables of other studies."""
+    known = {table.id for table in tables}
+    others = [fill_table(graph, key, "all") for key in graph.judged_on(study, "all") if key not in known]
+    return judge_tables(graph, study, [*tables, *others])
+
+
+def _files(data: Path, table: FilledTable) -> str:
+    """What a table or a figure is drawn as, beside its data."""
+    return f"{shown(data.with_suffix(''))}.md, .csv and {drawing_suffix(table)}"
+
+
+def _tables(tables: list[FilledTable]) -> list[str]:
     """Those with at least one number; the names of the others."""
-    drawn, empty = [], []
-    for (key, selection), table in zip(chosen, tables, strict=True):
-        if any(cell.ours is not None for _, _, cell in table.cells()):
-            drawn.append(_table(table, graph.rows(key, selection)))
-        else:
-            empty.append(target_name(key))
-    return [*drawn, *[f"no results yet for: {', '.join(empty)}"] * bool(empty)]
+    drawn = [_table(view(table)) for table in tables if has_numbers(table)]
+    empty = [target_name(table.id) for table in tables if not view(table).rows]
+    scale = [f"scale {table.scale}: ours +/- its standard error, and the paper's in brackets" for table in tables[:1]]
+    return [*scale * bool(drawn), *drawn, *[f"no results yet for: {', '.join(empty)}"] * bool(empty)]
 
 
-def _table(table: FilledTable, chosen: Container[str]) -> str:
-    """The chosen rows: ours and, in brackets, the paper's."""
-    header = [f"{table.study}, {table.label}", *[column.label for column in table.columns]]
-    lines = [header]
-    for row in [row for row in table.rows if row.id in chosen]:
-        lines.append([row.label, *[_cell(row.cells[column.id], column.decimals) for column in table.columns]])
+def has_numbers(table: FilledTable) -> bool:
+    return any(cell.ours is not None for _, _, cell in table.cells())
+
+
+def _figures(graph: Graph, figures: list[FilledTable], selection: str) -> list[str]:
+    """The names of figures, and where they are drawn."""
+    lines = []
+    for figure in figures:
+        path = graph.results.table(figure.id, selection).with_suffix(drawing_suffix(figure))
+        place = shown(path) if path.exists() else "not drawn yet"
+        lines.append(f"{figure.study}, {figure.label}, {figure.title}: {place}")
+    return ["\n".join(lines)] * bool(lines)
+
+
+def _table(table: TableView) -> str:
+    """The rows that ran: ours with its standard error and, in brackets, the paper's; the same runs once."""
+    about = table.table
+    lines = [[f"{about.study}, {about.label}", *[column.label for column in table.columns]]]
+    for row in table.rows:
+        lines.append([row.label, *[_cell(table, row, column) for column in table.columns]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     drawn = [_aligned(line, widths) for line in lines]
-    return "\n".join([f"{table.title} (scale {table.scale}; the paper's numbers in brackets)", *drawn])
+    more = f"{counted(len(table.folded), 'more row')}: {command_for(target_name(about.id), about.scale)}"
+    return "\n".join([about.title, *drawn, *[more] * table.runnable])
 
 
 def _aligned(line: list[str], widths: list[int]) -> str:
@@ -72,13 +105,18 @@ def _aligned(line: list[str], widths: list[int]) -> str:
     return "  ".join([first.strip().ljust(widths[0]), *others])
 
 
-def _cell(cell: Cell, decimals: int) -> str:
-    return f"{number(cell.ours, decimals)} ({number(cell.paper, decimals)})"
+def _cell(table: TableView, row: ShownRow, column: ShownColumn) -> str:
+    cell, decimals = table.cell(row, column), column.first.decimals
+    if cell is None:
+        return ""
+    papers = ", ".join(number(paper, decimals) for paper in table.papers(row, column))
+    ours = [number(cell.ours, decimals), error(cell.error, decimals, "+/-")]
+    return " ".join(filter(None, [*ours, f"({papers})" if papers else ""]))
 
 
 def _claims(study: JudgedStudy) -> str:
     count = Counter(claim.verdict for claim in study.claims)
-    words = ", ".join(f"{count[word]} {word}" for word in ("true", "false", "undecided"))
+    words = ", ".join(f"{count[word]} {word}" for word in get_args(Verdict))
     return f"claims of {study.study} at scale {study.scale}: {words}"
 
 

@@ -1,36 +1,35 @@
-"""Fill a table: every number is read from a metrics file and set beside the paper's, with a verdict."""
+"""Fill a table or a figure: every number is read from a result file and set beside the paper's, with a verdict."""
 
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
-from pipeline.records import Measured, read_evaluations, read_record
+import numpy as np
+
+from pipeline.config import nearest
+from pipeline.errors import ConfigError, DataError
+from pipeline.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
-from pipeline.study.claims import Values, judge
-from pipeline.study.entries import Graph, RowEntry, TableEntry
-from pipeline.study.spec import TRAIN, Column
-from pipeline.study.targets import command_for
+from pipeline.results import PER_IMAGE, ScaleFolder
+from pipeline.study.claims import Reading, judge
+from pipeline.study.entries import CellEntry, Graph, RowEntry, TableEntry
+from pipeline.study.spec import Column
+from pipeline.study.targets import command_for, target_name
 
 
 def fill_table(graph: Graph, table_id: str, selection: str) -> FilledTable:
     """The table as data; a cell that was not obtained says why."""
     table, selected = graph.table(table_id), graph.rows(table_id, selection)
-    rows = []
-    for row_id, row in table.rows.items():
-        left_out = "" if row_id in selected else f"not a {selection} row; `{command_for('all', graph.scale)}` runs it"
-        cells = {key: _cell(graph, row, column, left_out) for key, column in table.columns.items()}
-        fidelities = dict.fromkeys(graph.runs[run].config["method"]["fidelity"] for run in row.runs.values())
-        rows.append(FilledRow(id=row_id, label=row.label, runs=row.runs, fidelity=", ".join(fidelities), cells=cells))
+    left_out = f"`{command_for(target_name(table_id), graph.scale)}` runs it"
+    rows = [_row(graph, table, row_id, "" if row_id in selected else left_out) for row_id in table.rows]
     for filled in rows:
-        _fill_deltas(filled, rows, table.columns, table_id)
+        _fill_deltas(graph, filled, rows, table.columns, table_id)
         for key, column in table.columns.items():
             _compare(filled.cells[key], column, table.rows[filled.id].expected.get(key), graph.comparable)
-    return _filled(graph, table_id, table, rows)
-
-
-def _filled(graph: Graph, table_id: str, table: TableEntry, rows: list[FilledRow]) -> FilledTable:
-    columns = [
-        FilledColumn(id=key, label=column.label, direction=column.direction, decimals=column.decimals)
-        for key, column in table.columns.items()
-    ]
+    _mark_same_rows(rows, table)
     return FilledTable(
         id=table_id,
         study=table.study,
@@ -41,55 +40,209 @@ def _filled(graph: Graph, table_id: str, table: TableEntry, rows: list[FilledRow
         comparable=graph.comparable,
         scale_note=graph.note,
         note=table.note,
-        columns=columns,
+        columns=_columns(table, selected.values()),
         rows=rows,
+        figure=table.figure,
     )
+
+
+def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str) -> FilledRow:
+    row = table.rows[row_id]
+    cells = {key: _cell(graph, row, key, left_out) for key in table.columns}
+    fidelities = dict.fromkeys(graph.runs[run].config["method"]["fidelity"] for run in row.run_names())
+    return FilledRow(
+        id=row_id,
+        label=row.label,
+        runs=row.runs,
+        fidelity=", ".join(fidelities),
+        cells=cells,
+        x=row.x,
+        selected=not left_out,
+    )
+
+
+def _columns(table: TableEntry, rows: Iterable[RowEntry]) -> list[FilledColumn]:
+    """The columns; one that has the very numbers of an earlier one at this scale says so."""
+    columns, seen = [], dict[str, str]()
+    for key, column in table.columns.items():
+        sources = [_source(row.cells[key]) if key in row.cells else None for row in rows]
+        known = seen.setdefault(str(sources), column.label) if any(sources) else column.label
+        columns.append(
+            FilledColumn(
+                id=key,
+                label=column.label,
+                direction=column.direction,
+                decimals=column.decimals,
+                x=column.x,
+                same_as=known if known != column.label else "",
+            )
+        )
+    return columns
+
+
+def _mark_same_rows(rows: list[FilledRow], table: TableEntry) -> None:
+    """A row that has the very numbers of an earlier one at this scale says so."""
+    seen: dict[str, str] = {}
+    for row in rows:
+        sources = [_source(cell) for cell in table.rows[row.id].cells.values()]
+        if any(sources):
+            known = seen.setdefault(str(sources), row.label)
+            row.same_as = known if known != row.label else ""
+
+
+def _source(cell: CellEntry) -> tuple[list[str], str, str] | None:
+    return (cell.sources, cell.metric, cell.file) if cell.sources else None
 
 
 def judge_study(graph: Graph, study: str, selection: str) -> JudgedStudy:
     """The claims of a study, judged on the tables as they were drawn."""
-    paths = [graph.results.table(key, selection) for key in graph.selected(selection, study)]
+    if study not in graph.studies():
+        raise ConfigError(f"no study {study!r} at scale {graph.scale}; {nearest(study, graph.studies())}")
+    paths = [graph.results.table(key, selection) for key in graph.judged_on(study, selection)]
     return judge_tables(graph, study, [read_record(path, FilledTable) for path in paths])
 
 
 def judge_tables(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
-    """The claims of a study, judged on those of these tables that are its own."""
-    values = cell_values([table for table in tables if table.study == study])
-    return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), values))
+    """The claims of a study; they may name cells of other studies, too."""
+    readings = CellReadings(tables, graph.results)
+    return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), readings))
 
 
-def cell_values(tables: list[FilledTable]) -> Values:
-    """(row id, column id) -> our number, for the claims."""
-    return {(row.id, column.id): cell.ours for table in tables for row, column, cell in table.cells()}
+class CellReadings(Mapping[tuple[str, str], Reading | None]):
+    """The cells that claims name, by (row, column); values per image are read when they are asked for."""
+
+    def __init__(self, tables: list[FilledTable], results: ScaleFolder) -> None:
+        self.cells = {(row.id, column.id): cell for table in tables for row, column, cell in table.cells()}
+        self.results = results
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.cells)
+
+    def __getitem__(self, key: tuple[str, str]) -> Reading | None:
+        cell = self.cells[key]
+        if cell.ours is None:
+            return None
+        return Reading(
+            value=cell.ours,
+            error=cell.error if cell.n == 1 else None,
+            seed_error=cell.error if cell.n > 1 else None,
+            dof=max(cell.n - 1, 0),
+            per_image=tuple(per_image(self.results, cell)),
+            images=cell.images,
+            source=_measurement(cell),
+        )
 
 
-def _cell(graph: Graph, row: RowEntry, column: Column, left_out: str) -> Cell:
+def _measurement(cell: Cell) -> str:
+    """Two cells with the same one show the same measurement."""
+    origin = cell.provenance or {}
+    return f"{origin['file']} {origin['metric']}" if "file" in origin else ""
+
+
+def per_image(results: ScaleFolder, cell: Cell) -> list[np.ndarray]:
+    """A cell's values per image, one array per seed; none where they were not kept."""
+    arrays = []
+    for file in cell.per_image:
+        path = results.folder / file
+        try:
+            with np.load(path, allow_pickle=False) as values:
+                arrays.append(values[cell.metric])
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            state = "not found" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+            raise DataError(f"{path} {state}; delete {path.parent} and run the workflow again") from None
+    return arrays
+
+
+def _cell(graph: Graph, row: RowEntry, key: str, left_out: str) -> Cell:
     """A cell with our number, or with the reason why there is none; differences are filled in later."""
-    if column.delta:
-        return Cell()
-    found = row.source(column)
-    if found is None:
-        return Cell(reason=row.why)
-    run, key = found
-    return Cell(run=run, reason=left_out) if left_out else _measured(graph, run, key, column.metric or "")
+    entry = row.cells.get(key, CellEntry())
+    if not entry.sources:
+        return Cell(reason=entry.why)
+    run = graph.run_behind(entry.sources[0])
+    if left_out:
+        return Cell(run=run, reason=left_out)
+    records = []
+    for source in entry.sources:
+        path = graph.results.folder / source
+        if not path.exists():
+            return Cell(run=run, reason=f"{_shown(source, graph)} has not been written")
+        is_evaluation = source.startswith("evals/")
+        records.append((source, read_record(path, EvalResult if is_evaluation else TrainRecord)))
+    return _picture(graph, entry, records) if entry.file else _measured(graph, entry, records)
 
 
-def _measured(graph: Graph, run: str, key: str, metric: str) -> Cell:
-    path = graph.results.run(run).folder / graph.metrics_file(key)
-    file = _shown(path, graph)
-    if not path.exists():
-        return Cell(run=run, reason=f"{file} has not been written")
-    record = read_record(path, Measured) if key == TRAIN else read_evaluations(path).get(key)
-    if record is None:
-        return Cell(run=run, reason=f"{file} holds no {key}; evaluate again")
-    value = record.metrics.get(metric)
-    why = record.reasons.get(metric, f"{file} does not say why")
-    reason = "" if value is not None else f"{metric} is n/a: {why}"
-    origin = {"file": file, "metric": f"{key}: {metric}", "run": run}
-    return Cell(ours=value, run=run, reason=reason, provenance={**origin, **record.provenance})
+def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
+    """The mean over seeds, with its noise."""
+    for source, record in records:
+        if record.metrics.get(entry.metric) is None:
+            why = record.reasons.get(entry.metric, f"{_shown(source, graph)} does not say why")
+            return Cell(
+                run=_run_of(record), reason=f"{entry.metric} is n/a: {why}", provenance=_origin(graph, entry, records)
+            )
+    values = [record.metrics[entry.metric] or 0.0 for _, record in records]
+    spread = stdev(values) if len(values) > 1 else None
+    own_error = records[0][1].errors.get(entry.metric)
+    return Cell(
+        ours=fmean(values) if len(values) > 1 else values[0],
+        values=values,
+        spread=spread,
+        error=own_error if spread is None else spread / math.sqrt(len(values)),
+        n=len(values),
+        metric=entry.metric,
+        run=_run_of(records[0][1]),
+        provenance=_origin(graph, entry, records),
+        **_images(entry, records),
+    )
 
 
-def _fill_deltas(row: FilledRow, rows: list[FilledRow], columns: dict[str, Column], table_id: str) -> None:
+def _images(entry: CellEntry, records: list[tuple[str, Measured]]) -> dict[str, Any]:
+    """Which images the values are over, and where each image's value is kept, for comparisons image by image."""
+    counts = {record.count for _, record in records if _is_over_images(record, entry.metric)}
+    found: dict[str, Any] = {"count": counts.pop() if len(counts) == 1 else None}
+    results = [(source, record) for source, record in records if isinstance(record, EvalResult) and record.images]
+    kept = [source for source, record in results if entry.metric in record.errors and PER_IMAGE in record.files]
+    images = {record.images for _, record in results}
+    if len(kept) == len(records) and len(images) == 1:
+        found |= {"images": images.pop(), "per_image": [str(Path(source).with_name(PER_IMAGE)) for source in kept]}
+    return found
+
+
+def _is_over_images(record: Measured, metric: str) -> bool:
+    """Training says of the number of parameters, too, that its error is 0; that one is over nothing."""
+    return metric in record.errors and (isinstance(record, EvalResult) or record.errors[metric] > 0)
+
+
+def _picture(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
+    """A picture is of the first seed."""
+    source, record = records[0]
+    picture = str(Path(source).with_name(entry.file))
+    if not (graph.results.folder / picture).exists():
+        return Cell(reason=f"{_shown(picture, graph)} not found; evaluate again")
+    return Cell(picture=picture, run=_run_of(record), n=1, provenance=_origin(graph, entry, records))
+
+
+def _run_of(record: Measured) -> str | None:
+    if isinstance(record, EvalResult):
+        return next(iter(record.subjects.values()), None)
+    return record.run if isinstance(record, TrainRecord) else None
+
+
+def _origin(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> dict[str, Any]:
+    """Where a number comes from: its files, then the facts of the first."""
+    record = records[0][1]
+    files = ", ".join(_shown(source, graph) for source, _ in records)
+    origin = {"file": files, "metric": entry.metric or entry.file, "run": _run_of(record)}
+    if isinstance(record, EvalResult):
+        origin |= {"metric": f"{record.evaluation}: {origin['metric']}", **record.inputs.model_dump()}
+    return {**{key: value for key, value in origin.items() if value}, **record.provenance}
+
+
+def _fill_deltas(
+    graph: Graph, row: FilledRow, rows: list[FilledRow], columns: dict[str, Column], table_id: str
+) -> None:
     for key, column in columns.items():
         if not column.delta:
             continue
@@ -99,15 +252,28 @@ def _fill_deltas(row: FilledRow, rows: list[FilledRow], columns: dict[str, Colum
         cell.run = minuend.run
         if minuend.ours is None or subtrahend.ours is None:
             cell.reason = minuend.reason or subtrahend.reason
-        else:
-            cell.ours = minuend.ours - subtrahend.ours
-            cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {base.label}"}
+            continue
+        cell.ours, cell.n = minuend.ours - subtrahend.ours, min(minuend.n, subtrahend.n)
+        pairs = zip(minuend.values, subtrahend.values, strict=False)
+        cell.values, cell.count = [one - other for one, other in pairs], minuend.count
+        cell.error = _error_of_difference(graph, minuend, subtrahend)
+        cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {base.label}"}
+
+
+def _error_of_difference(graph: Graph, one: Cell, other: Cell) -> float | None:
+    """Image by image where both have one seed and saw the same images, else as of independent numbers."""
+    if one.n == other.n == 1 and one.images and one.images == other.images:
+        (left,), (right,) = per_image(graph.results, one), per_image(graph.results, other)
+        return float((left - right).std()) / math.sqrt(len(left))
+    if one.error is None or other.error is None:
+        return None
+    return math.hypot(one.error, other.error)
 
 
 def _compare(cell: Cell, column: Column, paper: float | None, comparable: bool) -> None:
     cell.paper, cell.tolerance = paper, column.tolerance
     if cell.ours is None:
-        cell.verdict = "not run"
+        cell.verdict = "no paper value" if cell.picture else "not run"
         return
     if paper is None:
         cell.verdict = "no paper value"
@@ -123,5 +289,5 @@ def _compare(cell: Cell, column: Column, paper: float | None, comparable: bool) 
         cell.verdict = "match" if shown <= column.tolerance else "differs"
 
 
-def _shown(path: Path, graph: Graph) -> str:
-    return str(Path("results") / graph.scale / path.relative_to(graph.results.folder))
+def _shown(source: str, graph: Graph) -> str:
+    return str(Path("results") / graph.scale / source)

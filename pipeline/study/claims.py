@@ -1,46 +1,62 @@
-"""Claims: sentences of a paper as comparisons of table cells, found true, false or undecided at any scale.
+"""Claims: sentences of a paper as comparisons of table cells, decided with the noise of their numbers at any scale.
 
-A comparison is written with cells `row:column`, numbers, + - * /, abs, min, max and chains of < <= == >= >; for example
-`max(mjp.t3.g003:top1, mjp.t3.g009:top1) - mjp.t3.g000:top1 <= 0.3`. It is parsed, never executed. It is undecided while
-one of its cells has no number; a claim is false if any comparison is false, else undecided if any is, else true.
+A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`, and
+undecided while one of its cells has no number. It is true if it holds in at least 97.5 % of the draws around the
+measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them. Claims of type `exact`
+and comparisons with == are decided by the numbers alone, as are numbers whose noise is not known.
+
+A claim is as good as its worst comparison: false, undecided, within noise, true. One false comparison refutes it
+whatever the others say. A number that is missing may still refute it, so undecided comes before within noise; it also
+tells the reader what to do first: run the missing rows, then more seeds or images.
 """
 
-import ast
-import operator
-import random
-import re
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import Field
 
 from pipeline.config import Record
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, PatchworkError
+from pipeline.study.formula import Cell, Comparison, find_sets, parse
 from pipeline.study.spec import Claim
 
-_CELL = re.compile(r"(?<![\w.])([a-z]\w*(?:\.[\w-]+)+):(\w+)")
-_OPERATIONS: dict[type, Callable[[float, float], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.GtE: operator.ge,
-    ast.Gt: operator.gt,
-}
+if TYPE_CHECKING:
+    import numpy as np
 
-Cell = tuple[str, str]
-Values = dict[Cell, float | None]
-Verdict = Literal["true", "false", "undecided"]
-WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "true")  # a claim is as good as its worst comparison
+    from pipeline.study.noise import Step
+
+Verdict = Literal["true", "false", "within noise", "undecided"]
+WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a cell shows and how well it is known, in the cell's own unit."""
+
+    value: float
+    error: float | None = None  # standard error over images of one seed's mean; None: not known
+    seed_error: float | None = None  # standard error of the mean over seeds; None: one seed
+    dof: int = 0  # number of seeds - 1
+    per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
+    images: str = ""  # names the images and their order; cells with the same one are paired
+    source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
+
+    @property
+    def has_noise(self) -> bool:
+        return self.error is not None or bool(self.per_image) or self.seed_error is not None
+
+
+Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
 
 
 class Predicate(Record):
-    """One comparison, and the numbers that were put in for its cells, written row:column."""
+    """One comparison, the numbers that were put in for its cells, written row:column, and why it was decided so."""
 
     text: str
     verdict: Verdict
     cells: dict[str, float | None]
+    reason: str = ""
 
 
 class JudgedClaim(Record):
@@ -52,94 +68,126 @@ class JudgedClaim(Record):
     predicates: list[Predicate]
 
 
-def cells_of(text: str) -> list[Cell]:
-    """The cells that a comparison names; raises if it is not a comparison."""
-    cells, tree = _parse(text)
-    draw = random.Random(0)  # any numbers do; drawn ones make no difference of two cells 0, as equal ones would
-    try:
-        _evaluate(tree, {name: draw.uniform(1, 2) for name in cells}, text)
-    except ArithmeticError:
-        raise ConfigError(f"{text!r} divides by 0 for any numbers in its cells") from None
-    return list(dict.fromkeys(cells.values()))
+class ResolvedClaim(Claim):
+    """A claim of the graph: all its cells exist, and its sets are known."""
+
+    sets: dict[str, list[str]] = Field(default_factory=dict, description="a set as written -> its cells")
+
+    def comparisons(self) -> list[Comparison]:
+        return [parse(text, self.sets) for text in self.holds]
+
+    def tables(self) -> list[str]:
+        """Ids of the tables and figures whose cells it names; some may be of other studies."""
+        cells = [cell for comparison in self.comparisons() for cell in comparison.cells]
+        return list(dict.fromkeys(".".join(row.split(".", 2)[:2]) for row, _ in cells))
 
 
-def decide(text: str, values: Values) -> Verdict:
-    """`true`, `false`, or `undecided` where a cell has no number or a ratio has none."""
-    cells, tree = _parse(text)
-    found = {name: values.get(cell) for name, cell in cells.items()}
-    numbers = {name: value for name, value in found.items() if value is not None}
-    if len(numbers) < len(found):
-        return "undecided"
-    try:
-        return "true" if _evaluate(tree, numbers, text) else "false"
-    except ZeroDivisionError:
-        return "undecided"
-
-
-def judge(claims: dict[str, Claim], values: Values) -> list[JudgedClaim]:
-    """Every claim with its verdict, and for each comparison the numbers that were put in."""
-    return [_judge_one(claim_id, claim, values) for claim_id, claim in claims.items()]
-
-
-def _judge_one(claim_id: str, claim: Claim, values: Values) -> JudgedClaim:
-    predicates = []
+def resolve(claim: Claim, known: Mapping[str, Iterable[str]], where: str) -> ResolvedClaim:
+    """The claim with its sets; `known` is row -> columns, of every study. Raises for a mistake, naming its place."""
+    sets: dict[str, list[str]] = {}
     for text in claim.holds:
-        found = {f"{row}:{column}": values.get((row, column)) for row, column in cells_of(text)}
-        predicates.append(Predicate(text=text, verdict=decide(text, values), cells=found))
-    verdict = next(word for word in WORST_FIRST if word in {predicate.verdict for predicate in predicates})
-    missing = sorted({cell for predicate in predicates for cell, value in predicate.cells.items() if value is None})
-    reason = f"no number for {', '.join(missing)}" if missing else ""
-    if verdict == "undecided" and not missing:
-        reason = "its numbers lead to a division by 0"
+        try:
+            sets |= find_sets(text, known)
+            comparison = parse(text, sets)
+        except PatchworkError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if not comparison.cells:
+            raise ConfigError(f"{where}: {text!r} names no cell; write cells as row:column")
+    return ResolvedClaim(**claim.model_dump(), sets=sets)
+
+
+def judge(claims: Mapping[str, ResolvedClaim], readings: Readings) -> list[JudgedClaim]:
+    """Every claim with its verdict, and for each comparison the numbers that were put in."""
+    return [_judge_one(claim_id, claim, readings) for claim_id, claim in claims.items()]
+
+
+def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> JudgedClaim:
+    decided = [_decide(comparison, readings, claim.type == "exact") for comparison in claim.comparisons()]
+    verdict = next(word for word in WORST_FIRST if word in {entry.predicate.verdict for entry in decided})
     about = {"id": claim_id, "statement": claim.statement, "type": claim.type}
-    return JudgedClaim(**about, verdict=verdict, reason=reason, predicates=predicates)
+    predicates = [entry.predicate for entry in decided]
+    return JudgedClaim(**about, verdict=verdict, reason=_summary(decided, verdict), predicates=predicates)
 
 
-def _parse(text: str) -> tuple[dict[str, Cell], ast.Compare]:
-    """Names put in place of cells, and the comparison over those names."""
-    cells: dict[str, Cell] = {}
-    prefix = "cell"
-    while prefix in text:  # so that no word of the text passes for a cell
-        prefix += "_"
-
-    def name(match: re.Match[str]) -> str:
-        key = f"{prefix}{len(cells)}"
-        cells[key] = (match[1], match[2])
-        return key
-
-    try:
-        tree = ast.parse(_CELL.sub(name, text), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise ConfigError(f"{text!r} is not a comparison; write it like `a.t1.x:top1 < a.t1.y:top1`") from None
-    if not isinstance(tree, ast.Compare):
-        raise ConfigError(f"{text!r} compares nothing; expected one of < <= == >= >")
-    return cells, tree
+class _Decided(NamedTuple):
+    predicate: Predicate
+    doubt: float  # noise in units of the difference
 
 
-def _evaluate(node: ast.AST, numbers: dict[str, float], text: str) -> Any:
-    match node:
-        case ast.Compare():
-            terms = [_evaluate(term, numbers, text) for term in (node.left, *node.comparators)]
-            steps = zip(terms, node.ops, terms[1:], strict=False)
-            return all(_operation(op, text)(left, right) for left, op, right in steps)
-        case ast.BinOp():
-            return _operation(node.op, text)(_evaluate(node.left, numbers, text), _evaluate(node.right, numbers, text))
-        case ast.UnaryOp(op=ast.USub()):
-            return -_evaluate(node.operand, numbers, text)
-        case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
-            return abs(_evaluate(argument, numbers, text))
-        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
-            return {"min": min, "max": max}[name](_evaluate(argument, numbers, text) for argument in node.args)
-        case ast.Constant(value=int() | float() as value):
-            return value
-        case ast.Name(id=name) if name in numbers:
-            return numbers[name]
-    raise ConfigError(
-        f"{text!r}: {ast.unparse(node)!r} is not allowed; use cells, numbers, + - * /, abs(x), min(x, y), max(x, y)"
-    )
+def _summary(decided: list[_Decided], verdict: Verdict) -> str:
+    """Why the claim has its verdict: of several comparisons, how many made it so, and the most telling of them."""
+    decisive = sorted((entry for entry in decided if entry.predicate.verdict == verdict), key=lambda entry: entry.doubt)
+    if verdict == "undecided":
+        cells = [cell for entry in decisive for cell, value in entry.predicate.cells.items() if value is None]
+        return f"no number for {', '.join(sorted({*cells}))}" if cells else decisive[0].predicate.reason
+    telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the closest")
+    if len(decided) == 1:
+        return telling.predicate.reason
+    count = "all" if len(decisive) == len(decided) else f"{len(decisive)} of"
+    verb = "is" if len(decisive) == 1 else "are"
+    such = f"{words}: " if len(decisive) > 1 else ""
+    return f"{count} {len(decided)} comparisons {verb} {verdict}; {such}{telling.predicate.reason}"
 
 
-def _operation(op: ast.AST, text: str) -> Callable[[float, float], Any]:
-    if type(op) not in _OPERATIONS:
-        raise ConfigError(f"{text!r}: {type(op).__name__} is not allowed; use + - * / and < <= == >= >")
-    return _OPERATIONS[type(op)]
+def _decide(comparison: Comparison, readings: Readings, is_exact: bool) -> _Decided:
+    found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
+    shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
+    shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
+    verdict: Verdict = "undecided"
+    doubt, missing = 0.0, [cell for cell, value in shown.items() if value is None]
+    reason = f"no number for {', '.join(missing)}"
+    if not missing:
+        try:
+            verdict, reason, doubt = _verdict(comparison, found, is_exact)
+        except ZeroDivisionError:
+            reason = "its numbers lead to a division by 0"
+    return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
+
+
+def _verdict(comparison: Comparison, found: dict[Cell, Reading], is_exact: bool) -> tuple[Verdict, str, float]:
+    from pipeline.study.noise import draw_outcome  # needs numpy
+
+    outcome = draw_outcome(comparison, {key: Reading(cell.value) for key, cell in found.items()} if is_exact else found)
+    wrong = [step for step in outcome.steps if step.is_false]
+    verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
+    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
+    how = "decided by the numbers alone" if is_exact else _conditions(found) if telling.noise else _unknown(found)
+    return verdict, ", ".join(filter(None, [_difference(telling), how])), telling.doubt
+
+
+def _difference(step: "Step") -> str:
+    """`71.3 against 69.0: 2.3 +/- 1.9`, with as many decimals as the noise leaves."""
+    if not step.noise:
+        return f"{_plain(step.left)} against {_plain(step.right)}"
+    decimals = 1 if step.noise >= 1 else 2 if step.noise >= 0.1 else 3
+    left, right, gap = (f"{value:.{decimals}f}" for value in (step.left, step.right, step.left - step.right))
+    return f"{left} against {right}: {gap} +/- {step.noise:.{decimals}f}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _conditions(found: dict[Cell, Reading]) -> str:
+    """How the cells of a comparison were measured: `paired over 1,000 images, one seed`."""
+    from pipeline.study.noise import paired
+
+    noisy = {cell: reading for cell, reading in found.items() if reading.has_noise}
+    groups = paired(noisy)
+    words = []
+    if groups and len(noisy) > 1:
+        images = f"{len(noisy[groups[0][0]].per_image[0]):,} images"
+        words = [f"paired over {images}" if groups == [list(noisy)] else "not all on the same images"]
+    elif groups:
+        words = [f"{len(noisy[groups[0][0]].per_image[0]):,} images"]
+    elif len(noisy) > 1:
+        words = ["not paired by image"]
+    seeds = sorted({reading.dof + 1 for reading in noisy.values()})
+    count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    words.append("one seed" if seeds == [1] else f"{count} seeds")
+    return ", ".join([*words, *filter(None, [_unknown(found)])])
+
+
+def _unknown(found: dict[Cell, Reading]) -> str:
+    cells = [f"{row}:{column}" for (row, column), reading in found.items() if not reading.has_noise]
+    return f"the noise of {', '.join(cells)} is not known" if cells else ""

@@ -1,12 +1,15 @@
 """A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
 from pipeline.errors import ConfigError
 from pipeline.study.entries import Graph
 from pipeline.study.spec import Expected, Scale, Study
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
 
 
 @dataclass
@@ -16,7 +19,8 @@ class Draft:
     name: str
     study: Study
     expected: Expected
-    runs: dict[str, str] = field(default_factory=dict)  # key in the study -> run name
+    runs: dict[str, list[str]] = field(default_factory=dict)  # key in the study -> run names, one per seed
+    parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
 
     @property
     def file(self) -> str:
@@ -29,6 +33,19 @@ class Draft:
     @property
     def scale_file(self) -> str:
         return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
+
+
+def check_headline(study: Study, file: str) -> None:
+    """Every table and row in `headline` must exist; a mistyped one would silently run nothing."""
+    lines = []
+    for key, rows in (study.headline or {}).items():
+        if key not in study.all_tables:
+            lines.append(f"{file}: headline.{key}: no table or figure {key!r}; {nearest(key, study.all_tables)}")
+            continue
+        known = study.all_tables[key].rows
+        lines += [f"{file}: headline.{key}: no row {row!r}; {nearest(row, known)}" for row in rows if row not in known]
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 def fragment_names(kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The graph as plain data: every run, evaluation, table and claim of one scale, resolved, and how to look them up."""
+"""The graph as plain data: what there is at one scale, resolved, and how to look it up."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -7,8 +7,10 @@ from pydantic import Field
 
 from pipeline.config import Record, nearest
 from pipeline.errors import ConfigError
+from pipeline.evals.needs import Needs
 from pipeline.results import ScaleFolder, results_of
-from pipeline.study.spec import TRAIN, Claim, Column
+from pipeline.study.claims import ResolvedClaim
+from pipeline.study.spec import Column, Drawing
 
 Entry = TypeVar("Entry")
 
@@ -21,28 +23,58 @@ class RunEntry(Record):
     studies: list[str] = Field(default_factory=list)
     data: str
     init: str | None = Field(description="name of the run it starts from; null also where it starts from a file")
-    groups: dict[str, list[str]] = Field(default_factory=dict, description="group -> keys of its evaluations")
+    trained: bool = Field(True, description="false: a weight file, which is evaluated as it is")
 
     @property
     def method(self) -> str:
         return self.config["method"]["name"]
 
 
+class EvalEntry(Record):
+    """An evaluation of certain subjects on certain data with a certain config; its name is that of its result."""
+
+    fragment: str  # the file of configs/eval
+    config: dict[str, Any]
+    subjects: dict[str, str]  # role -> run
+    data: dict[str, dict[str, Any]]  # role -> config of a data set, beside those of the subjects
+    job: str
+
+
+class EvalJob(Record):
+    """Evaluations that share a process. That is scheduling: each writes its own result."""
+
+    evaluations: list[str] = Field(default_factory=list)
+    runs: list[str]
+    data: list[str]  # every data set whose manifest it reads
+    needs: Needs = Needs(gpu=False, hours=0.1)
+
+
+class CellEntry(Record):
+    """Where a cell's number, or its picture, comes from: result files below the scale's folder, one per seed."""
+
+    sources: list[str] = Field(default_factory=list)
+    metric: str = ""
+    file: str = ""
+    why: str = Field("", description="the reason why there is no source")
+
+
 class RowEntry(Record):
-    """A row with the names of its runs by role, and the paper's numbers by column."""
+    """A row with the names of its runs by role, one per seed, its cells, and the paper's numbers by column."""
 
     label: str
-    why: str
     headline: bool
-    runs: dict[str, str]
+    runs: dict[str, list[str]]
+    cells: dict[str, CellEntry]
     expected: dict[str, float | None]
+    x: float | None = None
 
-    def source(self, column: Column) -> tuple[str, str] | None:
-        """The run and the key of the evaluation behind a cell; None where the row has no run for it."""
-        return source(self.runs, column)
+    def run_names(self) -> list[str]:
+        return [name for names in self.runs.values() for name in names]
 
 
 class TableEntry(Record):
+    """A table, or a figure: a figure is drawn from cells, too, and has a `figure` that says how."""
+
     study: str
     study_title: str
     label: str
@@ -50,6 +82,7 @@ class TableEntry(Record):
     note: str
     columns: dict[str, Column]
     rows: dict[str, RowEntry]  # by full id, such as mjp.t4.a
+    figure: Drawing | None = None
 
 
 class Graph(Record):
@@ -58,20 +91,22 @@ class Graph(Record):
     scale: str
     note: str
     comparable: bool
+    data: dict[str, dict[str, Any]] = Field(default_factory=dict)  # name -> config of the data set, as JSON
     runs: dict[str, RunEntry] = Field(default_factory=dict)  # by name
-    evals: dict[str, dict[str, Any]] = Field(default_factory=dict)  # key -> config of the evaluation, as JSON
-    tables: dict[str, TableEntry] = Field(default_factory=dict)  # by id, such as mjp.t4
-    claims: dict[str, dict[str, Claim]] = Field(default_factory=dict)  # study -> claim id -> claim
+    evals: dict[str, EvalEntry] = Field(default_factory=dict)  # by name, such as classify-3fa9c1d2
+    eval_jobs: dict[str, EvalJob] = Field(default_factory=dict)
+    tables: dict[str, TableEntry] = Field(default_factory=dict)  # by id, such as mjp.t4 and mjp.f3
+    claims: dict[str, dict[str, ResolvedClaim]] = Field(default_factory=dict)  # study -> claim id -> claim
 
     @property
     def results(self) -> ScaleFolder:
         return results_of(self.scale)
 
-    def data_sets(self) -> list[str]:
-        return sorted({run.data for run in self.runs.values()})
-
     def studies(self) -> list[str]:
         return sorted({table.study for table in self.tables.values()})
+
+    def trained_runs(self) -> list[str]:
+        return [name for name, run in self.runs.items() if run.trained]
 
     def run(self, name: str) -> RunEntry:
         return self._find("runs", self.runs, name)
@@ -79,11 +114,11 @@ class Graph(Record):
     def table(self, table_id: str) -> TableEntry:
         return self._find("tables", self.tables, table_id)
 
-    def run_with_data(self, data: str) -> RunEntry:
-        """Any run on this data set; all of them agree on it."""
-        if data not in self.data_sets():
-            raise ConfigError(f"no run at scale {self.scale} uses data {data!r}; {nearest(data, self.data_sets())}")
-        return next(run for run in self.runs.values() if run.data == data)
+    def eval_job(self, name: str) -> EvalJob:
+        return self._find("evaluation jobs", self.eval_jobs, name)
+
+    def data_set(self, name: str) -> dict[str, Any]:
+        return self._find("data sets", self.data, name)
 
     def rows(self, table_id: str, selection: str) -> dict[str, RowEntry]:
         """Rows of a table that a selection (`headline` or `all`) runs."""
@@ -95,24 +130,29 @@ class Graph(Record):
         ids = [key for key, table in self.tables.items() if study in ("", table.study)]
         return [key for key in ids if self.rows(key, selection)]
 
+    def judged_on(self, study: str, selection: str) -> list[str]:
+        """Tables that the claims of a study are judged on: its own, and those of other studies that they name."""
+        named = {table for claim in self.claims.get(study, {}).values() for table in claim.tables()}
+        return [key for key in self.selected(selection) if self.tables[key].study == study or key in named]
+
     def files(self, table_id: str, selection: str) -> list[str]:
-        """The metrics files behind a table, below the results of the scale."""
-        columns = [column for column in self.table(table_id).columns.values() if column.eval]
-        sources = [row.source(column) for row in self.rows(table_id, selection).values() for column in columns]
-        return sorted({f"runs/{run}/{self.metrics_file(key)}" for run, key in filter(None, sources)})
+        """What a table waits for, below the scale's results: train.json of runs, and the files of evaluation jobs."""
+        rows = self.rows(table_id, selection).values()
+        sources = {source for row in rows for cell in row.cells.values() for source in cell.sources}
+        return sorted({self.written_by(source) for source in sources})
 
-    def metrics_file(self, key: str) -> str:
-        """The file of an evaluation, below the folder of a run."""
-        return "train.json" if key == TRAIN else f"evals/{self.evals[key]['group']}.json"
+    def written_by(self, source: str) -> str:
+        """The output of the rule behind a result file: itself, or the file of the job that wrote it."""
+        kind, name, _ = source.split("/")
+        return f"evals/{self.evals[name].job}.json" if kind == "evals" else source
 
-    def evaluations(self, run: str, group: str) -> dict[str, dict[str, Any]]:
-        """Configs of the evaluations of a run that one job computes, by key."""
-        return {key: self.evals[key] for key in self.run(run).groups.get(group, [])}
+    def run_behind(self, source: str) -> str | None:
+        """The run that a result file is of; of an evaluation of several, the first."""
+        kind, name, _ = source.split("/")
+        return next(iter(self.evals[name].subjects.values()), None) if kind == "evals" else name
 
-    def partners(self, run: str, group: str) -> list[str]:
-        """The runs that evaluations of this one are done together with."""
-        configs = self.evaluations(run, group).values()
-        return sorted({config["partner"] for config in configs if config.get("partner")})
+    def evaluations_of(self, run: str) -> list[str]:
+        return [name for name, entry in self.evals.items() if run in entry.subjects.values()]
 
     def with_inits(self, names: Iterable[str]) -> set[str]:
         """These runs, those they start from, and so on."""
@@ -128,12 +168,3 @@ class Graph(Record):
         if name not in entries:
             raise ConfigError(f"{name!r} is not among the {kind} at scale {self.scale}; {nearest(name, entries)}")
         return entries[name]
-
-
-def source(runs: dict[str, str], column: Column) -> tuple[str, str] | None:
-    """The run, of a row's runs by role, and the key of the evaluation behind a cell."""
-    run = runs.get("") or runs.get(column.run or "")
-    if run is None or (column.partner and column.partner not in runs):
-        return None
-    key = column.eval or ""
-    return run, f"{key}+{runs[column.partner]}" if column.partner else key

@@ -7,19 +7,22 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import logging
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
 from pipeline.config import CONFIGS, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_json
+from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
-from pipeline.study.claims import cells_of
-from pipeline.study.draft import Draft
+from pipeline.study.claims import resolve
+from pipeline.study.draft import Draft, check_headline
 from pipeline.study.entries import Graph
 from pipeline.study.rows import add_table
 from pipeline.study.runs import add_run, in_init_order
 from pipeline.study.spec import Expected, Scale, Study
+from pipeline.study.written import read_study
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +70,8 @@ def build_graph(scale: str) -> Graph:
         spec = parse_file(Scale, path)
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
-    for study in names(CONFIGS / "study"):
-        _add_study(graph, spec, study, collector)
+    studies = {name: _add_study(graph, spec, name, collector) for name in names(CONFIGS / "study")}
+    _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     collector.finish()
     return graph
 
@@ -81,7 +84,9 @@ def _check_scale(scale: Scale, file: str) -> None:
     named += [("data", "replace_data", name) for name in scale.replace_data]
     named += [("method", "method", name) for name in scale.method]
     named += [("eval", "eval", name) for name in scale.eval]
+    named += [("kind", "kind", name) for name in scale.kind] + [("task", "task", name) for name in scale.task]
     known = {kind: names(CONFIGS / kind) for kind in ("method", "model", "data", "eval")}
+    known |= {"kind": KINDS.names(), "task": TASKS.names()}
     lines = [
         f"{file}: {where}: no {kind} {name!r}; {nearest(name, known[kind])}"
         for kind, where, name in named
@@ -96,6 +101,7 @@ class _Collector:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.renames: list[Callable[[str], str]] = []  # say what was written in place of what was made of it
 
     def __enter__(self) -> None: ...
 
@@ -105,59 +111,51 @@ class _Collector:
         return isinstance(error, ConfigError)
 
     def finish(self) -> None:
+        for in_written_terms in self.renames:
+            self.lines = in_written_terms("\n".join(self.lines)).splitlines()
         if self.lines:
             raise ConfigError("\n".join(self.lines))
 
 
-def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collector) -> None:
+def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collector) -> Study | None:
+    """The study, once its runs and tables are in the graph; None where its file has problems."""
     file, study, expected = CONFIGS / "study" / f"{name}.yaml", None, None
     with collector:
-        study = parse_file(Study, file)
+        written = read_study(file)
+        collector.renames.append(written.in_written_terms)
+        study = written.parse()
     with collector:
         expected = _expected(name)
     if scale is None or study is None or expected is None:
-        return
+        return study
     draft = Draft(graph, scale, name, study, expected)
+    with collector:
+        check_headline(study, shown(file))
     for key in in_init_order(study.runs, shown(file), collector):
         with collector:
             add_run(draft, key)
-    for table_name, table in study.tables.items():
+    for table_name, table in {**study.tables, **study.figures}.items():
         with collector:
             add_table(draft, table_name, table)
-    for claim_name, claim in study.claims.items():
-        with collector:
-            where = f"{shown(file)}: claims.{claim_name}.holds"
-            _check_claim(claim.holds, _known_cells(draft), where)
-            graph.claims.setdefault(name, {})[f"{name}.{claim_name}"] = claim
+    return study
+
+
+def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) -> None:
+    """Claims come last: they may name cells of any study."""
+    known = {
+        f"{name}.{key}.{row}": [column_id for column_id, column in table.columns.items() if not column.file]
+        for name, study in studies.items()
+        for key, table in study.all_tables.items()
+        for row in table.rows
+    }
+    for name, study in studies.items():
+        for key, claim in study.claims.items():
+            where = f"{shown(CONFIGS / 'study' / f'{name}.yaml')}: claims.{key}.holds"
+            with collector:
+                graph.claims.setdefault(name, {})[f"{name}.{key}"] = resolve(claim, known, where)
 
 
 def _expected(study: str) -> Expected:
     """The paper's numbers; a study without a paper has none."""
     path = CONFIGS / "expected" / f"{study}.yaml"
     return parse_file(Expected, path) if path.exists() else Expected()
-
-
-def _known_cells(draft: Draft) -> dict[str, set[str]]:
-    """Row -> its columns: what the tables have, and what the paper prints beside them."""
-    cells = {row: set(numbers) for row, numbers in draft.expected.rows.items()}
-    for name, table in draft.study.tables.items():
-        for row in table.rows:
-            full_id = f"{draft.name}.{name}.{row}"
-            cells[full_id] = cells.get(full_id) or set(table.columns)
-    return cells
-
-
-def _check_claim(holds: list[str], known: dict[str, set[str]], where: str) -> None:
-    for text in holds:
-        try:
-            cells = cells_of(text)
-        except PatchworkError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        if not cells:
-            raise ConfigError(f"{where}: {text!r} names no cell; write cells as row:column")
-        for row, column in cells:
-            if row not in known:
-                raise ConfigError(f"{where}: no cell {row}:{column}: no row {row!r}; {nearest(row, known)}")
-            if column not in known[row]:
-                hint = nearest(column, known[row])
-                raise ConfigError(f"{where}: no cell {row}:{column}: no column {column!r}; {hint}")

@@ -1,26 +1,36 @@
-"""From the tables of a study to cells: which run and which evaluation each of them takes its number from."""
+"""From the tables and figures of a study to cells: which results each of them takes its number or picture from."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.config import Layers, nearest, parse
+from pipeline.config import Layers, fingerprint, nearest, parse, science
 from pipeline.errors import ConfigError
+from pipeline.registry import METHODS, TASKS
+from pipeline.study.data import data_config
 from pipeline.study.draft import Draft, fragment
-from pipeline.study.entries import RowEntry, TableEntry, source
-from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Table
+from pipeline.study.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
+from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
 if TYPE_CHECKING:
-    from pipeline.evals.base import Evaluation
+    from pipeline.data.kind import BaseDataConfig
+    from pipeline.evals.base import EvalConfig, Evaluation
+
+CURVE = "curve"
+PROBLEM, MISSING = "its run has a problem", "it has no run"  # reported where the run is, and for the whole table
+UNTRAINED = "it is a weight file, which is not trained here"
+NAME_DIGITS = 8  # of an evaluation's fingerprint
 
 
 def add_table(draft: Draft, name: str, table: Table) -> None:
-    """Check a table, register the evaluations behind it, and put it into the graph."""
-    where = f"{draft.file}: tables.{name}"
+    """Check a table or figure, register the evaluations behind it, and put it into the graph."""
+    where = f"{draft.file}: {'figures' if isinstance(table, Figure) else 'tables'}.{name}"
     lines = _row_problems(draft, table, where) + _column_problems(table, where)
-    lines += _expected_problems(draft, name, table, where)
-    rows = _resolved_rows(draft, name, table)
+    lines += _expected_problems(draft, name, table, where) + _curve_problems(draft, table, where)
+    cells: dict[str, dict[str, CellEntry]] = {row: _curve(draft, table, row) for row in table.rows}
     for key, column in table.columns.items():
-        if not column.delta:
-            lines += _source_problems(draft, column, rows, f"{where}.columns.{key}")
+        if not column.delta and (isinstance(table, Figure) or not column.file):
+            lines += _fill_column(draft, table, key, cells, f"{where}.columns.{key}")
+    lines += _missing_runs(table, cells, where)
     if lines:
         raise ConfigError("\n".join(lines))
     draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
@@ -30,40 +40,82 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
         title=table.title,
         note=table.note,
         columns=table.columns,
-        rows=rows,
+        rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
+        figure=table.drawing if isinstance(table, Figure) else None,
     )
+
+
+def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellEntry]) -> RowEntry:
+    row = table.rows[key]
+    return RowEntry(
+        label=row.label,
+        headline=draft.study.is_headline(name, key),
+        runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
+        cells=cells,
+        expected=draft.expected.rows.get(f"{draft.name}.{name}.{key}", {}),
+        x=row.x,
+    )
+
+
+def _curve(draft: Draft, table: Table, key: str) -> dict[str, CellEntry]:
+    """What a figure of training curves waits for in a row; it has no columns."""
+    if not (isinstance(table, Figure) and table.kind == "curves"):
+        return {}
+    row = table.rows[key]
+    names = [name for run in row.run.values() for name in draft.runs.get(run, [])]
+    trained = [name for name in names if draft.parsed[name].train]
+    if trained:
+        return {CURVE: CellEntry(sources=[f"runs/{name}/train.json" for name in trained])}
+    return {CURVE: CellEntry(why=UNTRAINED if names else row.why or (PROBLEM if row.run else MISSING))}
 
 
 def _row_problems(draft: Draft, table: Table, where: str) -> list[str]:
     lines = []
-    measured = {key: column for key, column in table.columns.items() if not column.delta}
-    roles = {role for column in measured.values() for role in (column.run, column.partner) if role}
-    all_named = all(column.run for column in measured.values())
+    columns = [column for column in table.columns.values() if not column.delta]
+    roles = {role for column in columns for role in column.roles.values() if role}
+    all_named = all(column.run for column in columns)
     for row_id, row in table.rows.items():
-        at = f"{where}.rows.{row_id}"
         for role, key in row.run.items():
+            place = f"{where}.rows.{row_id}.run" + (f".{role}" if role else "")
             if key not in draft.study.runs:
-                place = f"{at}.run.{role}" if role else f"{at}.run"
                 lines.append(f"{place}: no run {key!r}; {nearest(key, draft.study.runs)}")
-        unknown = [role for role in row.run if role and role not in roles] if all_named else []
-        lines += [f"{at}.run.{role}: no column has this role; {nearest(role, roles)}" for role in unknown]
-        # A column without a role is itself the problem where a row has its runs by role.
-        asked = {key: column for key, column in measured.items() if column.run or not row.run}
-        empty = [key for key, column in asked.items() if not source(row.run, column)]
-        if empty and not row.why and not unknown:
-            lines.append(f"{at}: no run for {', '.join(empty)}; name one in `run`, or the reason in `why`")
+            elif role and all_named and role not in roles:
+                lines.append(f"{place}: no column has this role; {nearest(role, roles)}")
     return lines
+
+
+def _missing_runs(table: Table, cells: dict[str, dict[str, CellEntry]], where: str) -> list[str]:
+    """Cells for which the row names no run, and no reason."""
+    lines = []
+    for row_id, row in table.rows.items():
+        missing = [key for key, cell in cells[row_id].items() if cell.why == MISSING]
+        if CURVE in missing and CURVE not in table.columns:
+            lines.append(f"{where}.rows.{row_id}: no run for the curve; name one in `run`, or the reason in `why`")
+            continue
+        by_role = [key for key in missing if row.run and not table.columns[key].run]
+        lines += [
+            f"{where}.columns.{key}.run: not given, and row {row_id!r} has its runs by role; choose from "
+            f"{', '.join(row.run)}"
+            for key in by_role
+        ]
+        if others := [key for key in missing if key not in by_role]:
+            lines.append(f"{where}.rows.{row_id}: {_no_run_for(table, others)}, or the reason in `why`")
+    return lines
+
+
+def _no_run_for(table: Table, columns: list[str]) -> str:
+    roles = [*dict.fromkeys(role for key in columns for role in table.columns[key].roles.values() if role)]
+    each = f" for each of the roles {', '.join(roles)}" if len(roles) > 1 else ""
+    return f"no run for column{'s' * (len(columns) > 1)} {', '.join(columns)}; name one in `run`{each}"
 
 
 def _column_problems(table: Table, where: str) -> list[str]:
     lines = []
     measured = [key for key, column in table.columns.items() if not column.delta]
-    by_role = [row_id for row_id, row in table.rows.items() if row.run and "" not in row.run]
     for key, column in table.columns.items():
         at = f"{where}.columns.{key}"
-        if key in measured and not column.run and by_role:
-            roles = ", ".join(table.rows[by_role[0]].run)
-            lines.append(f"{at}.run: not given, and row {by_role[0]!r} has its runs by role; choose from {roles}")
+        if column.file and not isinstance(table, Figure):
+            lines.append(f"{at}.file: a table shows numbers; put pictures into a figure of kind: pictures")
         if column.delta and column.delta not in measured:
             lines.append(f"{at}.delta: no measured column {column.delta!r}; {nearest(column.delta, measured)}")
         if column.against and column.against not in table.rows:
@@ -71,11 +123,22 @@ def _column_problems(table: Table, where: str) -> list[str]:
     return lines
 
 
+def _curve_problems(draft: Draft, table: Table, where: str) -> list[str]:
+    """A metric that no training logs would draw an empty figure."""
+    if not isinstance(table, Figure) or not table.curve:
+        return []
+    logged = ["loss", "val_top5", *(name for name in _train_metrics(draft) if name.startswith("val_"))]
+    if table.curve in logged:
+        return []
+    return [f"{where}.curve: training logs no {table.curve!r}; {nearest(table.curve, logged)}"]
+
+
 def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> list[str]:
     lines, expected, file = [], draft.expected.rows, draft.expected_file
     for row_id, row in table.rows.items():
         full_id = f"{draft.name}.{name}.{row_id}"
-        if row.paper and expected and full_id not in expected:
+        must_have = row.paper and expected and not isinstance(table, Figure)
+        if must_have and full_id not in expected:
             hint = f"{nearest(full_id, expected)}; `paper: false` says that the paper has no such row"
             lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {hint}")
         for column in sorted(expected.get(full_id, {}).keys() - table.columns.keys()):
@@ -84,59 +147,153 @@ def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> lis
     return lines
 
 
-def _resolved_rows(draft: Draft, name: str, table: Table) -> dict[str, RowEntry]:
-    """Rows with names of runs in place of their keys; without those that have problems, which are reported."""
-    rows = {}
-    for row_id, row in table.rows.items():
-        full_id = f"{draft.name}.{name}.{row_id}"
-        if draft.runs.keys() >= set(row.run.values()):
-            runs = {role: draft.runs[key] for role, key in row.run.items()}
-            about = {"label": row.label, "why": row.why, "headline": row.headline}
-            rows[full_id] = RowEntry(**about, runs=runs, expected=draft.expected.rows.get(full_id, {}))
-    return rows
-
-
-def _source_problems(draft: Draft, column: Column, rows: dict[str, RowEntry], where: str) -> list[str]:
-    """Register a column's evaluation for the runs it takes numbers from, and check the metric it asks for."""
+def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str, CellEntry]], where: str) -> list[str]:
+    """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
+    column = table.columns[key]
     try:
-        metrics = TRAIN_METRICS if column.eval == TRAIN else _add_eval(draft, column, rows, where)
+        source = None if column.eval == TRAIN else _source(draft, column, where)
     except ConfigError as error:
         return str(error).splitlines()
-    if column.metric in metrics:
-        return []
-    hint = nearest(column.metric or "", metrics)
-    return [f"{where}.metric: {column.eval} has no metric {column.metric!r}; {hint}"]
+    lines = _promise_problems(draft, table, key, source, where)
+    for row_id, row in table.rows.items():
+        cells[row_id][key] = _cell(draft, row, column, key, source)
+    filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
+    reasons = [cell.why for row, cell in filled if cell.why not in ("", row.why, PROBLEM, MISSING)]
+    is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
+    if reasons and not is_possible and not lines:
+        lines.append(f"{where}.eval: {column.eval} applies to no row of this table: {reasons[0]}")
+    return lines
 
 
-def _add_eval(draft: Draft, column: Column, rows: dict[str, RowEntry], where: str) -> tuple[str, ...]:
-    """The names of the metrics of the evaluation, registered once for each partner."""
+class _Source(NamedTuple):
+    """The evaluation behind a column."""
+
+    fragment: str
+    evaluation: "type[Evaluation]"
+    cfg: "EvalConfig"
+    data: "dict[str, BaseDataConfig]"
+
+
+def _source(draft: Draft, column: Column, where: str) -> _Source:
     from pipeline.evals.base import EVALS
 
-    name, graph = column.eval or "", draft.graph
-    layers = [fragment("eval", name, f"{where}.eval")]
-    layers.append((f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
+    name = column.eval or ""
+    own = fragment("eval", name, f"{where}.eval")
+    layers = Layers(own, (f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
+    layers.default = own[0]
     try:
-        evaluation = EVALS.get(Layers(*layers).merged().get("name", ""))
+        evaluation = EVALS.get(layers.merged().get("name", ""))
     except ConfigError as error:
-        raise ConfigError(f"{Layers(*layers).origin(('name',))}: name: {error}") from None
-    if "partner" in evaluation.Config.model_fields and not column.partner:
-        raise ConfigError(f"{where}.partner: not given, and {name} is of two runs; name the role of the second")
-    for row_id, row in rows.items():
-        if found := row.source(column):
-            run, key = found
-            _check_method(evaluation, graph.runs[run].method, f"{where}.eval: row {row_id}")
-            partner = {"partner": row.runs[column.partner]} if column.partner else {}
-            graph.evals[key] = parse(evaluation.Config, Layers(*layers, (where, partner))).model_dump(mode="json")
-            groups, group = graph.runs[run].groups, graph.evals[key]["group"]
-            groups[group] = sorted({*groups.get(group, []), key})
-    return parse(evaluation.Config, Layers(*layers)).metrics
+        raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
+    cfg = parse(evaluation.Config, layers)
+    data = _data_sets(draft, evaluation, cfg, layers)
+    if isinstance(column.run, dict) and set(column.run) != set(evaluation.roles()):
+        wanted = ", ".join(evaluation.roles()) or "none: it needs no run"
+        raise ConfigError(f"{where}.run: found the roles {', '.join(column.run)}; {name} has {wanted}")
+    if not isinstance(column.run, dict) and len(evaluation.roles()) > 1:
+        roles = ", ".join(f"{role}: ..." for role in evaluation.roles())
+        raise ConfigError(f"{where}.run: {name} is of several runs; name a role for each: {{{roles}}}")
+    return _Source(name, evaluation, cfg, data)
 
 
-def _check_method(evaluation: "type[Evaluation]", name: str, where: str) -> None:
-    """A pretrained run classifies nothing; positions are predicted by the methods that learn to."""
-    from pipeline.methods.base import METHODS
+def _data_sets(
+    draft: Draft, evaluation: "type[Evaluation]", cfg: "EvalConfig", layers: Layers
+) -> "dict[str, BaseDataConfig]":
+    """The data sets that an evaluation's config names, at this scale."""
+    where = layers.origin(("data",))
+    if set(cfg.data) != set(evaluation.data_roles):
+        wanted = ", ".join(evaluation.data_roles) or "none"
+        raise ConfigError(f"{where}: data: found {', '.join(cfg.data) or 'none'}, {cfg.name} needs {wanted}")
+    return {role: data_config(draft, name, f"{where}: data.{role}") for role, name in cfg.data.items()}
 
-    task = METHODS.get(name).Config.task
-    if name not in evaluation.methods and (evaluation.methods or task != "classify"):
-        wanted = " or ".join(evaluation.methods) or "a method that classifies"
-        raise ConfigError(f"{where}: found a run of method {name}, expected {wanted}; give the column another role")
+
+def _promise_problems(draft: Draft, table: Table, key: str, source: _Source | None, where: str) -> list[str]:
+    """A metric or file that the evaluation does not give, asked for by the column or by one of its rows."""
+    column = table.columns[key]
+    kind = "file" if column.file else "metric"
+    promised = source and (source.cfg.files if column.file else source.cfg.metrics)
+    known = _train_metrics(draft) if promised is None else promised
+    named = {where: getattr(column, kind) or ""} if getattr(column, kind) else {}
+    named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in table.rows.items() if key in row.metrics}
+    return [
+        f"{place}.{kind}: {column.eval} has no {kind} {name!r}; {nearest(name, known)}"
+        for place, name in named.items()
+        if name not in known
+    ]
+
+
+def _train_metrics(draft: Draft) -> tuple[str, ...]:
+    """What training writes of every run, and of the metric by which the runs of this study are judged."""
+    runs = draft.parsed.values()
+    found = [METHODS.get(run.method.name).primary or TASKS.get(run.task).primary for run in runs]
+    own = [f"{kind}_{primary.name}" for primary in found if primary for kind in ("val", "best_val")]
+    return tuple(dict.fromkeys([*TRAIN_METRICS, *own]))
+
+
+def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | None) -> CellEntry:
+    """Where one cell's number comes from, seed by seed; or the reason why it has none."""
+    metric = row.metrics.get(key, column.metric or "")
+    roles = ("model",) if source is None else source.evaluation.roles()
+    runs = _runs_by_role(draft, row, column, roles)
+    missing = [role for role, names in runs.items() if not names]
+    if missing:
+        if row.why:
+            return CellEntry(why=row.why)
+        return CellEntry(why=PROBLEM if draft.runs.keys() < {*draft.runs, *row.run.values()} else MISSING)
+    if not roles and row.why:
+        return CellEntry(why=row.why)
+    sources = []
+    for subjects in _by_seed(runs):
+        if reason := _reason_against(draft, source, subjects):
+            return CellEntry(why=reason)
+        found = f"evals/{_add_eval(draft, source, subjects)}/result" if source else f"runs/{subjects['model']}/train"
+        sources.append(f"{found}.json")
+    return CellEntry(sources=sources, metric=metric, file=column.file or "")
+
+
+def _runs_by_role(draft: Draft, row: Row, column: Column, roles: tuple[str, ...]) -> dict[str, list[str]]:
+    """Role of the evaluation -> names of the row's runs, one per seed."""
+    found = {}
+    for role in roles:
+        asked = column.run[role] if isinstance(column.run, dict) else column.run or ""
+        # One run serves any single role; several roles need a run each, or it would be compared with itself.
+        shared = row.run.get("") if len(roles) == 1 else None
+        key = shared or row.run.get(asked)
+        found[role] = draft.runs.get(key or "", [])
+    return found
+
+
+def _by_seed(runs: dict[str, list[str]]) -> Iterator[dict[str, str]]:
+    """Subjects of each seed; a role with fewer seeds starts again from its first."""
+    for seed in range(max((len(names) for names in runs.values()), default=1)):
+        yield {role: names[seed % len(names)] for role, names in runs.items()}
+
+
+def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, str]) -> str:
+    if source is None:
+        return "" if draft.parsed[subjects["model"]].train else UNTRAINED
+    return source.evaluation.reason_against(source.cfg, {role: draft.parsed[run] for role, run in subjects.items()})
+
+
+def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
+    """Register an evaluation of these subjects, and the job that computes it; returns its name."""
+    graph, config = draft.graph, source.cfg.model_dump(mode="json")
+    sets = {role: science(data) for role, data in source.data.items()}
+    content: list[Any] = [source.cfg.science(), subjects, sets]
+    name = f"{source.fragment}-{fingerprint(content, NAME_DIGITS)}"
+    data = {role: config.model_dump(mode="json") for role, config in source.data.items()}
+    job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] and not data else name
+    entry = EvalEntry(fragment=source.fragment, config=config, subjects=subjects, data=data, job=job)
+    if graph.evals.setdefault(name, entry) == entry:
+        _add_to_job(draft, name, entry, source)
+    return name
+
+
+def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> None:
+    graph = draft.graph
+    runs = sorted(set(entry.subjects.values()))
+    data = sorted({*(config["name"] for config in entry.data.values()), *(graph.runs[run].data for run in runs)})
+    job = graph.eval_jobs.setdefault(entry.job, EvalJob(runs=runs, data=data))
+    if name not in job.evaluations:
+        job.evaluations.append(name)
+        job.needs = job.needs | source.cfg.needs

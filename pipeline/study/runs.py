@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
 from pipeline.models.architectures import unknown_architecture
+from pipeline.study.data import add_data
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import RunEntry
 from pipeline.study.spec import RunSpec
@@ -18,28 +19,52 @@ Layer = tuple[str, dict[str, Any]]
 
 
 def add_run(draft: Draft, key: str) -> None:
-    """Resolve one run into the graph, unless the one it starts from has problems: those are reported already."""
-    from pipeline.engine.run import parse_run  # needs torch; only when graph.json is out of date
-
+    """Resolve one run, once per seed, unless the one it starts from has problems: those are reported already."""
     spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
     if spec.init in draft.study.runs and spec.init not in draft.runs:
         return
     layers = _layers(draft, key)
     for source, content in layers:
-        if "init" in content:
-            raise ConfigError(f"{source}: init: not here; a run of a study says it, beside its method")
+        for name in ("init", "train"):
+            if name in content:
+                raise ConfigError(f"{source}: {name}: not here; a run of a study says it, beside its method")
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
-    layers += [*_budget(layers, budget, f"{where}.budget"), (where, {"init": _init(draft, spec, where)})]
+    layers += _budget(layers, budget, f"{where}.budget")
     _check_architecture(Layers(*layers))
-    run = parse_run(Layers(*layers))
-    _check_data(draft, run, where)
+    # A weight file is what it is: three times the same number would look like one without noise.
+    count = (spec.seeds or draft.study.seeds or draft.scale.seeds) if spec.train else 1
+    names = [_add_seed(draft, key, [*layers, *_seed(layers, number, where)], number) for number in range(count)]
+    draft.runs[key] = names
+
+
+def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
+    """A run with one of its seeds, in the graph; returns its name."""
+    from pipeline.engine.run import parse_run  # needs torch; only when graph.json is out of date
+
+    spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
+    start = {"init": _init(draft, spec, where, number)} | ({} if spec.train else {"train": False})
+    run = parse_run(Layers(*layers, (where, start)))
+    add_data(draft, run.data, where)
     _check_name(draft, run, where)
-    config, init = run.model_dump(mode="json"), draft.runs.get(spec.init or "")
-    entry = RunEntry(config=config, label=spec.label, data=run.data.name, init=init)
+    starts = draft.runs.get(spec.init or "", [])
+    entry = RunEntry(
+        config=run.model_dump(mode="json"),
+        label=spec.label,
+        data=run.data.name,
+        init=starts[number % len(starts)] if starts else None,
+        trained=run.train,
+    )
     entry = draft.graph.runs.setdefault(run.name, entry)
     if draft.name not in entry.studies:
         entry.studies.append(draft.name)
-    draft.runs[key] = run.name
+    draft.parsed[run.name] = run
+    return run.name
+
+
+def _seed(layers: list[Layer], number: int, where: str) -> list[Layer]:
+    """The first seed is the one that the config names; the others follow it."""
+    first = Layers(*layers).merged().get("seed", 0)
+    return [(f"{where}.seeds", {"seed": first + number})] if number and isinstance(first, int) else []
 
 
 def _layers(draft: Draft, key: str) -> list[Layer]:
@@ -48,8 +73,11 @@ def _layers(draft: Draft, key: str) -> list[Layer]:
     fragments = _fragments(draft, key)
     layers = [*fragments, (f"{draft.file}: common", study.common), *_recipes(draft, key)]
     layers.append((f"{draft.scale_file}: run", scale.run))
-    if _is_pretraining(fragments[0][1]):
-        layers.append((f"{draft.scale_file}: pretrain", scale.pretrain))
+    kind, task = _kind_of(fragments[2][1]), _task_of(fragments[0][1])
+    if kind in scale.kind:
+        layers.append((f"{draft.scale_file}: kind.{kind}", scale.kind[kind]))
+    if task in scale.task:
+        layers.append((f"{draft.scale_file}: task.{task}", scale.task[task]))
     if spec.method in scale.method:
         layers.append((f"{draft.scale_file}: method.{spec.method}", {"method": scale.method[spec.method]}))
     return [*layers, (f"{draft.file}: runs.{key}.set", spec.set)]
@@ -63,7 +91,17 @@ def _fragments(draft: Draft, key: str) -> list[Layer]:
         if name in replace:
             name, where = replace[name], f"{draft.scale_file}: replace_{kind}.{name}"
         fragments.append(fragment(kind, name, where))
+    file, content = fragments[-1]
+    if draft.study.runs[key].train and _for_evaluations_alone(content):
+        raise ConfigError(
+            f"{where}: {name} is for evaluations alone: num_train is 0 in {file}; train on another data set"
+        )
     return fragments
+
+
+def _for_evaluations_alone(data_fragment: dict[str, Any]) -> bool:
+    data = data_fragment.get("data")
+    return isinstance(data, dict) and data.get("num_train") == 0
 
 
 def _recipes(draft: Draft, key: str) -> list[Layer]:
@@ -77,13 +115,19 @@ def _recipes(draft: Draft, key: str) -> list[Layer]:
     return layers
 
 
-def _is_pretraining(method_fragment: dict[str, Any]) -> bool:
-    """Whether the method pretrains; one that does not exist is reported where the run is parsed."""
+def _kind_of(data_fragment: dict[str, Any]) -> str | None:
+    """The kind of the data; one that does not exist is reported where the run is parsed."""
+    data = data_fragment.get("data")
+    return data.get("kind", "images") if isinstance(data, dict) else None
+
+
+def _task_of(method_fragment: dict[str, Any]) -> str | None:
+    """The task of the method; one that does not exist is reported where the run is parsed."""
     from pipeline.methods.base import METHODS
 
     method = method_fragment.get("method")
     name = method.get("name") if isinstance(method, dict) else None
-    return name in METHODS.names() and METHODS.get(name).Config.task == "pretrain"
+    return METHODS.get(name).Config.task if name in METHODS.names() else None
 
 
 def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
@@ -100,11 +144,15 @@ def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
     return [(where, {"optim": content})]
 
 
-def _init(draft: Draft, spec: RunSpec, where: str) -> str | None:
-    """The name of the run it starts from, or the file as it is written."""
+def _init(draft: Draft, spec: RunSpec, where: str, number: int) -> str | None:
+    """The name of the run it starts from, of the same seed where that has several; or the file as it is written."""
     if spec.init == FILE:
         raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
-    return draft.runs.get(spec.init, spec.init) if spec.init else None
+    start = draft.study.runs.get(spec.init or "")
+    if start and not start.train:
+        raise ConfigError(f"{where}.init: run {spec.init!r} is a weight file; write its init here: {start.init}")
+    starts = draft.runs.get(spec.init or "", [])
+    return starts[number % len(starts)] if starts else spec.init
 
 
 def _check_architecture(layers: Layers) -> None:
@@ -112,18 +160,6 @@ def _check_architecture(layers: Layers) -> None:
     arch = layers.below("model").merged().get("arch")
     if isinstance(arch, str) and (problem := unknown_architecture(arch)):
         raise ConfigError(f"{layers.origin(('model', 'arch'))}: model.arch: {problem}")
-
-
-def _check_data(draft: Draft, run: "RunConfig", where: str) -> None:
-    """Runs see one data set through views of their own, but must mean the same images by its name."""
-    content = run.data.model_dump(mode="json", exclude={"augment", "eval_crop", "image_size", "mean", "std"})
-    for other in draft.graph.runs.values():
-        known = {key: other.config["data"][key] for key in content}
-        if other.data == run.data.name and known != content:
-            keys = ", ".join(key for key in content if content[key] != known[key])
-            raise ConfigError(
-                f"{where}: data {run.data.name!r} has another {keys} than in other runs; give it another name"
-            )
 
 
 def _check_name(draft: Draft, run: "RunConfig", where: str) -> None:

@@ -1,14 +1,15 @@
 """What study and scale files say: one paper as data, and the size at which it is run."""
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from pipeline.config import Strict
+from pipeline.config import FILE, Strict, nearest
 
 Direction = Literal["up", "down", "none"]
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
-TRAIN_METRICS = (
+TRAIN_METRICS = (  # a task or a method of a study's runs may add its own
     "params_m",
     "val_top1",
     "best_val_top1",
@@ -20,6 +21,8 @@ TRAIN_METRICS = (
 
 class RunSpec(Strict):
     """A run as a study writes it: names of fragments, and what differs from them."""
+
+    short_forms: ClassVar[tuple[str, ...]] = ("like", "over", "along")
 
     label: str
     method: str
@@ -33,39 +36,69 @@ class RunSpec(Strict):
         None, description="key of the run of this study whose encoder it starts from, or file:<path>"
     )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
+    train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
+    seeds: int | None = Field(None, ge=1, description="number of seeds; wins over the study's and the scale's")
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> "RunSpec":
+        if not self.train and not (self.init or "").startswith(FILE):
+            raise ValueError(
+                f"init is {self.init!r}, and train: false evaluates a weight file; write init: {FILE}<path>"
+            )
+        if not self.train and (self.seeds or 1) > 1:
+            raise ValueError(f"seeds is {self.seeds}, and a weight file has one; leave out seeds, or write 1")
+        return self
 
 
 class Column(Strict):
-    """Where a column's numbers come from: a metric of an evaluation (or of `train`), or a difference to one row."""
+    """Where a column's cells come from: an evaluation (or `train`), or a difference to one row.
+
+    Of an evaluation a cell shows the `metric`, or the picture in a `file`; where both are left out, each row names its
+    own metric in `metrics`.
+    """
+
+    short_forms: ClassVar[tuple[str, ...]] = RunSpec.short_forms
 
     label: str
     eval: str | None = None
     metric: str | None = None
-    run: str | None = Field(None, description="role of the run that it takes its numbers from")
-    partner: str | None = Field(None, description="role of the run that the evaluation is done together with")
+    file: str | None = Field(None, description="picture that the evaluation writes, such as rebuilt.png")
+    run: str | dict[str, str] | None = Field(
+        None, description="role of the row's run; for several subjects: role in the evaluation -> role of the row's run"
+    )
     delta: str | None = Field(None, description="column whose difference to the row `against` is shown")
     against: str | None = None
+    x: float | None = Field(None, description="place on the axis of a figure")
     direction: Direction = "none"
     decimals: int = Field(1, ge=0, le=6)
     tolerance: float | None = Field(None, ge=0, description="largest difference to the paper that still matches")
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role in the evaluation -> role of the row's run; one subject needs no role in the evaluation."""
+        return self.run if isinstance(self.run, dict) else {"": self.run or ""}
+
     @model_validator(mode="after")
     def _has_one_source(self) -> "Column":
-        if self.delta and (self.run or self.partner):
-            raise ValueError("a difference is of another column, whose run it takes; leave out run and partner")
-        given = [key for key in ("eval", "metric", "delta", "against") if getattr(self, key)]
-        if given not in (["eval", "metric"], ["delta", "against"]):
-            raise ValueError(f"found {', '.join(given) or 'none of them'}; give eval and metric, or delta and against")
+        if self.delta and self.run:
+            raise ValueError("a difference is of another column, whose run it takes; leave out run")
+        given = [key for key in ("eval", "metric", "file", "delta", "against") if getattr(self, key)]
+        if given not in (["eval", "metric"], ["eval", "file"], ["eval"], ["delta", "against"]):
+            found = ", ".join(given) or "none of them"
+            raise ValueError(f"found {found}; give eval and metric, eval and file, or delta and against")
         return self
 
 
 class Row(Strict):
-    """A row's runs by role; one without a role (`run: a`) serves every column. What no run is there for, `why` says."""
+    """A row's runs by role; one without a role (`run: a`) serves every column. `why` says why a cell has no run."""
+
+    short_forms: ClassVar[tuple[str, ...]] = RunSpec.short_forms
 
     label: str
     run: dict[str, str] = Field(default_factory=dict)
     why: str = ""
-    headline: bool = Field(True, description="part of `demo`; the other rows are for `all`")
+    metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
+    x: float | None = Field(None, description="place on the axis of a figure")
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
     @field_validator("run", mode="before")
@@ -75,11 +108,81 @@ class Row(Strict):
 
 
 class Table(Strict):
+    short_forms: ClassVar[tuple[str, ...]] = ("like", "notes")
+
     label: str
     title: str
     note: str = ""
     columns: dict[str, Column]
-    rows: dict[str, Row]
+    rows: dict[str, Row] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_metrics(self) -> "Table":
+        """A column without a metric gets one from each row that it measures."""
+        for row_id, row in self.rows.items():
+            for key in row.metrics:
+                if key not in self.columns:
+                    raise ValueError(f"rows.{row_id}.metrics.{key} names no column; {nearest(key, self.columns)}")
+            for key, column in self.columns.items():
+                if column.eval and not (column.metric or column.file or key in row.metrics or row.why):
+                    raise ValueError(
+                        f"columns.{key} has no metric, and rows.{row_id}.metrics gives it none; give either"
+                    )
+        return self
+
+
+class Drawing(Strict):
+    """How a figure is drawn: series of points, bars, a heat map, a grid of pictures, or curves of training.
+
+    One side of it, rows or columns, has the `x` values; the other side are the series. `curves` has no columns: it
+    draws the metric `curve`, which validation writes after each epoch, of every row's run.
+    """
+
+    kind: Literal["lines", "bars", "heatmap", "pictures", "curves"]
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = False
+    x_from: Literal["rows", "columns"] = "columns"
+    levels: list[str] = Field(default_factory=list, description="rows drawn as horizontal lines, such as a baseline")
+    curve: str = Field("", description="metric of `curves`, such as val_top1")
+
+
+class Figure(Drawing, Table):
+    """A table that is drawn."""
+
+    columns: dict[str, Column] = Field(default_factory=dict)
+
+    @property
+    def drawing(self) -> Drawing:
+        return Drawing(**{key: getattr(self, key) for key in Drawing.model_fields})
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_draws(self) -> "Figure":
+        if (self.kind == "curves") != bool(self.curve) or (self.kind == "curves") == bool(self.columns):
+            raise ValueError("kind: curves needs `curve` and no columns; every other kind needs columns and no `curve`")
+        wrong = [key for key, column in self.columns.items() if bool(column.file) != (self.kind == "pictures")]
+        if wrong:
+            raise ValueError(f"columns.{wrong[0]}: `file` is for kind: pictures, and each of its columns needs one")
+        unknown = [key for key in self.levels if key not in self.rows]
+        if unknown:
+            raise ValueError(f"levels: no row {unknown[0]!r}; {nearest(unknown[0], self.rows)}")
+        if self.kind != "lines" and (self.levels or self.log_x):
+            raise ValueError(f"levels and log_x are for kind: lines; found kind: {self.kind}")
+        if self.kind == "lines":
+            self._check_x()
+        return self
+
+    def _check_x(self) -> None:
+        """Every point of a line has a place on the axis."""
+        points: dict[str, Any] = {key: row for key, row in self.rows.items() if key not in self.levels}
+        points = points if self.x_from == "rows" else dict(self.columns)
+        missing = [key for key, point in points.items() if point.x is None]
+        if missing:
+            raise ValueError(f"{self.x_from}.{missing[0]} has no x, which each of x_from: {self.x_from} needs")
+        low = [key for key, point in points.items() if self.log_x and point.x <= 0]
+        if low:
+            found = f"{self.x_from}.{low[0]} has x {points[low[0]].x}"
+            raise ValueError(f"{found}, and log_x needs numbers above 0; leave out log_x, or that point")
 
 
 class Claim(Strict):
@@ -90,16 +193,43 @@ class Claim(Strict):
     holds: list[str] = Field(min_length=1)
 
 
+def _begins_with(letter: str, what: str) -> AfterValidator:
+    """Keys of tables and figures differ from each other, and from other files of a study: <study>.claims.json."""
+
+    def check(key: str) -> str:
+        if not re.fullmatch(rf"{letter}\w*", key):
+            raise ValueError(f"the key of a {what} begins with {letter}, such as {letter}3")
+        return key
+
+    return AfterValidator(check)
+
+
 class Study(Strict):
-    """One paper: its runs, its tables, its claims. `common` is in every run, `recipes` in those that name them."""
+    """One paper: its runs, tables, figures and claims. `common` is in every run, `recipes` in those that name them.
+
+    `headline` is what `make demo` runs: the rows of each table or figure that it names; without it, every row.
+    `short_forms`, here and above, are keys that expand.py takes out before this is validated.
+    """
+
+    short_forms: ClassVar[tuple[str, ...]] = ("axes", "column_sets", "notes")
 
     title: str
+    seeds: int | None = Field(None, ge=1, description="number of seeds of every run; wins over the scale's")
+    headline: dict[str, list[str]] | None = None
     common: dict[str, Any] = Field(default_factory=dict)
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    runs: dict[str, RunSpec]
-    # The `t` keeps a table's file apart from the study's other files, such as <study>.claims.json.
-    tables: dict[Annotated[str, Field(pattern=r"^t\w*$")], Table]
+    runs: dict[str, RunSpec] = Field(default_factory=dict)
+    tables: dict[Annotated[str, _begins_with("t", "table")], Table] = Field(default_factory=dict)
+    figures: dict[Annotated[str, _begins_with("f", "figure")], Figure] = Field(default_factory=dict)
     claims: dict[str, Claim] = Field(default_factory=dict)
+
+    @property
+    def all_tables(self) -> dict[str, Table]:
+        """Tables and figures, which have no key in common."""
+        return {**self.tables, **self.figures}
+
+    def is_headline(self, table: str, row: str) -> bool:
+        return self.headline is None or row in self.headline.get(table, [])
 
 
 class Scale(Strict):
@@ -107,10 +237,16 @@ class Scale(Strict):
 
     note: str
     comparable: bool = Field(description="whether the papers' numbers can be expected at this scale")
+    seeds: int = Field(1, ge=1, description="number of seeds of every run; a study and a run may have another")
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
     run: dict[str, Any] = Field(default_factory=dict)
-    pretrain: dict[str, Any] = Field(default_factory=dict, description="like run, for pretraining alone; wins over it")
+    kind: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over it"
+    )
+    task: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"
+    )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
     max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")

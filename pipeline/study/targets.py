@@ -1,6 +1,5 @@
 """The names people type for studies, tables and figures: one place for Snakemake, plan, summary and messages."""
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,12 +16,10 @@ class Chosen(NamedTuple):
 
 
 def target_name(table_id: str) -> str:
-    """mjp.t4 -> mjp_table4, droppos.ts1 -> droppos_table_s1, mp3.tf3 (a figure's numbers) -> mp3_figure3."""
+    """mjp.t4 -> mjp_table4, droppos.ts1 -> droppos_table_s1, mjp.f3a -> mjp_figure3a."""
     study, key = table_id.split(".", 1)
-    if figure := re.fullmatch(r"tf(\d+)", key):
-        return f"{study}_figure{figure[1]}"
-    number = key.removeprefix("t")
-    return f"{study}_table{number}" if number[:1].isdigit() else f"{study}_table_{number}"
+    kind, number = {"t": "table", "f": "figure"}[key[0]], key[1:]
+    return f"{study}_{kind}{number}" if number[:1].isdigit() else f"{study}_{kind}_{number}"
 
 
 def targets_of(graph: Graph) -> dict[str, list[Chosen]]:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Measured, Started, read_evaluations, read_record
+from pipeline.records import EvalResult, Measured, Started, TrainRecord, read_record
 from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
 from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, Tracked, numbers
@@ -35,7 +35,7 @@ class RunMirror:
     def files(self, name: str) -> list[Path]:
         """Everything that is mirrored of a run."""
         folder = self.graph.results.run(name)
-        evaluations = [folder.evaluation(group) for group in self.graph.runs[name].groups]
+        evaluations = [self.graph.results.evaluation(each).result for each in self._evaluations(name)]
         return [folder.started, folder.done, folder.config, folder.metrics, folder.timing, *evaluations]
 
     def read_again(self) -> None:
@@ -43,19 +43,24 @@ class RunMirror:
         self.tails.clear()
 
     def mirror(self, name: str) -> None:
-        folder, entry = self.graph.results.run(name), self.graph.runs[name]
+        folder = self.graph.results.run(name)
         if not folder.started.exists():
             return
         start = read_record(folder.started, Started)
-        done = read_record(folder.done, Measured) if folder.done.exists() else None
+        done = read_record(folder.done, TrainRecord) if folder.done.exists() else None
         facts = {key: done.provenance[key] for key in ("commit", "device")} if done else {"commit": start.commit}
         run = self._open(name, start.identity, facts | self._tags(name))
         self._add_curves(run, name, done)
         self._set_status(run, folder, is_done=done is not None)
-        for group in entry.groups:
-            path = folder.evaluation(group)
-            for key, result in (read_evaluations(path) if path.exists() else {}).items():
-                self._mirror_evaluation(run, name, start.identity, key, result)
+        for each in self._evaluations(name):
+            path = self.graph.results.evaluation(each).result
+            if path.exists():
+                self._mirror_evaluation(run, name, start.identity, each, read_record(path, EvalResult))
+
+    def _evaluations(self, run: str) -> list[str]:
+        """Evaluations that are shown below a run: those of which it is the first subject."""
+        evals = self.graph.evals
+        return [name for name in self.graph.evaluations_of(run) if next(iter(evals[name].subjects.values())) == run]
 
     def end_stopped(self) -> int:
         """End the runs on which nothing works any more; returns the number of those that go on."""
@@ -109,13 +114,13 @@ class RunMirror:
         elif run.status != "RUNNING" and not self.workers.have_left(folder):
             self.experiment.resume(run)
 
-    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, key: str, result: Measured) -> None:
-        origin = result.provenance
+    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, each: str, result: EvalResult) -> None:
+        origin, key = result.provenance, result.evaluation
         tags = {tag: parent.tags[tag] for tag in ("scale", "label", "study", "table")}
         tags |= {"evaluation": key, "commit": origin["commit"], "device": origin["device"], PARENT: parent.id}
-        full_key = f"{name}/{key}@{identity}-{origin['eval_fingerprint']}"
+        full_key = f"{name}/{each}@{identity}"
         title = f"{key} of {_title(tags['label'], name)}"
-        run = self.experiment.open(full_key, title, tags, self.graph.evals.get(key, {}))
+        run = self.experiment.open(full_key, title, tags, self.graph.evals[each].config)
         self.experiment.set_values(run, numbers(result.metrics))
         self.experiment.end(run, "FINISHED")
 
@@ -123,7 +128,7 @@ class RunMirror:
 def _tables_of(graph: Graph, name: str) -> list[str]:
     """The tables that show a run, in the studies' order."""
     rows = {table: graph.rows(table, "all").values() for table in graph.tables}
-    return [table for table in rows if any(name in row.runs.values() for row in rows[table])]
+    return [table for table in rows if any(name in row.run_names() for row in rows[table])]
 
 
 def _title(label: str, name: str) -> str:

@@ -9,7 +9,6 @@ from typing import get_args
 
 from pipeline.records import read_record
 from pipeline.report.records import FilledTable, JudgedStudy
-from pipeline.report.tables import cell_values
 from pipeline.study.claims import Verdict
 from pipeline.study.entries import Graph
 from pipeline.track.store import NOTE, PARENT, Experiment, Tracked, numbers
@@ -35,11 +34,11 @@ class TableMirror:
         path = _newest(self.drawings(table))
         if path is None:
             return
-        cells = cell_values([read_record(path, FilledTable)])
+        cells = read_record(path, FilledTable).cells()
         run = self._open_table(table, path)
-        named = {f"{row.removeprefix(f'{table}.')}.{column}": value for (row, column), value in cells.items()}
+        named = {f"{row.id.removeprefix(f'{table}.')}.{column.id}": cell.ours for row, column, cell in cells}
         self.experiment.set_values(run, numbers(named))
-        drawings = [path.with_name(table + suffix) for suffix in (".html", ".csv", ".md")]
+        drawings = [path.with_name(table + suffix) for suffix in (".html", ".svg", ".csv", ".md")]
         self.experiment.attach(run, {drawing.name: drawing.read_text() for drawing in drawings if drawing.exists()})
         self.experiment.end(run, "FINISHED", path)
 

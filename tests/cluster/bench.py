@@ -65,9 +65,9 @@ def tiny_project(root: Path) -> Project:
         path.unlink()
     fragments = {"method": "mjp", "model": "vit_demo", "data": "fashion_mnist"}
     runs = {f"s{seed}": {"label": f"seed {seed}", **fragments, "set": {"seed": seed}} for seed in range(8)}
-    rows = {key: {"label": key, "run": key, "headline": key in ("s0", "s1")} for key in runs}
+    rows = {key: {"label": key, "run": key} for key in runs}
     table = {"label": "Table 1", "title": "Seeds", "columns": COLUMNS, "rows": rows}
-    study = {"title": "Tiny", "common": COMMON, "runs": runs, "tables": {"t1": table}}
+    study = {"title": "Tiny", "common": COMMON, "runs": runs, "tables": {"t1": table}, "headline": {"t1": ["s0", "s1"]}}
     expected = {f"tiny.t1.{key}": dict.fromkeys(COLUMNS) for key in rows}
     write_yaml(configs / "study/tiny.yaml", study)
     write_yaml(configs / "expected/tiny.yaml", {"source": "nobody", "rows": expected})

@@ -9,7 +9,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from pipeline.config import Layers, parse
-from pipeline.data.sources import DataConfig
+from pipeline.data.classified import DataConfig
 from pipeline.errors import DataError
 
 WNIDS = ["n01440764", "n01443537", "n02084071"]

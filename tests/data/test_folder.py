@@ -14,10 +14,11 @@ from pipeline.cli import main
 from pipeline.config import Layers, parse, read_yaml
 from pipeline.data import describe as describing
 from pipeline.data.archives import extract
+from pipeline.data.classified import DataConfig
 from pipeline.data.describe import Choices, describe
 from pipeline.data.folder import read_folder
+from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import DataConfig, open_split
 from pipeline.errors import ConfigError
 
 # A class index is the position among these, sorted.
@@ -93,8 +94,8 @@ def test_folder__prepared__lists_open_it_and_the_stamp_guards_it(tmp_path):
 def test_folder__class_missing_in_train__does_not_shift_the_labels_of_val(tmp_path):
     folder = write_splits(tmp_path / "mine")
     shutil.rmtree(folder / "train" / CLASSES[0])
-    assert set(read_folder(folder, "train").images.labels) == {1, 2}
-    assert set(read_folder(folder, "val").images.labels) == {0, 1, 2}
+    assert set(read_folder(folder, "train").samples.labels) == {1, 2}
+    assert set(read_folder(folder, "val").samples.labels) == {0, 1, 2}
 
 
 # The split by share
@@ -112,11 +113,11 @@ def test_share__of_each_class__is_val_and_the_rest_is_train(tmp_path):
 
 def test_share__same_names_elsewhere_or_a_new_image__keep_their_side(tmp_path):
     folder = write_classes(tmp_path / "mine", count=40)
-    before = set(names(read_folder(folder, "val", 0.25).images))
+    before = set(names(read_folder(folder, "val", 0.25).samples))
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
-    assert set(names(read_folder(elsewhere, "val", 0.25).images)) == before
+    assert set(names(read_folder(elsewhere, "val", 0.25).samples)) == before
     write(elsewhere / CLASSES[0] / "new.png")
-    after = set(names(read_folder(elsewhere, "val", 0.25).images))
+    after = set(names(read_folder(elsewhere, "val", 0.25).samples))
     assert len(before ^ after) <= 2
 
 

@@ -23,8 +23,8 @@ from PIL import Image
 from pipeline.data import inspection
 from pipeline.data.archives import extract
 from pipeline.data.manifest import read_manifest
+from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import open_split
 
 WRITERS = {
     "fashion_mnist": (write_fashion_mnist, {}),

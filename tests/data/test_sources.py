@@ -24,9 +24,12 @@ from layouts import (
 from PIL import Image
 
 from pipeline.config import CONFIGS, Layers, names, parse, read_yaml
-from pipeline.data import images
+from pipeline.data import samples
+from pipeline.data.classified import DataConfig
+from pipeline.data.kind import kind_of
+from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import SOURCES, DataConfig, default_folder, open_split
+from pipeline.data.sources import SOURCES
 from pipeline.errors import ConfigError
 
 # Configs
@@ -82,7 +85,7 @@ def test_data_config__wrong_value__says_so(changes, text):
 @pytest.mark.parametrize(("split", "count"), [("train", 5000), ("val", 1000)])
 def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
     cfg = fragment("fashion_mnist")
-    found = open_split(cfg, default_folder(cfg), split)
+    found = open_split(cfg, kind_of(cfg).default_folder(), split)
     assert len(found) == count
     assert np.bincount(found.labels).tolist() == [count // 10] * 10
     assert (found.image(7).mode, found.image(7).size) == ("L", (28, 28))
@@ -95,7 +98,7 @@ def test_fashion_mnist__three_channels__images_are_rgb(tmp_path):
 
 
 def test_default_folder__other_source__is_none():
-    assert default_folder(config("cifar10")) is None
+    assert kind_of(config("cifar10")).default_folder() is None
 
 
 def test_fashion_mnist__truncated_gzip_and_missing_file__names_both(tmp_path):
@@ -206,7 +209,7 @@ def test_open_split__small_set__is_read_once(tmp_path):
 
 
 def test_open_split__set_above_memory_limit__reads_files_when_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr(samples, "IN_MEMORY_BYTES", 1000)
     found = open_split(config("imagenet"), write_imagenet(tmp_path), "train")
     assert found.image(5).size == (51, 40)
     found.path(5).unlink()

@@ -22,8 +22,8 @@ from layouts import (
 
 from pipeline.data.images import FileImages
 from pipeline.data.manifest import read_manifest
+from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import open_split
 from pipeline.data.stamp import NUM_SAMPLED, differences, take_stamp
 
 

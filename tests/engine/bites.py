@@ -24,6 +24,9 @@ LABELS = {
     "method.*.name": "chooses the class, whose own fields are here",
     "eval.*.name": "chooses the class, whose own fields are here",
     "eval.*.group": "which job computes it",
+    "eval.*.needs.*": "where its job runs",
+    "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
+    "eval.cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "model.cnn.pos_resampling": "a CNN has no positions",
 }
@@ -39,13 +42,15 @@ CLIPPED = {"optim": {"clip_norm": 0.1}}
 RUN = {
     "seed": [Bite(1, "start batches")],
     "init": [Bite("file:other.safetensors", "start")],
+    "train": [Bite(False, "refused")],  # without a weight file; tests/engine/test_evaluate.py has one with it
     # Which images, and how many: the set is checked when it is opened.
+    "data.kind": [Bite("sounds", "refused")],
     "data.source": [Bite("cifar10", "refused")],
     "data.num_classes": [Bite(9, "refused")],
     "data.num_train": [Bite(23, "refused")],
     "data.num_val": [Bite(19, "refused")],
     "data.val_share": [Bite(0.2, "refused")],  # this set has a split of its own; tests/data has one that has not
-    "data.image_size": [Bite(14, "start batches")],
+    "data.image_size": [Bite(14, "start batches"), Bite([28, 14], "start batches")],
     "data.channels": [Bite(3, "start batches", with_it=RGB)],
     "data.mean": [Bite([0.3], "batches")],
     "data.std": [Bite([0.4], "batches")],
@@ -126,7 +131,7 @@ def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
 
 VIT = {
     "arch": [Bite("vit_base_patch16_clip_224", "start")],  # with a norm before its blocks
-    "patch_size": [Bite(14, "start")],
+    "patch_size": [Bite(14, "start"), Bite([14, 7], "start")],
     "embed_dim": [Bite(8, "start")],
     "depth": [Bite(1, "start")],
     "num_heads": [Bite(1, "updates")],
@@ -250,16 +255,53 @@ METHODS = {
 BASES = {"mjp": STILL, "mp3": MP3, "mae": MAE, "droppos": DROPPOS, "droppos_swin": DROPPOS_SWIN}
 BASES |= {"swin": SWIN, "cnn": CNN}
 
-# The run that is evaluated is the base.
+# What an evaluation needs beside its subjects; by name of the evaluation.
+EVAL_FIELDS = {
+    "cost": {
+        "model": {"name": "mini", "arch": "vit_tiny_patch16_224", "patch_size": 7, "embed_dim": 16, "depth": 1}
+        | {"num_heads": 2},
+        "method": {"mae": DECODER},
+        "image_size": 28,
+        "channels": 1,
+        "num_classes": 10,
+        "batch": 4,
+        "steps": 1,
+    },
+    "jigsaw_pictures": {"data": {"images": "small"}},
+    "shuffle_curve": {"ratios": (50, 90)},  # a twentieth of 16 patches is none
+}
+# A model whose predictions depend on the image: only then do they depend on how it is shuffled.
+LEARNED = {"optim": {"base_lr": 3e-2, "epochs": 20, "validate_every": 20}}
+# The run that is evaluated, in every role, is the base.
 EVALS = {
     "eval.classify.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.classify.seed": [Bite(1, "validation")],
     "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.consistency.seed": [Bite(1, "validation")],
+    "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
+    "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
     "eval.mp3_positions.seed": [Bite(1, "validation", MP3)],
     "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
     "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
     "eval.droppos_positions.seed": [Bite(1, "validation", DROPPOS)],
-    "eval.ensemble.partner": [Bite("second", "validation", {"optim": {"base_lr": 1e-3}})],  # it leaves the word to them
+    "eval.mp3_pictures.etas": [Bite((10, 60), "validation", MP3)],
+    "eval.mp3_pictures.images": [Bite(2, "validation", MP3)],
+    "eval.mp3_pictures.seed": [Bite(1, "validation", MP3)],
+    "eval.droppos_pictures.gammas": [Bite((10, 60), "validation", DROPPOS)],
+    "eval.droppos_pictures.position_gamma": [Bite(40, "validation", DROPPOS)],
+    "eval.droppos_pictures.images": [Bite(2, "validation", DROPPOS)],
+    "eval.droppos_pictures.seed": [Bite(1, "validation", DROPPOS)],
+    "eval.jigsaw_pictures.ratios": [Bite((0.2, 0.6), "validation")],
+    "eval.jigsaw_pictures.patches": [Bite(7, "validation")],
+    "eval.jigsaw_pictures.images": [Bite(2, "validation")],
+    "eval.jigsaw_pictures.seed": [Bite(1, "validation")],
+    "eval.cost.method": [Bite({"mae": {**DECODER, "decoder_depth": 2}}, "validation")],
+    "eval.cost.etas": [Bite((40,), "validation")],
+    "eval.cost.image_size": [Bite(56, "validation")],
+    "eval.cost.channels": [Bite(3, "validation")],
+    "eval.cost.num_classes": [Bite(9, "validation")],
+    "eval.cost.batch": [Bite(6, "validation")],
+    "eval.cost.steps": [Bite(2, "validation")],
+    "eval.cost.seed": [Bite(1, "validation")],
 }

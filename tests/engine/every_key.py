@@ -23,6 +23,7 @@ from pipeline.errors import PatchworkError
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.encoder import ModelConfig
+from pipeline.registry import KINDS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -72,7 +73,8 @@ class Record:
 
 def run_fields() -> list[str]:
     """Keys of a run such as `data.augment.scale`, without those of models and methods, which have many classes."""
-    return [name for name in _fields_below(RunConfig) if not name.startswith(("model.", "method."))]
+    own = [name for name in _fields_below(RunConfig) if not name.startswith(("data.", "model.", "method."))]
+    return own + [f"data.{name}" for name in _fields_below(KINDS.get("images").Config)]
 
 
 def model_fields() -> list[str]:

@@ -20,11 +20,9 @@ pytestmark = pytest.mark.slow
 TRAIN_AND_EVALUATE = """
 import json, sys
 from pathlib import Path
-from tiny_runs import RICH, tiny_run
+from tiny_runs import RICH, classify, tiny_run
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.evals.base import EVALS
-from pipeline.evals.evaluate import evaluate_run
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -34,7 +32,7 @@ paths = RunFolder(results, run.name)
 train_run(run, paths, site, StopRequest())
 paths.publish()
 found = {"trained": "torch._dynamo" in sys.modules}
-evaluate_run(run, "quick", {"classify": EVALS.get("classify").Config(name="classify")}, paths, site)
+classify(run, paths, site)
 found |= {"evaluated": "torch._dynamo" in sys.modules, "slow": [m for m in ("sympy", "triton") if m in sys.modules]}
 
 import torch

@@ -1,69 +1,411 @@
-"""What a finished run and its evaluations leave in their files: every number, and where it comes from."""
+"""Evaluating finished runs and weight files: what is written, what is not computed twice, and what a kill leaves."""
 
+import functools
 import json
+import os
+import shutil
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
-from tiny_runs import ALONE, tiny_run
+from safetensors.torch import load_file, save_file
+from tiny_runs import ALONE, NUM_VAL, prepare_in, quick_to_start, tiny_run, write_images
 
 from pipeline.data.manifest import read_manifest
+from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
+from pipeline.errors import CheckpointError, DataError
+from pipeline.evals import evaluate as evaluating
+from pipeline.evals.base import Outcome, Subject
 from pipeline.evals.classify import Classify
 from pipeline.evals.consistency import Consistency
-from pipeline.evals.evaluate import evaluate_run
+from pipeline.evals.ensemble import Ensemble
+from pipeline.evals.evaluate import Planned, evaluate_job
+from pipeline.evals.jigsaw_pictures import JigsawPictures
 from pipeline.files import digest, read_lines
-from pipeline.results import RunFolder
+from pipeline.records import EvalJobRecord, EvalResult, TrainRecord, read_record, write_record
+from pipeline.results import ScaleFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
 
 # Two of one kind, and a seed that is not the run's.
-EVALS = {
+CONFIGS = {
     "classify": Classify.Config(seed=5, shuffle_ratio=0.5),
     "mild": Classify.Config(seed=5, shuffle_ratio=0.2),
     "consistency": Consistency.Config(shuffle_ratio=0.5),
 }
 
 
-@pytest.fixture
-def finished(images, results):
-    """A run of seed 3 that was trained to its end, its folder and its site."""
-    run = tiny_run({"seed": 3, "optim": {"epochs": 2}, "data": {"eval_crop": 0.9}})
-    paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images})
-    train_run(run, paths, site, StopRequest())
-    return run, paths, site
+@dataclass(frozen=True)
+class Lab:
+    """A run of seed 3 that was trained to its end, and where evaluations of it go."""
 
+    run: RunConfig
+    results: ScaleFolder
+    site: Site
 
-def test_evaluate__several_of_one_group__writes_each_with_its_own_numbers(finished):
-    run, paths, site = finished
-    evaluate_run(run, "quick", EVALS, paths, site)
-    written = json.loads(paths.evaluation("quick").read_text())
-    assert list(written) == list(EVALS)
-    for key, cfg in EVALS.items():
-        kind = Consistency if key == "consistency" else Classify
-        expected = kind(cfg, run, paths, site, ALONE).compute(load_method(run, paths, ALONE))
-        assert written[key]["metrics"] == expected
-    assert written["classify"]["metrics"]["shuffled_ratio"] != written["mild"]["metrics"]["shuffled_ratio"]
+    def planned(self, *keys: str) -> list[Planned]:
+        return [
+            Planned(f"{key}-aaaaaaaa", key, CONFIGS[key], subjects={"model": self.run}, data={})
+            for key in keys or CONFIGS
+        ]
 
+    def evaluate(self, *planned: Planned, job: str = "job") -> None:
+        evaluate_job(job, planned or self.planned(), self.results, self.site)
 
-def test_evaluate__every_result__says_what_it_was_made_from(finished):
-    run, paths, site = finished
-    evaluate_run(run, "quick", EVALS, paths, site)
-    for key, result in json.loads(paths.evaluation("quick").read_text()).items():
-        facts = {
-            "config_fingerprint": run.fingerprint,
-            "eval_fingerprint": EVALS[key].fingerprint,
-            "data_fingerprint": read_manifest(paths.manifest("small")).fingerprint,
-            "seed": EVALS[key].seed,
-            "fidelity": "corrected",
-            "weights": digest(paths.encoder),
+    def folder(self, key: str):
+        return self.results.evaluation(f"{key}-aaaaaaaa")
+
+    def result(self, key: str) -> EvalResult:
+        return read_record(self.folder(key).result, EvalResult)
+
+    def change_weights(self) -> None:
+        """As if the run had been trained again from other inputs."""
+        folder = self.results.run(self.run.name)
+        weights = {
+            name: -value if name == "head.weight" else value for name, value in load_file(folder.encoder).items()
         }
-        assert result["run"] == run.name
-        assert facts.items() <= result["provenance"].items()
+        save_file(weights, folder.encoder)
+        for path in (folder.done, folder.finished):
+            record = read_record(path, TrainRecord)
+            record.files[folder.encoder.name] = digest(folder.encoder)
+            write_record(path, record)
 
 
-def test_train__finished__says_what_it_was_made_from_and_what_validation_found(finished):
-    run, paths, _ = finished
+@pytest.fixture(scope="module")
+def trained(images, prepared, tmp_path_factory):
+    """The results of one training; not to be written to."""
+    results = shutil.copytree(prepared, tmp_path_factory.mktemp("trained") / "results")
+    run = tiny_run({"seed": 3, "optim": {"epochs": 2}, "data": {"eval_crop": 0.9}})
+    site = Site(device="cpu", data={"small": images})
+    folder = ScaleFolder(results).run(run.name)
+    train_run(run, folder, site, StopRequest())
+    folder.publish()
+    return Lab(run, ScaleFolder(results), site)
+
+
+@pytest.fixture
+def lab(trained, tmp_path):
+    results = shutil.copytree(trained.results.folder, tmp_path / "results")
+    return replace(trained, results=ScaleFolder(results))
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[str]:
+    """Names of the evaluations that were computed, one after the other."""
+    names: list[str] = []
+    for kind in (Classify, Consistency, JigsawPictures):
+        monkeypatch.setattr(kind, "compute", _recorded(kind.compute, names))
+    return names
+
+
+def _recorded(compute, names):
+    @functools.wraps(compute)
+    def wrapper(self, **subjects):
+        names.append(self.cfg.name)
+        return compute(self, **subjects)
+
+    return wrapper
+
+
+# What is written
+
+
+def test_evaluate__several_of_one_job__writes_each_with_its_own_numbers(lab):
+    lab.evaluate()
+    subject = Subject(lab.run, load_method(lab.run, lab.results.run(lab.run.name), ALONE))
+    for key, cfg in CONFIGS.items():
+        kind = Consistency if key == "consistency" else Classify
+        expected = kind(cfg, {}, lab.results, lab.site, ALONE).compute(subject)
+        written = lab.result(key)
+        assert (written.metrics, written.errors) == (expected.metrics, expected.errors)
+        assert written.count == expected.count == NUM_VAL
+        with np.load(lab.folder(key).per_image, allow_pickle=False) as arrays:
+            assert {name: arrays[name].tobytes() for name in arrays} == {
+                name: values.tobytes() for name, values in expected.per_image.items()
+            }
+    assert lab.result("classify").metrics["shuffled_ratio"] != lab.result("mild").metrics["shuffled_ratio"]
+
+
+def test_evaluate__every_result__says_what_it_was_made_from(lab):
+    lab.evaluate()
+    folder, manifest = lab.results.run(lab.run.name), read_manifest(lab.results.manifest("small"))
+    for key, cfg in CONFIGS.items():
+        result = lab.result(key)
+        assert (result.evaluation, result.subjects, result.data) == (key, {"model": lab.run.name}, {})
+        assert result.inputs.weights == {"model": digest(folder.encoder)}
+        assert result.inputs.data == {"small": manifest.fingerprint}
+        assert result.images == manifest.splits["val"].fingerprint
+        assert result.files == {"per_image.npz": digest(lab.folder(key).per_image)}
+        facts = {"eval_fingerprint": "aaaaaaaa", "seed": cfg.seed, "fidelity": "corrected", "device": "cpu"}
+        assert facts.items() <= result.provenance.items()
+
+
+def test_evaluate__job__names_its_results_with_their_digests(lab):
+    lab.evaluate()
+    record = read_record(lab.results.eval_job("job"), EvalJobRecord)
+    assert record.results == {f"{key}-aaaaaaaa": digest(lab.folder(key).result) for key in CONFIGS}
+
+
+def test_evaluate__two_subjects__loads_each_once_and_names_both(lab, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        evaluating, "load_method", lambda run, *rest: loaded.append(run.name) or load_method(run, *rest)
+    )
+    both = {"first": lab.run, "second": lab.run}
+    lab.evaluate(*lab.planned("classify"), Planned("both-aaaaaaaa", "both", Ensemble.Config(), both, {}))
+    assert loaded == [lab.run.name]
+    assert lab.result("both").subjects == dict.fromkeys(both, lab.run.name)
+    assert lab.result("both").metrics["top1"] == lab.result("classify").metrics["top1"]
+
+
+def test_evaluate__run_not_finished__is_refused(lab):
+    lab.results.run(lab.run.name).unpublish()
+    with pytest.raises(CheckpointError, match=rf"run {lab.run.name} is not finished .* train it first"):
+        lab.evaluate()
+
+
+class Forgetful(Classify):
+    """It promises a picture and a number, and returns neither."""
+
+    class Config(Classify.Config):
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return (*super().metrics, "calibration")
+
+        @property
+        def files(self) -> tuple[str, ...]:
+            return ("curve.png",)
+
+
+def test_evaluate__metric_that_was_promised_is_not_returned__is_refused_and_nothing_is_written(lab, monkeypatch):
+    monkeypatch.setattr(evaluating.EVALS, "get", lambda name: Forgetful)
+    planned = Planned("classify-aaaaaaaa", "classify", Forgetful.Config(), {"model": lab.run}, {})
+    with pytest.raises(DataError, match=r"evaluation classify returned no calibration, curve\.png, which"):
+        lab.evaluate(planned)
+    assert not lab.folder("classify").folder.exists() and not lab.results.eval_job("job").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (
+            Outcome({"top1": float("nan"), "top5": float("inf")}),
+            r"evaluation classify returned top1 nan, top5 inf; expected numbers",
+        ),
+        (
+            Outcome({"top1": 1.0}, files={"../../runs/x.png": b"x"}),
+            r"evaluation classify returned the file '\.\./\.\./runs/x\.png'; expected a name",
+        ),
+        (Outcome({"top1": 1.0}, files={"result.json": b"x"}), r"returned the file 'result\.json'; expected a name"),
+        (Outcome({"top1": 1.0}, files={"a.png": "text"}), r"returned 'a\.png' as str; expected bytes"),
+        ({"top1": 1.0}, r"evaluation classify returned dict; expected an Outcome"),
+        (None, r"evaluation classify returned NoneType; expected an Outcome"),
+    ],
+    ids=["not a number", "a path", "the name of the record", "text", "a dictionary", "nothing"],
+)
+def test_evaluate__outcome_that_cannot_be_kept__is_refused_and_nothing_is_written(lab, monkeypatch, outcome, line):
+    monkeypatch.setattr(Classify, "compute", lambda self, model: outcome)
+    with pytest.raises(DataError, match=line):
+        lab.evaluate(*lab.planned("classify"))
+    assert not lab.folder("classify").folder.exists() and not lab.results.eval_job("job").exists()
+
+
+def test_evaluate__metric_left_out_with_a_reason__is_null_with_the_reason(lab, monkeypatch):
+    why = "this machine has no GPU"
+    compute = lambda self, model: Outcome({"top1": 1.0}, reasons=dict.fromkeys(self.cfg.metrics[1:], why))  # noqa: E731
+    monkeypatch.setattr(Classify, "compute", compute)
+    lab.evaluate(*lab.planned("classify"))
+    found = lab.result("classify")
+    assert (found.metrics["top1"], found.metrics["top5"], found.reasons["top5"]) == (1.0, None, why)
+
+
+# What is computed again
+
+
+def test_evaluate__again__computes_nothing_and_leaves_every_byte(lab, computed):
+    lab.evaluate()
+    before = {key: _stamps(lab.folder(key).folder) for key in CONFIGS}
+    lab.evaluate()
+    assert computed == ["classify", "classify", "consistency"]
+    assert {key: _stamps(lab.folder(key).folder) for key in CONFIGS} == before
+
+
+def _stamps(folder: Path) -> dict[str, tuple[int, str | None]]:
+    return {path.name: (path.stat().st_mtime_ns, digest(path)) for path in sorted(folder.iterdir())}
+
+
+def test_evaluate__job_with_one_more_evaluation__computes_that_alone(lab, computed):
+    lab.evaluate(*lab.planned("classify", "mild"))
+    lab.evaluate()
+    assert computed == ["classify", "classify", "consistency"]
+
+
+def test_evaluate__weights_changed__computes_again_with_them(lab, computed):
+    lab.evaluate(*lab.planned("classify"))
+    before = lab.result("classify")
+    lab.change_weights()
+    lab.evaluate(*lab.planned("classify"))
+    assert computed == ["classify"] * 2
+    after = lab.result("classify")
+    assert after.metrics["loss"] != before.metrics["loss"] and after.inputs.weights != before.inputs.weights
+
+
+def test_evaluate__data_changed_since_the_run_was_trained__is_refused(lab, tmp_path):
+    prepare_in(lab.results.folder, write_images(tmp_path / "other", shift=1))
+    with pytest.raises(CheckpointError, match=rf"the data changed from .* since run {lab.run.name} was trained"):
+        lab.evaluate()
+
+
+def pictures(lab: Lab) -> Planned:
+    cfg = JigsawPictures.Config(data={"images": "small"}, patches=7, images=2)
+    return Planned("jigsaw-aaaaaaaa", "jigsaw", cfg, subjects={}, data={"images": lab.run.data})
+
+
+def test_evaluate__no_subject__needs_no_run_and_is_computed_again_when_its_data_change(lab, tmp_path, computed):
+    shutil.rmtree(lab.results.folder / "runs")
+    for _ in range(2):
+        lab.evaluate(pictures(lab))
+    before = lab.result("jigsaw")
+    other = write_images(tmp_path / "other", shift=1)
+    prepare_in(lab.results.folder, other)
+    replace(lab, site=Site(device="cpu", data={"small": other})).evaluate(pictures(lab))
+    assert computed == ["jigsaw_pictures"] * 2
+    after = lab.result("jigsaw")
+    assert (after.subjects, after.data, after.metrics) == ({}, {"images": "small"}, {})
+    assert after.files["shuffled.png"] != before.files["shuffled.png"]
+
+
+def damage_values(folder) -> None:
+    content = bytearray(folder.per_image.read_bytes())
+    content[-30] ^= 1
+    folder.per_image.write_bytes(content)
+
+
+DAMAGES = {
+    "a byte of the values per image": damage_values,
+    "values per image deleted": lambda folder: folder.per_image.unlink(),
+    "result deleted": lambda folder: folder.result.unlink(),
+    "result cut short": lambda folder: folder.result.write_text(folder.result.read_text()[:-9]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_evaluate__a_file_of_a_result_is_damaged__computes_that_result_again(lab, computed, damage):
+    lab.evaluate()
+    before = lab.result("mild")
+    damage(lab.folder("mild"))
+    lab.evaluate()
+    assert computed == ["classify", "classify", "consistency", "classify"]
+    after = lab.result("mild")
+    assert (after.metrics, after.files) == (before.metrics, before.files)
+
+
+# A job that is killed
+
+
+def evaluate_until_killed(lab: Lab, moment: str) -> None:
+    """In a process of its own, which ends itself in the second evaluation."""
+    write = evaluating.write_record
+
+    def die_instead(*arguments, **subjects):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_before_the_record(path, record):
+        die_instead() if path.parent.name.startswith("consistency") else write(path, record)
+
+    def die_while_writing(path, record):
+        if path.parent.name.startswith("consistency"):
+            os.replace = die_instead
+        write(path, record)
+
+    if moment == "it computes":
+        Consistency.compute = die_instead
+    else:
+        evaluating.write_record = {"its files are written": die_before_the_record}.get(moment, die_while_writing)
+    lab.evaluate(*lab.planned("classify", "consistency"))
+
+
+def kill(lab: Lab, moment: str) -> None:
+    process = quick_to_start().Process(target=evaluate_until_killed, args=(lab, moment))
+    process.start()
+    process.join(600)  # a busy machine takes its time; the exit code says what happened
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", ["it computes", "its files are written", "its record is half written"])
+def test_kill__in_the_second_evaluation_of_a_job__keeps_the_first_and_leaves_no_half_result(lab, computed, moment):
+    kill(lab, moment)
+    assert lab.folder("classify").result.exists()
+    assert not lab.folder("consistency").result.exists() and not lab.results.eval_job("job").exists()
+
+    before = _stamps(lab.folder("classify").folder)
+    lab.evaluate(*lab.planned("classify", "consistency"))
+
+    assert computed == ["consistency"]
+    assert _stamps(lab.folder("classify").folder) == before
+    assert lab.results.eval_job("job").exists()
+
+
+def test_kill__while_computing_again_for_other_weights__leaves_no_result_of_the_old_ones(lab):
+    lab.evaluate(*lab.planned("classify", "consistency"))
+    lab.change_weights()
+    kill(lab, "its files are written")
+    assert lab.folder("classify").result.exists() and not lab.folder("consistency").result.exists()
+
+
+# A weight file
+
+
+def weight_file(lab: Lab, path: Path, keep=lambda name: True) -> Planned:
+    """An evaluation of the run's own weights, in a file with plain timm keys, as if they came from elsewhere."""
+    weights = load_file(lab.results.run(lab.run.name).encoder)
+    save_file({name: value for name, value in weights.items() if keep(name)}, path)
+    run = tiny_run({"seed": 3, "data": {"eval_crop": 0.9}, "train": False, "init": f"file:{path}"})
+    assert run.name.startswith("weights-mini-small-")
+    return Planned("file-aaaaaaaa", "classify", CONFIGS["classify"], {"model": run}, {})
+
+
+def test_weight_file__of_a_trained_run__has_the_numbers_of_the_run(lab, tmp_path):
+    lab.evaluate(*lab.planned("classify"), weight_file(lab, tmp_path / "mini.safetensors"))
+    ours, theirs = lab.result("classify"), lab.result("file")
+    assert (theirs.metrics, theirs.errors, theirs.files) == (ours.metrics, ours.errors, ours.files)
+    assert theirs.inputs.weights == {"model": digest(tmp_path / "mini.safetensors")}
+
+
+def test_weight_file__without_its_classifier__is_refused_in_one_message(lab, tmp_path):
+    planned = weight_file(lab, tmp_path / "mini.safetensors", keep=lambda name: not name.startswith("head."))
+    with pytest.raises(CheckpointError) as caught:
+        lab.evaluate(planned)
+    assert "has no head.weight, head.bias, which vit_tiny_patch16_224 on small needs" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weight_file__replaced_by_another__is_evaluated_again(lab, tmp_path, computed):
+    planned = weight_file(lab, tmp_path / "mini.safetensors")
+    lab.evaluate(planned)
+    before = lab.result("file")
+    lab.change_weights()
+    lab.evaluate(weight_file(lab, tmp_path / "mini.safetensors"))
+    assert computed == ["classify"] * 2 and lab.result("file").metrics != before.metrics
+
+
+def test_weight_file__not_found__is_one_message_that_names_it(lab, tmp_path):
+    planned = weight_file(lab, tmp_path / "mini.safetensors")
+    (tmp_path / "mini.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"mini\.safetensors not found; expected the weights that init"):
+        lab.evaluate(planned)
+
+
+# What training writes
+
+
+def test_train__finished__says_what_it_was_made_from_and_what_validation_found(lab):
+    run, paths = lab.run, lab.results.run(lab.run.name)
     record = json.loads(paths.finished.read_text())
     facts = {
         "config_fingerprint": run.fingerprint,

@@ -14,11 +14,11 @@ from tiny_runs import ALONE, tiny_run
 
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
-from pipeline.engine.signals import StopRequest
-from pipeline.engine.train import train_run
-from pipeline.evals.base import EVALS
+from pipeline.engine.timing import StepCost
+from pipeline.evals import cost
+from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
-from pipeline.results import RunFolder
+from pipeline.results import ScaleFolder
 
 TABLE = {**bites.RUN, **bites.MODELS, **bites.METHODS}
 BITES = {f"{key} {number}": (key, bite) for key, entries in TABLE.items() for number, bite in enumerate(entries)}
@@ -58,34 +58,47 @@ def test_key__changed_alone__changes_what_it_is_for(record, case):
 # Evaluations
 
 
-@pytest.fixture(scope="module")
-def evaluate(record):
-    """Metrics of an evaluation of a recorded run; partners are finished runs called first and second."""
-    results = record.prepared
-    partners = {}
-    for name, seed in (("first", 11), ("second", 12)):
-        run = tiny_run(SHORT, {"seed": seed, "optim": {"base_lr": 1e-2, "epochs": 8}})
-        train_run(run, RunFolder(results, run.name), record.site(), StopRequest())
-        RunFolder(results, run.name).publish()
-        partners[name] = run.name
+def eval_config(name, **fields):
+    return EVALS.get(name).Config(**{**bites.EVAL_FIELDS.get(name, {}), **fields})
 
-    def metrics(name, base, **fields):
+
+@pytest.fixture
+def evaluate(record, monkeypatch):
+    """What an evaluation finds in a recorded run, which plays all of its roles."""
+    monkeypatch.setattr(cost, "time_step", step_that_takes_its_loss)
+    results = ScaleFolder(record.prepared)
+
+    def found(name, base, **fields):
         kind, run = EVALS.get(name), tiny_run(SHORT, base)
-        if "partner" in kind.Config.model_fields:
-            fields["partner"] = partners[fields.get("partner", "first")]
-        evaluation = kind(kind.Config(name=name, **fields), run, RunFolder(results, run.name), record.site(), ALONE)
-        return evaluation.compute(record([base]).method)
+        subject = Subject(run, record([base]).method)
+        data = dict.fromkeys(kind.data_roles, run.data)
+        evaluation = kind(eval_config(name, **fields), data, results, record.site(), ALONE)
+        outcome = evaluation.compute(**dict.fromkeys(kind.roles(), subject))
+        return outcome.metrics, outcome.files
 
-    return metrics
+    return found
+
+
+def step_that_takes_its_loss(method, batch, precision, compiled, steps):
+    """In place of seconds, which differ each time, a number that depends on all that a step is given."""
+    loss = method(batch.images, batch.targets, method.draw(batch, 0.5)).loss.item()
+    return StepCost([loss + 1000 * steps + len(batch.images)] * 3, warm_up_s=0.0, peak_memory_gib=None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", bites.EVALS)
-def test_key_of_an_evaluation__changed_alone__changes_its_numbers(evaluate, key):
+def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, key):
     _, evaluation, name = key.split(".")
     for bite in bites.EVALS[key]:
         base, changed = evaluate(evaluation, bite.base), evaluate(evaluation, bite.base, **{name: bite.other})
         assert base != changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVALS.names())
+def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
+    base = {"mp3": bites.MP3, "droppos": bites.DROPPOS}.get(name.split("_")[0], {})
+    assert evaluate(name, base) == evaluate(name, base)
 
 
 # Names
@@ -121,15 +134,15 @@ def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
     assert fingerprint(key, 7) == tiny_run(SHORT).fingerprint
 
 
+# The name of a result has these, its subjects and its data sets (tests/study/test_evaluations.py).
 @pytest.mark.parametrize("key", [*bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
-def test_fingerprint_of_an_evaluation__key_changed__is_another(key):
+def test_science_of_an_evaluation__key_changed__is_another(key):
     _, name, field = key.split(".")
-    config = EVALS.get(name).Config
     for other in [bite.other for bite in bites.EVALS.get(key, [])] or [2]:
-        assert config(**{field: other}).fingerprint != config().fingerprint
+        assert eval_config(name, **{field: other}).science() != eval_config(name).science()
 
 
 @pytest.mark.parametrize("name", EVALS.names())
-def test_fingerprint_of_an_evaluation__group_changed__is_the_same(name):
-    config = EVALS.get(name).Config
-    assert config(group="others").fingerprint == config().fingerprint
+@pytest.mark.parametrize("other", [{"group": "others"}, {"needs": {"gpu": False, "memory_gb": 7, "hours": 3}}], ids=str)
+def test_science_of_an_evaluation__where_it_runs_changed__is_the_same(name, other):
+    assert eval_config(name, **other).science() == eval_config(name).science()

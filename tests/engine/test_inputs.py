@@ -5,18 +5,16 @@ import logging
 
 import pytest
 from safetensors.torch import save_file
-from tiny_runs import ALONE, StopAfter, differing, fit, prepare_in, tiny_run, write_images
+from tiny_runs import ALONE, StopAfter, classify, differing, fit, prepare_in, tiny_run, write_images
 
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.errors import CheckpointError
-from pipeline.evals.classify import Classify
-from pipeline.evals.evaluate import evaluate_run
 from pipeline.files import read_lines
 from pipeline.inputs import find_inputs
 from pipeline.records import Inputs
-from pipeline.results import RunFolder
+from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
@@ -203,8 +201,8 @@ def test_evaluate__data_changed_since_training__is_refused(place):
     paths = place.train(run)
     place.relabel()
     with pytest.raises(CheckpointError, match=r"the data changed from \w+ to \w+ since run .* train it again"):
-        evaluate_run(run, "quick", {"classify": Classify.Config()}, paths, place.site)
-    assert not paths.evaluation("quick").exists()
+        classify(run, paths, place.site)
+    assert ScaleFolder(paths.results).evaluations() == []
 
 
 def zero_40_kb(path):
@@ -231,8 +229,8 @@ def test_evaluate__weights_damaged__is_an_error_and_not_a_number(place, large, n
     with pytest.raises(
         CheckpointError, match=rf"{name}\.safetensors has SHA-256 \w+, expected \w+ .*restore it, or train"
     ):
-        evaluate_run(run, "quick", {"classify": Classify.Config()}, paths, place.site)
-    assert not paths.evaluation("quick").exists()
+        classify(run, paths, place.site)
+    assert ScaleFolder(paths.results).evaluations() == []
 
 
 def test_evaluate__weights_deleted__says_so(place, large):

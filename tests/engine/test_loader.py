@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny_runs import NUM_TRAIN, tiny_run
 
+from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
-from pipeline.data.sources import open_split
-from pipeline.data.transforms import eval_view, train_view
+from pipeline.data.opening import open_split
 from pipeline.engine.loop import batch_plan
 
 PLAN = BatchPlan(seed=0, num_images=NUM_TRAIN, repeats=1, epochs=3, global_batch=20, num_micro=2)
@@ -85,7 +85,7 @@ def test_repeats__an_epoch__has_the_length_of_the_set():
 
 def batches(run, images, start=0, rank=0, world_size=1, workers=0):
     split = open_split(run.data, images, "train")
-    view = train_view(run.data, run.data.augment)
+    view = kind_of(run.data).train_view()
     return list(train_loader(batch_plan(run), split, view, start, rank, world_size, workers))
 
 
@@ -107,7 +107,7 @@ def test_views__later_start_and_other_rank__show_each_image_as_before(images):
 
 def test_views__same_image_in_two_epochs_or_with_two_seeds__differ(images):
     run = tiny_run(AUGMENTED, {"optim": {"epochs": 2, "warmup_epochs": 0}})
-    split, view = open_split(run.data, images, "train"), train_view(run.data, run.data.augment)
+    split, view = open_split(run.data, images, "train"), kind_of(run.data).train_view()
     views = train_loader(batch_plan(run), split, view, 0, 0, 1, 0).dataset
     other = train_loader(replace(batch_plan(run), seed=1), split, view, 0, 0, 1, 0).dataset
     seen = [views[0, 0, 5], views[1, 0, 5], views[0, 1, 5], other[0, 0, 5]]
@@ -117,7 +117,7 @@ def test_views__same_image_in_two_epochs_or_with_two_seeds__differ(images):
 
 def test_workers__sigterm_to_the_whole_job__keep_working(images):
     run = tiny_run({"optim": {"epochs": 4}})
-    split, view = open_split(run.data, images, "train"), train_view(run.data, run.data.augment)
+    split, view = open_split(run.data, images, "train"), kind_of(run.data).train_view()
     iterator = iter(train_loader(batch_plan(run), split, view, 0, 0, 1, 2))
     next(iterator)
     for worker in iterator._workers:
@@ -129,7 +129,7 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_eval_loader__ranks_together__see_every_image_once(images, world_size):
     data = tiny_run().data
-    split, view = open_split(data, images, "val"), eval_view(data, 1.0)
+    split, view = open_split(data, images, "val"), kind_of(data).eval_view()
     seen = []
     for rank in range(world_size):
         for pictures, labels in eval_loader(split, view, 16, rank, world_size, 0):
@@ -140,7 +140,7 @@ def test_eval_loader__ranks_together__see_every_image_once(images, world_size):
 
 def eval_batches(images, rank=0, world_size=1, workers=0):
     data = tiny_run().data
-    loader = eval_loader(open_split(data, images, "val"), eval_view(data, 1.0), 16, rank, world_size, workers)
+    loader = eval_loader(open_split(data, images, "val"), kind_of(data).eval_view(), 16, rank, world_size, workers)
     return [(pictures, labels.tolist()) for pictures, labels in loader]
 
 
@@ -157,7 +157,7 @@ def test_eval_loader__any_number_of_ranks__share_out_the_same_whole_batches(imag
 def test_eval_loader__read_twice_and_with_workers__gives_the_same_batches_in_order(images):
     data = tiny_run().data
     split = open_split(data, images, "val")
-    loader = eval_loader(split, eval_view(data, 1.0), 16, 0, 1, 0)
+    loader = eval_loader(split, kind_of(data).eval_view(), 16, 0, 1, 0)
     expected = [labels.tolist() for _, labels in loader]
     assert [label for labels in expected for label in labels] == list(split.labels)
     assert [labels.tolist() for _, labels in loader] == expected

@@ -26,7 +26,7 @@ from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.optim import build_schedule
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
-from pipeline.engine.validate import mean_over_set
+from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
@@ -69,7 +69,7 @@ def test_fit__easy_images__are_learned(images, tmp_path):
     trainer = fit(
         tiny_run({"optim": {"epochs": 20}, "data": {"augment": {"crop": "none", "hflip": 0}}}), tmp_path, images
     )
-    assert trainer.best["top1"] >= trainer.last_validation["top1"] > 60
+    assert trainer.best["top1"] >= trainer.last_validation.metrics["top1"] > 60
     records = read_lines(trainer.paths.metrics)
     assert [r["step"] for r in records if "loss" in r] == [*range(4, 121, 4)]
     assert [r["step"] for r in records if "val_top1" in r] == [*range(6, 121, 6)]
@@ -172,7 +172,7 @@ def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images
 def validated(trainer, method):
     """What the trainer's own validation set says of a method."""
     measure = type(method).measure
-    return mean_over_set(method, trainer.val_loader, trainer.batch_transform, ALONE, trainer.precision, measure)
+    return measure_set(method, trainer.val_loader, trainer.task, ALONE, trainer.precision, measure).metrics
 
 
 def test_load_method__trained_with_drop_path__is_in_evaluation_mode(images, results):

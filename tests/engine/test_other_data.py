@@ -1,23 +1,18 @@
 """A site that names another folder than the one that was prepared: neither training nor evaluation uses its images."""
 
 import gzip
-import json
 import shutil
 
 import pytest
-from tiny_runs import tiny_run
+from tiny_runs import classify, tiny_run
 
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
 from pipeline.errors import DataError
-from pipeline.evals.base import EVALS
-from pipeline.evals.evaluate import evaluate_run
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
-
-CLASSIFY = {"classify": EVALS.get("classify").Config(name="classify")}
 
 
 @pytest.fixture
@@ -50,6 +45,5 @@ def test_evaluate__site_names_another_folder_than_was_prepared__is_refused(image
     train_run(run, paths, site(images), StopRequest())
     paths.publish()
     with pytest.raises(DataError, match="found other pixels or labels than were verified"):
-        evaluate_run(run, "quick", CLASSIFY, paths, site(other_images))
-    evaluate_run(run, "quick", CLASSIFY, paths, site(shutil.copytree(images, results / "moved")))
-    assert "top1" in json.loads(paths.evaluation("quick").read_text())["classify"]["metrics"]
+        classify(run, paths, site(other_images))
+    assert "top1" in classify(run, paths, site(shutil.copytree(images, results / "moved"))).metrics

@@ -31,4 +31,4 @@ def test_own_images__described_and_prepared__are_learned(tmp_path, monkeypatch):
     assert (written["data"]["num_train"], written["data"]["num_val"]) == (48, 12)
     recipe = {"data": {"augment": {"crop": "none"}}, "optim": {"base_lr": 0.01, "epochs": 20}}
     trained = fit(tiny_run(written, recipe), tmp_path / "results", folder)
-    assert trained.last_validation["top1"] == 100
+    assert trained.last_validation.metrics["top1"] == 100

@@ -1,16 +1,12 @@
 """Training, validation and evaluations compute in one precision, which the results name."""
 
-import json
-
 import pytest
 import torch
-from tiny_runs import tiny_run
+from tiny_runs import classify, tiny_run
 
 from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.evals.classify import Classify
-from pipeline.evals.evaluate import evaluate_run
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -41,9 +37,9 @@ def test_evaluation__in_any_precision__has_the_loss_of_the_last_validation(image
     paths, site = RunFolder(results, run.name), Site(device="cpu", data={"small": images}, precision=precision)
     train_run(run, paths, site, StopRequest())
 
-    evaluate_run(run, "quick", {"classify": Classify.Config()}, paths, site)
+    evaluated = classify(run, paths, site)
 
-    trained, evaluated = paths.record(), json.loads(paths.evaluation("quick").read_text())["classify"]
-    assert evaluated["metrics"]["loss"] == trained.metrics["val_loss"]
+    trained = paths.record()
+    assert evaluated.metrics["loss"] == trained.metrics["val_loss"]
     expected = "fp32" if precision == "auto" else "bf16"
-    assert trained.provenance["precision"] == evaluated["provenance"]["precision"] == expected
+    assert trained.provenance["precision"] == evaluated.provenance["precision"] == expected

@@ -10,16 +10,17 @@ from safetensors.torch import load_file
 from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, weights_of
 from unstable import train_together
 
+from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.sources import open_split
-from pipeline.data.transforms import BatchTransform, eval_view
+from pipeline.data.opening import open_split
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
-from pipeline.engine.validate import mean_over_set
+from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError
 from pipeline.files import read_lines
 from pipeline.methods.base import Batch
+from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -45,10 +46,10 @@ def pretrained(images, prepared, tmp_path_factory):
 
 def measured(run, method, images, world=ALONE, batch=16, measure=None):
     data = run.data
-    split, view = open_split(data, images, "val"), eval_view(data, data.eval_crop)
+    split, view = open_split(data, images, "val"), kind_of(data).eval_view()
     loader = eval_loader(split, view, batch, world.rank, world.size, 0)
-    transform = BatchTransform(data, 0.0, world.device)
-    return mean_over_set(method, loader, transform, world, "fp32", measure or type(method).measure)
+    task = TASKS.get(run.task)(data, world.device)
+    return measure_set(method, loader, task, world, "fp32", measure or type(method).measure)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])  # of three batches: shared unevenly, one each, too few
@@ -58,23 +59,27 @@ def test_validation__shared_by_processes__gives_the_numbers_of_one(images, kind,
     method = build_method(run)
     alone = measured(run, method, images)
     together = [measured(run, method, images, world) for world in peers(size)][-1]
-    assert together == pytest.approx(alone, rel=1e-12)
+    assert (together.metrics, together.errors, together.count) == (alone.metrics, alone.errors, alone.count)
+    assert all((together.per_image[name] == values).all() for name, values in alone.per_image.items())
 
 
 def test_validation__last_batch_smaller__is_a_mean_over_images(images):
     run = tiny_run()
 
     def count(method, batch: Batch):
-        return {"images": torch.tensor(len(batch.images)), "first": torch.tensor(1)}  # one of each batch
+        return {"images": torch.ones(len(batch.images)), "first": torch.arange(len(batch.images)) == 0}
 
-    assert measured(run, build_method(run), images, measure=count) == {"images": 1.0, "first": 3 / NUM_VAL}
+    found = measured(run, build_method(run), images, measure=count)
+    assert found.metrics == {"images": 1.0, "first": 3 / NUM_VAL}
+    assert found.count == NUM_VAL
+    assert found.per_image["first"].nonzero()[0].tolist() == [0, 16, 32]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_validation__after_it__method_and_training_go_on_as_before(images, kind):
     run = tiny_run(KINDS[kind])
     method = build_method(run).train()
-    assert measured(run, method, images) == measured(run, method, images)
+    assert measured(run, method, images).metrics == measured(run, method, images).metrics
     assert method.training and not any(parameter.grad is not None for parameter in method.parameters())
 
 
@@ -106,7 +111,9 @@ def test_train__pretraining_run__can_be_read_back_and_measures_the_same(pretrain
     run, summary = runs[kind]
     method = load_method(run, RunFolder(results, run.name), ALONE)
     found = measured(run, method, images, batch=256)
-    assert {f"val_{name}": value for name, value in found.items()}.items() <= summary["metrics"].items()
+    assert {f"val_{name}": value for name, value in found.metrics.items()}.items() <= summary["metrics"].items()
+    assert {f"val_{name}": value for name, value in found.errors.items()}.items() <= summary["errors"].items()
+    assert summary["count"] == NUM_VAL
 
 
 @pytest.mark.parametrize("kind", PRETRAINING)

@@ -10,16 +10,18 @@ import numpy as np
 import torch
 
 from pipeline.config import Layers, merge
+from pipeline.data.classified import DataConfig
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import DataConfig
 from pipeline.engine.distributed import World
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import export
+from pipeline.evals.classify import Classify
+from pipeline.evals.evaluate import Planned, evaluate_job
 from pipeline.files import digest, write_json
-from pipeline.records import Inputs, TrainRecord
-from pipeline.results import RunFolder
+from pipeline.records import EvalResult, Inputs, TrainRecord, read_record
+from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 
 NUM_TRAIN, NUM_VAL = 120, 40
@@ -159,6 +161,14 @@ def publish(trainer: Trainer) -> None:
     inputs = Inputs(data="", init=None)
     record = TrainRecord(run=trainer.run.name, metrics={}, files=files, inputs=inputs, provenance={})
     write_json(trainer.paths.done, record.model_dump())
+
+
+def classify(run: RunConfig, paths: RunFolder, site: Site) -> EvalResult:
+    """The accuracy of a finished run, evaluated as a job of the workflow does it."""
+    results = ScaleFolder(paths.results)
+    planned = Planned("classify-00000000", "classify", Classify.Config(), {"model": run}, {})
+    evaluate_job("job", [planned], results, site)
+    return read_record(results.evaluation(planned.name).result, EvalResult)
 
 
 def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -1,114 +1,36 @@
 """Evaluations on a small set in Fashion-MNIST's published layout, against one image at a time."""
 
-import gzip
 import math
 import random
-import struct
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from peers import peers
-from tiny_vit import tiny_encoder, tiny_model
+from small_set import BATCH, GRID, MEAN, STD, SUITED, build, config_of, subjects_of
+from tiny_vit import tiny_encoder
 
-from pipeline.data.prepare import prepare
-from pipeline.data.sources import DataConfig
-from pipeline.engine.distributed import World
-from pipeline.engine.optim import OptimConfig
-from pipeline.engine.run import RunConfig, resolved_yaml
-from pipeline.engine.train import export
-from pipeline.errors import CheckpointError, ConfigError
 from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
 from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
-from pipeline.files import digest, write_json, write_text
-from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
-from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
-from pipeline.models.patches import Grid
 from pipeline.models.position import encode
-from pipeline.records import Inputs, TrainRecord
-from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
-from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
 
-GRID, BATCH = Grid(7, 7), 128
-# More than one batch, and the last one is smaller: a mean of batch means would differ.
-COUNTS = {"train": 40, "t10k": 150}
 ETAS, CELLS = MP3Positions.Config().etas, DropPosPositions.Config().cells
-MEAN, STD = 0.286, 0.353
-METHODS = {
-    "baseline": (Supervised, {}, {}),
-    "no positions": (Supervised, {}, {"pos_embed": "none"}),
-    "mjp": (MJP, {"fidelity": "released"}, {}),
-    "mp3": (MP3, {}, {"pos_embed": "none"}),
-    "droppos": (DropPos, {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}, {"pos_embed": "sincos"}),
-}
 CLASSIFIERS = ("baseline", "no positions", "mjp")
-SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos"}  # evaluations of one method alone
+POSITIONS = ("mp3_positions", "droppos_positions")
+OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
+MEASURES_TIME = {"cost"}
 
 
-def write_idx(path, magic, array):
-    header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
-    path.write_bytes(gzip.compress(header + array.tobytes()))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A prepared data set, where it lies, and what its validation images and labels are."""
-    folder, results = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("results")
-    pixels, labels = {}, {}
-    for prefix, count in COUNTS.items():
-        generator = np.random.default_rng(count)
-        pixels[prefix] = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        labels[prefix] = (np.arange(count) % 10).astype(np.uint8)
-        write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels[prefix])
-        write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels[prefix])
-    data = DataConfig(
-        name="small_fashion",
-        source="fashion_mnist",
-        image_size=28,
-        channels=1,
-        num_classes=10,
-        num_train=COUNTS["train"],
-        num_val=COUNTS["t10k"],
-        mean=(MEAN,),
-        std=(STD,),
-        eval_crop=1.0,
-    )
-    prepare(data, folder, RunFolder(results, "any").manifest(data.name).parent, progress=False)
-    site = Site(data={data.name: folder}, device="cpu")
-    return SimpleNamespace(data=data, site=site, results=results, pixels=pixels["t10k"], labels=labels["t10k"])
-
-
-def build(kind, seed=0):
-    """A method whose weights are large enough for patches, positions and classes to matter."""
-    method, fields, changes = METHODS[kind]
-    built = method(method.Config(**fields), tiny_encoder(seed, **changes)).eval()
-    with torch.no_grad():
-        for name, parameter in built.named_parameters():
-            if parameter.ndim > 1 and "token" not in name and parameter.requires_grad:
-                parameter.normal_(std=0.4)
-    return built
-
-
-def run_of(world, method, seed=0, **data):
-    changes = METHODS[method.cfg.name][2] if method.cfg.name in METHODS else {}
-    optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3)
-    data = world.data.model_copy(update=data)
-    return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
-
-
-def evaluate(world, name, method, peer=None, crop=1.0, **fields):
-    kind, run = EVALS.get(name), run_of(world, method, eval_crop=crop)
-    paths, place = RunFolder(world.results, run.name), peer or World(0, 1, torch.device("cpu"))
-    return kind(kind.Config(name=name, **fields), run, paths, world.site, place).compute(method)
+def evaluate(world, name, *methods, **options):
+    return world.evaluate(name, *methods, **options).metrics
 
 
 def reference_draws(count, ratio, seed):
@@ -133,7 +55,7 @@ def features_of(method, image, mask=None):
 
 
 def slow_reference(world, method, ratio, seed):
-    """Everything that Classify and Consistency report, one image at a time."""
+    """Everything that Classify and Consistency report of each image, one at a time."""
     masks, orders = reference_draws(len(world.labels), ratio, seed)
     rows = []
     for pixels, label, mask, order in zip(world.pixels, world.labels, masks, orders, strict=True):
@@ -152,7 +74,7 @@ def slow_reference(world, method, ratio, seed):
         row |= {"diff_norm": math.sqrt(squared), "diff_norm_squared": squared}
         row["consistency"] = 100.0 * (ranks[""][0] == ranks["shuffled_"][0])
         rows.append(row)
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
@@ -160,15 +82,46 @@ def test_classify_and_consistency__small_set__match_one_image_at_a_time(world, k
     method = build(kind)
     expected = slow_reference(world, method, ratio=0.5, seed=3)
 
-    found = evaluate(world, "classify", method, shuffle_ratio=0.5, seed=3)
-    found |= evaluate(world, "consistency", method, shuffle_ratio=0.5, seed=3)
+    outcomes = [world.evaluate(name, method, shuffle_ratio=0.5, seed=3) for name in ("classify", "consistency")]
 
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    found = outcomes[0].metrics | outcomes[1].metrics
+    assert found == pytest.approx({name: np.mean(values) for name, values in expected.items()}, rel=1e-4, abs=1e-4)
+    for name, values in (outcomes[0].per_image | outcomes[1].per_image).items():
+        assert values.dtype == np.float32
+        np.testing.assert_allclose(values, expected[name], rtol=1e-3, atol=1e-3)
     # Otherwise the comparison could not tell a right evaluation from a wrong one.
     assert 0 < found["top1"] < found["top5"] < 100
     if kind != "no positions":
         assert 0 < found["consistency"] < 100
         assert found["diff_norm"] ** 2 < found["diff_norm_squared"]
+
+
+def test_classify__error_of_an_accuracy__is_exactly_the_binomial_one(world):
+    outcome = world.evaluate("classify", build("mjp"))
+    for name in ("top1", "top5", "shuffled_top1"):
+        share, count = outcome.metrics[name] / 100, len(world.labels)
+        assert 0 < share < 1 and outcome.count == count
+        assert outcome.errors[name] == pytest.approx(100 * math.sqrt(share * (1 - share) / count), rel=1e-12)
+
+
+def test_classify__error_of_a_mean__is_that_of_its_values_per_image(world):
+    outcome = world.evaluate("classify", build("mjp"))
+    losses = outcome.per_image["loss"].astype(float)
+    deviation = math.sqrt(sum((value - losses.mean()) ** 2 for value in losses) / len(losses))
+    assert outcome.errors["loss"] == pytest.approx(deviation / math.sqrt(len(losses)), rel=1e-9)
+
+
+def test_shuffle_curve__at_a_ratio__is_what_classify_and_consistency_find_at_it(world):
+    method, about = build("mjp"), {"seed": 7}
+    curve = evaluate(world, "shuffle_curve", method, ratios=(5, 15, 50), **about)
+    for percent in (5, 15, 50):
+        found = {
+            name: evaluate(world, name, method, shuffle_ratio=percent / 100, **about)
+            for name in ("classify", "consistency")
+        }
+        assert curve[f"top1_at_{percent:02d}"] == found["classify"]["shuffled_top1"]
+        assert curve[f"consistency_at_{percent:02d}"] == found["consistency"]["consistency"]
+    assert len({curve[f"consistency_at_{percent:02d}"] for percent in (5, 15, 50)}) == 3
 
 
 def test_consistency__no_position_embeddings__is_100_and_features_do_not_move(world):
@@ -188,68 +141,51 @@ def test_consistency__ratio_0__is_100_with_no_difference(world):
     }
 
 
-def finish(world, method, seed=1, **data):
-    """The folder of a finished run of this method; returns its name."""
-    run = run_of(world, method, seed, **data)
-    paths = RunFolder(world.results, run.name)
-    export(method, paths)
-    write_text(paths.config, resolved_yaml(run))
-    files = {path.name: digest(path) for path in (paths.encoder, paths.heads)}
-    inputs = Inputs(data="", init=None)
-    record = TrainRecord(run=run.name, metrics={}, files=files, inputs=inputs, provenance={})
-    write_json(paths.done, record.model_dump())
-    return run.name
-
-
-@pytest.fixture(scope="module")
-def partner(world):
-    """A finetuned model to ask together with, and the name of its run."""
-    method = build("baseline", seed=1)
-    return SimpleNamespace(method=method, name=finish(world, method))
-
-
-def fields_of(name, partner):
-    return {"partner": partner.name} if name == "ensemble" else {}
+@pytest.mark.parametrize("name", EVALS.names())
+def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_else(world, name):
+    cfg, outcome = config_of(name), world.evaluate(name, *subjects_of(name))
+    assert sorted([*outcome.metrics, *outcome.reasons]) == sorted(cfg.metrics)
+    assert sorted(outcome.files) == sorted(cfg.files)
+    assert cfg.metrics or cfg.files
+    assert all(isinstance(value, float) and math.isfinite(value) for value in outcome.metrics.values())
+    assert all(outcome.files.values()) and outcome.per_image.keys() <= outcome.errors.keys() <= outcome.metrics.keys()
 
 
 @pytest.mark.parametrize("name", EVALS.names())
-def test_compute__every_evaluation__returns_its_metrics_and_nothing_else(world, partner, name):
-    found = evaluate(world, name, build(SUITED.get(name, "mjp")), **fields_of(name, partner))
-    assert sorted(found) == sorted(EVALS.get(name).Config().metrics)
-    assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
+def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, name):
+    methods = [method.train() for method in subjects_of(name)]
+    one, other = (world.evaluate(name, *methods, seed=5) for _ in range(2))
+    assert one.metrics.keys() == other.metrics.keys()
+    assert one.metrics == other.metrics or name in MEASURES_TIME
+    assert one.files == other.files
+    assert {key: value.tobytes() for key, value in one.per_image.items()} == {
+        key: value.tobytes() for key, value in other.per_image.items()
+    }
+    assert all(method.training for method in methods)
 
 
-@pytest.mark.parametrize("name", EVALS.names())
-def test_compute__twice__gives_the_same_numbers_and_leaves_the_mode(world, partner, name):
-    method, fields = build(SUITED.get(name, "mjp")).train(), fields_of(name, partner)
-    assert evaluate(world, name, method, seed=5, **fields) == evaluate(world, name, method, seed=5, **fields)
-    assert method.training
-
-
-@pytest.mark.parametrize("name", EVALS.names())
-def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, partner, name):
-    half = SimpleNamespace(**{**vars(world), "site": world.site.model_copy(update={"precision": "bf16"})})
-    method, fields, seen = build(SUITED.get(name, "mjp")), fields_of(name, partner), []
-    method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
-    exact = evaluate(world, name, method, **fields)
+@pytest.mark.parametrize("name", OF_SUBJECTS)
+def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
+    methods, seen = subjects_of(name), []
+    for method in methods:
+        method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+    exact = evaluate(world, name, *methods)
     in_fp32, seen[:] = set(seen), []
-    found = evaluate(half, name, method, **fields)
+    found = evaluate(world.with_site(precision="bf16"), name, *methods)
     assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
     percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
 
 
-@pytest.mark.parametrize("name", EVALS.names())
-def test_compute__run_with_another_crop__sees_it_and_consistency_sees_whole_images(world, name):
-    method = build(SUITED.get(name, "mjp"))
-    found = []
-    for crop in (1.0, 0.6):
-        partner = SimpleNamespace(name=finish(world, build("baseline", seed=1), eval_crop=crop))
-        found.append(evaluate(world, name, method, crop=crop, **fields_of(name, partner)))
-    assert (found[0] == found[1]) is (name == "consistency")
+@pytest.mark.parametrize("name", [name for name in EVALS.names() if name not in MEASURES_TIME])
+def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_images(world, name):
+    methods = subjects_of(name)
+    whole, cropped = (world.evaluate(name, *methods, crop=crop) for crop in (1.0, 0.6))
+    is_same = (whole.metrics, whole.files) == (cropped.metrics, cropped.files)
+    assert is_same is (name == "consistency")
 
 
-@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("name", POSITIONS)
 def test_positions__metrics__are_named_after_their_ratios(name):
     expected = {
         "mp3_positions": ["at_0", "at_25", "at_50", "at_55", "at_75", "at_90"],
@@ -332,28 +268,27 @@ def test_droppos_positions__small_set__matches_one_image_at_a_time(world):
     assert len(set(found.values())) > 8 and min(found.values()) > 0
 
 
-@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("size", [2, 3])  # the third of three has no batch
 def test_positions__shared_by_processes__are_those_of_one(world, name, size):
     method = build(SUITED[name])
     alone = evaluate(world, name, method)
-    together = [evaluate(world, name, method, peer) for peer in peers(size)][-1]
+    together = [evaluate(world, name, method, peer=peer) for peer in peers(size)][-1]
     assert together == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("name", POSITIONS)
 def test_positions__another_seed__draws_other_masks(world, name):
     method = build(SUITED[name])
     assert evaluate(world, name, method, seed=1) != evaluate(world, name, method, seed=2)
 
 
 @torch.no_grad()
-def test_ensemble__two_models__is_the_mean_of_their_probabilities(world, partner):
-    method = build("mjp")
-    rows = []
+def test_ensemble__two_models__is_the_mean_of_their_probabilities(world):
+    models, rows = (build("mjp"), build("baseline", seed=1)), []
     for pixels, label in zip(world.pixels, world.labels, strict=True):
         image = (torch.tensor(pixels).float()[None] / 255 - MEAN) / STD
-        logits = [model.encoder(image[None])[0].double() for model in (method, partner.method)]
+        logits = [model.encoder(image[None])[0].double() for model in models]
         probabilities = [(values.exp() / values.exp().sum()).tolist() for values in logits]
         mean = [(a + b) / 2 for a, b in zip(*probabilities, strict=True)]
         ranked = sorted(range(10), key=lambda k, mean=mean: -mean[k])
@@ -362,7 +297,7 @@ def test_ensemble__two_models__is_the_mean_of_their_probabilities(world, partner
         rows.append([100.0 * (ranked[0] == label), 100.0 * (label in ranked[:5]), 100.0 * (both == label), *singles])
     top1, top5, logits_top1, *singles = np.mean(rows, axis=0)
 
-    found = evaluate(world, "ensemble", method, partner=partner.name)
+    found = evaluate(world, "ensemble", *models)
 
     assert found == pytest.approx({"top1": top1, "top5": top5, "logits_top1": logits_top1})
     assert top1 not in singles  # neither model alone
@@ -370,31 +305,36 @@ def test_ensemble__two_models__is_the_mean_of_their_probabilities(world, partner
 
 def test_ensemble__with_itself__is_the_model_alone(world):
     method = build("mjp")
-    found = evaluate(world, "ensemble", method, partner=finish(world, method, seed=2))
+    found = evaluate(world, "ensemble", method, method)
     alone = evaluate(world, "classify", method)
     assert found == pytest.approx({"top1": alone["top1"], "top5": alone["top5"], "logits_top1": alone["top1"]})
 
 
-def test_ensemble__partner_not_finished__is_refused(world):
-    with pytest.raises(CheckpointError, match=r"run supervised-other is not finished .* train it first"):
-        evaluate(world, "ensemble", build("mjp"), partner="supervised-other")
+def reason_against_ensemble(world, kind="baseline", **data):
+    subjects = {"first": world.run_of(build("mjp")), "second": world.run_of(build(kind), **data)}
+    return EVALS.get("ensemble").reason_against(config_of("ensemble"), subjects)
 
 
-def test_ensemble__no_partner__is_refused(world):
-    with pytest.raises(ConfigError, match="partner is empty; a column of a table names it"):
-        evaluate(world, "ensemble", build("mjp"))
+def test_ensemble__of_runs_that_saw_other_images__does_not_apply_and_says_what_differs(world):
+    reason = reason_against_ensemble(world, mean=(0.5,), eval_crop=0.875)
+    assert reason == "its two runs see other images: mean, eval_crop differ"
 
 
-def test_ensemble__partner_saw_other_images__is_refused_with_what_differs(world):
-    other = finish(world, build("baseline"), mean=(0.5,), eval_crop=0.875)
-    with pytest.raises(ConfigError, match="see other images: mean, eval_crop differ"):
-        evaluate(world, "ensemble", build("mjp"), partner=other)
-
-
-def test_ensemble__partner_was_augmented_otherwise__is_welcome(world):
+def test_ensemble__of_runs_that_were_augmented_otherwise__applies(world):
     augment = world.data.augment.model_copy(update={"mixup": 0.8})
-    other = finish(world, build("baseline"), augment=augment)
-    assert evaluate(world, "ensemble", build("mjp"), partner=other)["top5"] > 0
+    assert reason_against_ensemble(world, augment=augment) == ""
+
+
+def test_ensemble__with_a_pretrained_encoder__does_not_apply(world):
+    assert reason_against_ensemble(world, "mp3") == "method mp3 does not classify"
+
+
+@pytest.mark.parametrize("name", OF_SUBJECTS)
+@pytest.mark.parametrize("kind", ["mjp", "mp3", "droppos"])
+def test_reason_against__every_evaluation__is_for_classifiers_or_for_its_own_method(world, name, kind):
+    runs = dict.fromkeys(EVALS.get(name).roles(), world.run_of(build(kind)))
+    applies = EVALS.get(name).reason_against(config_of(name), runs) == ""
+    assert applies is (kind == SUITED.get(name, "mjp"))
 
 
 def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():

@@ -31,6 +31,9 @@ class Project:
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(content, sort_keys=False))
 
+    def read(self, file: str) -> dict:
+        return yaml.safe_load((self.configs / file).read_text())
+
     def only_study(self, name: str, study: dict, expected: dict) -> None:
         """Put one study in place of all others."""
         for path in (self.configs / "study").glob("*.yaml"):

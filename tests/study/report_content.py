@@ -1,8 +1,15 @@
-"""A report's worth of content: three tables, eleven runs, eight claims."""
+"""A report's worth of content: three tables, a figure of every kind, eleven runs, nine claims."""
 
+import io
 import json
 import math
 import re
+
+from PIL import Image
+
+from pipeline.report.collect import Content
+from pipeline.report.page import write_report
+from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
 
 TOP1 = {"id": "top1", "label": "Top-1 (%)", "direction": "up", "decimals": 1}
 CONSISTENCY = {"id": "consistency", "label": "Consistency (%)", "direction": "up", "decimals": 1}
@@ -57,6 +64,10 @@ def cell(index: int, metric: str, ours: float | None, paper: float | None, **cha
     verdict = "not run" if ours is None else "not comparable" if both else "no paper value"
     made = {
         "ours": ours,
+        "values": [] if ours is None else [ours],
+        "error": None if ours is None else 1.25,
+        "n": 0 if ours is None else 1,
+        "count": None if ours is None else 1000,
         "run": run_name(index),
         "paper": paper,
         "difference": round(ours - paper, 4) if both else None,
@@ -69,7 +80,7 @@ def cell(index: int, metric: str, ours: float | None, paper: float | None, **cha
 
 
 def row(table: str, index: int, cells: dict) -> dict:
-    about = {"id": f"{table}.{index}", "label": LABELS[index], "runs": {"": run_name(index)}}
+    about = {"id": f"{table}.{index}", "label": LABELS[index], "runs": {"": [run_name(index)]}}
     return about | {"fidelity": "released" if index == 3 else "corrected", "cells": cells}
 
 
@@ -109,7 +120,7 @@ def make_table(name: str, title: str, columns: list, rows: list, note: str) -> d
         "comparable": False,
         "scale_note": "What the scale is.",
         "note": note,
-        "columns": columns,
+        "columns": [dict(column) for column in columns],
         "rows": rows,
     }
 
@@ -142,6 +153,7 @@ mjp | true | directional | MJP raises the accuracy of its backbone. | mjp.t1.4:t
 mjp | true | scale | MJP raises consistency. | mjp.t1.4:consistency - mjp.t1.0:consistency > 20
 mjp | undecided | directional | So it does for hierarchical transformers. | mjp.t1.6:top1 >= mjp.t1.5:top1
 mjp | false | directional | MJP hampers attacks. | mjp.t4.4:mse > mjp.t4.0:mse | mjp.t4.4:psnr < mjp.t4.0:psnr
+mjp | within noise | directional | Index embeddings help. | mjp.t1.3:top1 > mjp.t1.2:top1
 mjp | undecided | cost | MJP costs at most 2 % of training time. | mjp.t1.4:wall_s <= 1.02 * mjp.t1.0:wall_s
 droppos | true | directional | Smoothing the position targets helps. | droppos.t5.8:top1 > droppos.t5.7:top1
 droppos | false | directional | Attentive reconstruction helps. | droppos.t5.9:top1 > droppos.t5.10:top1
@@ -160,10 +172,57 @@ def make_claims() -> list[dict]:
         predicates = [
             {"text": text, "verdict": verdict, "cells": found} for text, found in zip(texts, cells, strict=True)
         ]
-        reason = "a cell it needs was not run" if verdict == "undecided" else ""
+        reason = "a cell it needs was not run" if verdict == "undecided" else "decided by 1,000 images"
         about = {"id": f"{study}.c{len(claims) + 1:02d}", "statement": statement, "type": kind}
         claims.append(about | {"verdict": verdict, "reason": reason, "predicates": predicates})
     return list(studies.values())
+
+
+def make_figures() -> list[dict]:
+    """A figure of each kind; the curves are those of the first runs, the pictures those that `read_picture` gives."""
+    etas = [0.0, 0.25, 0.5, 0.9]
+    lines = figure("mjp.f3", "lines", {"y_label": "top-1 (%)", "levels": ["1"]}, etas, (0, 1, 4))
+    bars = figure("mjp.f4", "bars", {"x_from": "rows"}, etas[:2], (0, 1))
+    heat = figure("droppos.f2", "heatmap", {}, etas, (7, 8, 9))
+    shots = figure("droppos.f3", "pictures", {}, etas, (7, 8))
+    for line in shots["rows"]:
+        for key, place in line["cells"].items():
+            place |= {"ours": None, "paper": None, "difference": None, "picture": f"evals/{line['id']}-{key}.png"}
+    curves = figure("mjp.f6", "curves", {"curve": "val_top1"}, [], (0, 1, 2))
+    return [lines, bars, curves, heat, shots]
+
+
+def figure(name: str, kind: str, about: dict, xs: list[float], rows: tuple[int, ...]) -> dict:
+    columns = [{"id": f"at_{100 * x:.0f}", "label": f"at {x}", "decimals": 1, "x": x} for x in xs]
+    lines = [
+        row(
+            name,
+            index,
+            {c["id"]: cell(index, "position", 20 + 3 * index - 9 * c["x"], 25.0 + index) for c in columns},
+        )
+        for index in rows
+    ]
+    table = make_table(name.replace(".f", ".t"), f"A figure of {kind}", columns, lines, "")
+    return table | {"id": name, "label": f"Figure {name[-1]}", "figure": {"kind": kind, "x_label": "eta", **about}}
+
+
+def read_picture(name: str) -> bytes:
+    """A picture whose colour depends on its name: a small one, or for row 8 a whole sheet."""
+    content = io.BytesIO()
+    size = (700, 300) if "droppos.f3.8" in name else (28, 28)
+    Image.new("RGB", size, (37 * len(name) % 256, ord(name[-5]), 90)).save(content, "PNG")
+    return content.getvalue()
+
+
+def reader(folder):
+    """Files of the scale: metrics of the runs in this folder, and pictures."""
+
+    def read(name: str) -> bytes:
+        if name.startswith("runs/"):
+            return (folder / f"{name.split('/')[1]}.jsonl").read_bytes()
+        return read_picture(name)
+
+    return read
 
 
 def write_metrics(path, index: int, steps: int = 240) -> None:
@@ -195,3 +254,15 @@ def make_runs(folder) -> list[dict]:
         made["studies"] = [run_name(index).split("-")[0]]
         runs.append(made | {"provenance": provenance(index, "top1"), "config": config})
     return runs
+
+
+def content(tables, claims, runs) -> Content:
+    """The given JSON as records."""
+    parts = (FilledTable, tables), (JudgedStudy, claims), (RunSummary, runs)
+    return Content(*([kind(**part) for part in given] for kind, given in parts))
+
+
+def write_whole(folder):
+    tables = [*make_tables(), *make_figures()]
+    made = content(tables, make_claims(), make_runs(folder))
+    return write_report(made, folder / "report.html", "Patchwork at demo scale", "demo", reader(folder))

@@ -63,4 +63,5 @@ def test_run__of_any_study__is_built_started_and_stepped(name, exported):
         measured = method.eval().measure(Batch(images, torch.tensor([0, 1]), torch.Generator().manual_seed(0)))
 
     assert torch.isfinite(out.loss)
-    assert all(torch.isfinite(value) for value in measured.values())
+    values = [value if isinstance(value, torch.Tensor) else value.values for value in measured.values()]
+    assert all(value.shape == (2,) and value.isfinite().all() for value in values)

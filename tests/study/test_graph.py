@@ -9,9 +9,10 @@ from pipeline.config import CONFIGS, names, parse_file
 from pipeline.errors import ConfigError
 from pipeline.report.freshness import table_fingerprint
 from pipeline.study import graph as graph_module
-from pipeline.study.claims import judge
+from pipeline.study.claims import Reading, judge
 from pipeline.study.graph import build_graph, load_graph
-from pipeline.study.spec import Expected, Study
+from pipeline.study.spec import Expected
+from pipeline.study.written import read_study
 
 STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
 
@@ -74,17 +75,16 @@ def test_paper_scale__recipe_of_mjp__is_the_released_one(shipped):
 def test_graph__evaluations_of_a_run__are_those_its_tables_ask_for(shipped):
     graph = shipped["demo"]
 
-    for key, table in graph.tables.items():
-        columns = [column for column in table.columns.values() if column.eval not in (None, "train")]
-        sources = [row.source(column) for row in graph.rows(key, "all").values() for column in columns]
-        for run, evaluation in filter(None, sources):
-            assert evaluation in graph.runs[run].groups[graph.evals[evaluation]["group"]]
+    rows = [row for table in graph.tables.values() for row in table.rows.values()]
+    sources = {source for row in rows for cell in row.cells.values() for source in cell.sources}
+    asked = {source.split("/")[1] for source in sources if source.startswith("evals/")}
+    assert asked == set(graph.evals)
+    assert asked == {name for job in graph.eval_jobs.values() for name in job.evaluations}
 
 
 def headline_of_t3() -> list[str]:
     """Rows of MJP Table 3 that its study marks so."""
-    rows = parse_file(Study, CONFIGS / STUDY).tables["t3"].rows
-    return [f"mjp.t3.{key}" for key, row in rows.items() if row.headline]
+    return [f"mjp.t3.{key}" for key in read_study(CONFIGS / STUDY).parse().headline["t3"]]
 
 
 def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
@@ -107,7 +107,7 @@ def test_find__unknown_name__names_the_nearest(shipped):
 def run_names(graph) -> dict[str, str]:
     """Row -> name of its run, for rows that have one."""
     rows = {key: row for table in graph.tables.values() for key, row in table.rows.items()}
-    return {key: row.runs[""] for key, row in rows.items() if "" in row.runs}
+    return {key: row.runs[""][0] for key, row in rows.items() if "" in row.runs}
 
 
 def differing(before, after) -> set[str]:
@@ -129,21 +129,21 @@ def test_names__same_run_in_three_tables__is_trained_once(shipped):
 
     assert rows["mjp.t1.deit-s-mjp"] == rows["mjp.t3.g003"] == rows["mjp.t4.j-jp-unk-dal-nln"]
     names_of_mjp = {name for row, name in rows.items() if row.startswith("mjp.")}
-    assert len(names_of_mjp) == len(parse_file(Study, CONFIGS / STUDY).runs)
+    assert len(names_of_mjp) == len(read_study(CONFIGS / STUDY).parse().runs)
 
 
 def test_names__one_field_of_one_run_changed__rename_that_run_and_those_that_start_from_it(project):
-    project.edit(STUDY, "j015: {label", "j015: {init: b, label")
-    project.edit(STUDY, "j027: {label", "j027: {init: j015, label")
+    project.edit(STUDY, "e: {like: j,", "e: {like: j, init: b,")
+    project.edit(STUDY, "f: {like: j,", "f: {like: j, init: e,")
     before = build_graph("demo")
 
     project.edit(STUDY, "{pos_embed: none}", "{pos_embed: none}, seed: 1")
 
-    assert differing(before, build_graph("demo")) == {"mjp.t4.b-no-pe", "mjp.t3.g015", "mjp.t3.g027"}
+    assert differing(before, build_graph("demo")) == {"mjp.t4.b-no-pe", "mjp.t4.e-jp", "mjp.t4.f-jp-idx"}
 
 
 def test_names__run_that_starts_from_another__carries_its_name(project):
-    project.edit(STUDY, "b: {label", "b: {init: j, label")  # `j` is written further down
+    project.edit(STUDY, "b: {like: a,", "b: {like: a, init: j,")  # `j` is written further down
 
     graph = build_graph("demo")
 
@@ -182,7 +182,8 @@ def test_names__evaluation_changed__rename_no_run(project):
 
     after = build_graph("demo")
     assert differing(before, after) == set()
-    assert after.evals["consistency"] != before.evals["consistency"]
+    renamed = {name.split("-")[0] for name in before.evals.keys() ^ after.evals.keys()}
+    assert renamed == {"consistency"}
 
 
 def test_graph__another_site__renames_nothing(project, monkeypatch):
@@ -193,6 +194,9 @@ def test_graph__another_site__renames_nothing(project, monkeypatch):
     assert list(build_graph("demo").runs) == before
 
 
+ALL_OF_MJP = {f"mjp.{key}" for key in ("t1", "t3", "t4", "f2", "f3a", "f3b", "f3c", "f6")}
+
+
 def fingerprints(graph) -> dict[str, str]:
     return {key: table_fingerprint(graph, key) for key in graph.tables}
 
@@ -201,11 +205,11 @@ def fingerprints(graph) -> dict[str, str]:
     ("file", "old", "new", "changed"),
     [
         (STUDY, "direction: up, tolerance: 0.4", "direction: up, tolerance: 0.5", {"mjp.t4"}),
-        (STUDY, 'label: "0.21"', 'label: "0.2"', {"mjp.t3"}),
+        (STUDY, "label: 0 (DAL alone)", "label: none (DAL alone)", {"mjp.t3"}),
         (STUDY, "title: Which parts", "title: What parts", {"mjp.t4"}),
         (EXPECTED, "16.21", "16.22", {"mjp.t1"}),
-        (DEMO, "comparable: false", "comparable: true", {"mjp.t1", "mjp.t3", "mjp.t4"}),
-        (DEMO, "note: >-", "note: >-\n  Look:", {"mjp.t1", "mjp.t3", "mjp.t4"}),
+        (DEMO, "comparable: false", "comparable: true", ALL_OF_MJP),
+        (DEMO, "note: >-", "note: >-\n  Look:", ALL_OF_MJP),
         (STUDY, "statement: Removing", "statement: To remove", set()),
     ],
     ids=["tolerance", "label of a row", "title", "expected number", "comparable", "note of the scale", "claim"],
@@ -307,17 +311,28 @@ def test_graph_json__damaged__is_made_anew(project, builds, damage):
 
 
 @pytest.mark.parametrize("study", names(CONFIGS / "study"))
-def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(study):
-    spec = parse_file(Study, CONFIGS / "study" / f"{study}.yaml")
+def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(shipped, study):
     expected = parse_file(Expected, CONFIGS / "expected" / f"{study}.yaml")
-    values = {(row, column): value for row, columns in expected.rows.items() for column, value in columns.items()}
+    cells = [(row, column, value) for row, columns in expected.rows.items() for column, value in columns.items()]
+    readings = {(row, column): Reading(value) for row, column, value in cells if value is not None}
 
-    judged = judge(spec.claims, values)
+    judged = judge(shipped["paper"].claims[study], readings)
 
     printed = [claim for claim in judged if not claim.reason.startswith("no number for")]
     assert [(claim.id, claim.verdict) for claim in printed if claim.verdict != "true"] == []
     assert [claim.id for claim in judged if claim.verdict == "false"] == []
     assert len(printed) > 0
+
+
+@pytest.mark.parametrize("name", ["a_first", "z_last"])
+def test_claim__on_cells_of_another_study__is_resolved_whichever_comes_first(project, name):
+    claim = {"statement": "", "type": "directional", "holds": ["max(mjp.t3.g0*:top1) > mjp.t1.deit-s:top1"]}
+    project.write(f"study/{name}.yaml", {"title": name, "claims": {"c1": claim}})
+
+    found = build_graph("demo").claims[name][f"{name}.c1"]
+
+    assert found.tables() == ["mjp.t3", "mjp.t1"]
+    assert len(found.sets["mjp.t3.g0*:top1"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -354,7 +369,7 @@ def test_runs__same_data_name_for_other_images__are_refused(project, key, value)
 
     assert project.problems() == [
         f"configs/study/mjp.yaml: runs.g: data 'fashion_mnist' has another {key} than in other runs; "
-        "give it another name"
+        "give it another name (line 55)"
     ]
 
 
@@ -367,10 +382,10 @@ def test_names__logging_interval__changes_nothing(project):
 
 def test_files__of_a_table__are_those_its_columns_read_for_the_selected_rows(shipped):
     graph = shipped["demo"]
-    runs = {key: row.runs[""] for key, row in graph.tables["mjp.t3"].rows.items()}
+    runs = run_names(graph)
 
     headline = [runs[row] for row in headline_of_t3()]
-    assert graph.files("mjp.t3", "headline") == sorted(f"runs/{run}/evals/quick.json" for run in headline)
+    assert graph.files("mjp.t3", "headline") == sorted(f"evals/{run}-quick.json" for run in headline)
     assert len(graph.files("mjp.t3", "all")) == 6
     trained = [file for file in graph.files("mjp.t1", "all") if file.endswith("train.json")]
     assert len(trained) == len(graph.rows("mjp.t1", "all"))

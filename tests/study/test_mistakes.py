@@ -73,7 +73,7 @@ MISTAKES = {
         STUDY,
         "direction: up, tolerance: 0.4",
         "direction: up, tolerence: 0.4",
-        f"{STUDY}: tables.t4.columns.delta_top1.tolerence: unknown key; did you mean 'tolerance'?",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.tolerence: unknown key; did you mean 'tolerance'?",
     ),
     "key of a run": (
         STUDY,
@@ -113,8 +113,8 @@ MISTAKES = {
     ),
     "no such method": (
         STUDY,
-        "method: mjp, model: deit_s, data: imagenet1k, set: {method: {dal: linear}}",
-        "method: mjpp, model: deit_s, data: imagenet1k",
+        "set: {method: {dal: linear}}",
+        "method: mjpp",
         f"{STUDY}: runs.i.method: no method 'mjpp'; did you mean 'mjp'?",
     ),
     "no such model": (
@@ -222,50 +222,55 @@ MISTAKES = {
         STUDY,
         "metric: params_m",
         "metric: parms_m",
-        f"{STUDY}: tables.t1.columns.params_m.metric: train has no metric 'parms_m'; did you mean 'params_m'?",
+        f"{STUDY}: column_sets.params_m.params_m.metric: train has no metric 'parms_m'; did you mean 'params_m'?",
     ),
     "column's evaluation": (
         STUDY,
         "eval: train",
         "eval: trian",
-        f"{STUDY}: tables.t1.columns.params_m.eval: no eval 'trian'",
+        f"{STUDY}: column_sets.params_m.params_m.eval: no eval 'trian'",
     ),
     "two sources of a column": (
         STUDY,
         "delta: top1",
         "eval: classify, delta: top1",
-        f"{STUDY}: tables.t4.columns.delta_top1.eval: found eval, delta, against; give eval and metric, ",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.eval: found eval, delta, against; give eval and metric, ",
     ),
     "half a source of a column": (
         STUDY,
         "delta: top1, ",
         "",
-        f"{STUDY}: tables.t4.columns.delta_top1.against: found against; give",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.against: found against; give",
     ),
     "delta of no column": (
         STUDY,
         "delta: top1",
         "delta: top2",
-        f"{STUDY}: tables.t4.columns.delta_top1.delta: no measured column 'top2'; did you mean 'top1'?",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.delta: no measured column 'top2'; did you mean 'top1'?",
     ),
     "delta of itself": (
         STUDY,
         "delta: top1",
         "delta: delta_top1",
-        f"{STUDY}: tables.t4.columns.delta_top1.delta: no measured column 'delta_top1'",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.delta: no measured column 'delta_top1'",
     ),
     "against no row": (
         STUDY,
         "against: a-deit-s",
         "against: a-deit",
-        f"{STUDY}: tables.t4.columns.delta_top1.against: no row 'a-deit'; did you mean 'a-deit-s'?",
+        f"{STUDY}: tables.t4.columns.1.delta_top1.against: no row 'a-deit'; did you mean 'a-deit-s'?",
     ),
-    "row of no run": (STUDY, "run: j015", "run: j016", f"{STUDY}: tables.t3.rows.g015.run: no run 'j016'"),
+    "row of no run": (
+        STUDY,
+        "run: d}\n      g003",
+        "run: dd}\n      g003",
+        f"{STUDY}: tables.t3.rows.g000.run: no run 'dd'",
+    ),
     "row without numbers": (
         STUDY,
-        "deit-s: {label: DeiT-S, run: a}",
-        "deit-b: {label: DeiT-S, run: a}",
-        f"{STUDY}: tables.t1.rows.deit-b: configs/{EXPECTED} has no row 'mjp.t1.deit-b'; did you mean 'mjp.t1.deit-s'?",
+        "      b-no-pe:",
+        "      k: {label: K, run: j}\n      b-no-pe:",
+        f"{STUDY}: tables.t4.rows.k: configs/{EXPECTED} has no row 'mjp.t4.k'; did you mean 'mjp.t4.",
     ),
     "number of no column": (
         EXPECTED,
@@ -273,7 +278,91 @@ MISTAKES = {
         "mjp.t4.d-dal-nln: {top5: 95, ",
         f"{EXPECTED}: rows.mjp.t4.d-dal-nln.top5: the table has no such column; did you mean 'top1'?",
     ),
-    "table's name": (STUDY, "  t4:\n", "  claims:\n", f"{STUDY}: tables.claims."),
+    "headline of no table": (
+        STUDY,
+        "t3: [g003",
+        "t2: [g003",
+        f"{STUDY}: headline.t2: no table or figure 't2'; did you mean 't",
+    ),
+    "headline of no row": (
+        STUDY,
+        "t3: [g003",
+        "t3: [g033",
+        f"{STUDY}: headline.t3: no row 'g033'; did you mean 'g003'?",
+    ),
+    "metric of no column": (
+        STUDY,
+        "g000: {label",
+        "g000: {metrics: {top2: top1}, label",
+        f"{STUDY}: tables.t3.rows.g000.metrics.top2: rows.g000.metrics.top2 names no column; did you mean 'top1'?",
+    ),
+    "weights that are trained nowhere": (
+        STUDY,
+        "a: {label: DeiT-S,",
+        "a: {train: false, label: DeiT-S,",
+        f"{STUDY}: runs.a.train: init is None, and train: false evaluates a weight file; write init: file:<path>",
+    ),
+    "no seeds": (STUDY, "\ncommon:", "\nseeds: 0\n\ncommon:", f"{STUDY}: seeds: found 0; input should be greater"),
+    "short form of a run": (
+        STUDY,
+        "a: {label: DeiT-S,",
+        "a: {allong: [x], label: DeiT-S,",
+        f"{STUDY}: runs.a.allong: unknown key; did you mean 'along'?",
+    ),
+    "table's name": (
+        STUDY,
+        "  t4:\n",
+        "  claims:\n",
+        f"{STUDY}: tables.claims.[key]: found 'claims'; the key of a table begins with t, such as t3",
+    ),
+    "figure's name": (
+        STUDY,
+        "  f6:\n",
+        "  curves:\n",
+        f"{STUDY}: figures.curves.[key]: found 'curves'; the key of a figure begins with f, such as f3",
+    ),
+    "table without rows": (
+        STUDY,
+        "    rows:\n      shuffled: {label: Shuffled more and more}",
+        "    rows: {}",
+        f"{STUDY}: figures.f2.rows: dictionary should have at least 1 item",
+    ),
+    "picture in a table": (
+        STUDY,
+        "metric: params_m,",
+        "file: params.png,",
+        f"{STUDY}: column_sets.params_m.params_m.file: a table shows numbers; put pictures into a figure of",
+    ),
+    "zero on a logarithmic axis": (
+        STUDY,
+        "DeiT-S with and without MJP\n    kind: lines\n",
+        "DeiT-S with and without MJP\n    kind: lines\n    log_x: true\n",
+        f"{STUDY}: figures.f3a.log_x: columns.at_00 has x 0.0, and log_x needs numbers above 0",
+    ),
+    "levels of a figure without lines": (
+        STUDY,
+        "curve: val_top1\n",
+        "curve: val_top1\n    levels: [deit-s]\n",
+        f"{STUDY}: figures.f6.levels: levels and log_x are for kind: lines; found kind: curves",
+    ),
+    "curve that nobody logs": (
+        STUDY,
+        "curve: val_top1\n",
+        "curve: val_topp1\n",
+        f"{STUDY}: figures.f6.curve: training logs no 'val_topp1'; did you mean 'val_top1'?",
+    ),
+    "curve of no run": (
+        STUDY,
+        "top-1 (%)\n    rows:\n      deit-s: {label: DeiT-S, run: a}\n",
+        "top-1 (%)\n    rows:\n      deit-s: {label: DeiT-S}\n",
+        f"{STUDY}: figures.f6.rows.deit-s: no run for the curve; name one in `run`, or the reason in `why`",
+    ),
+    "claim on a picture": (
+        STUDY,
+        FIRST_HOLDS,
+        '"mjp.f2.shuffled:shuffled > 1"',
+        f"{STUDY}: claims.c01.holds: no cell mjp.f2.shuffled:shuffled: mjp.f2 shows pictures or curves, which are no",
+    ),
     "claim on no row": (
         STUDY,
         FIRST_HOLDS,
@@ -328,9 +417,9 @@ def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_miss
 
 
 def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(project):
-    project.edit(STUDY, "  e: {label", "  e: {init: g, label")
-    project.edit(STUDY, "  g: {label", "  g: {init: i, label")
-    project.edit(STUDY, "  i: {label", "  i: {init: e, label")
+    project.edit(STUDY, "  e: {like: j,", "  e: {like: j, init: g,")
+    project.edit(STUDY, "  g: {like: j,", "  g: {like: j, init: i,")
+    project.edit(STUDY, "  i: {like: j,", "  i: {like: j, init: e,")
 
     (line,) = project.problems()
 
@@ -340,7 +429,7 @@ def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(pro
 def test_check__mistakes_in_several_files__come_all_at_once(project):
     project.edit(MJP, "dal_weight", "dal_wait")
     project.edit(DEMO, "epochs: 4\n", "epochs: 0\n")
-    project.edit(STUDY, "b: {label", "b: {init: zz, label")
+    project.edit(STUDY, "b: {like: a,", "b: {like: a, init: zz,")
     project.edit(STUDY, "metric: params_m", "metric: parms_m")
     project.edit(STUDY, FIRST_HOLDS, '"mjp.t4.b-no-pe:consistency"')
     project.edit(EXPECTED, "mjp.t3.g000: {", "mjp.t3.g000: {top5: 1, ")
@@ -351,8 +440,8 @@ def test_check__mistakes_in_several_files__come_all_at_once(project):
         f"configs/{MJP}: method.dal_wait",
         f"configs/{DEMO}: run",
         f"configs/{STUDY}: claims.c01.holds",
+        f"configs/{STUDY}: column_sets.params_m.params_m.metric",
         f"configs/{STUDY}: runs.b.init",
-        f"configs/{STUDY}: tables.t1.columns.params_m.metric",
     ]
 
 
@@ -367,7 +456,7 @@ def test_check__files_that_do_not_parse__are_all_named(project):
 
 
 def test_check__run_that_starts_from_a_wrong_one__adds_no_line_of_its_own(project):
-    project.edit(STUDY, "e: {label: DeiT-S + JP, ", "e: {init: b, label: DeiT-S + JP, ")
+    project.edit(STUDY, "e: {like: j, label: DeiT-S + JP, ", "e: {like: j, init: b, label: DeiT-S + JP, ")
     project.edit(STUDY, "pos_embed: none", "pos_embd: none")
 
     (line,) = project.problems()
@@ -386,7 +475,7 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
     graph = load_graph("demo")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(graph.runs)
-    assert lines[-1] == f"scale demo: configs are valid: {len(graph.runs)} runs, {len(graph.tables)} tables"
+    assert lines[-1] == f"scale demo: configs are valid: {len(graph.runs)} runs, 3 tables, 5 figures"
 
 
 @pytest.mark.slow

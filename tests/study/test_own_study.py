@@ -47,8 +47,8 @@ def test_study__without_a_paper__still_refuses_a_claim_about_no_cell(mine):
 
 
 def test_row__of_ones_own_in_a_papers_table__says_that_the_paper_has_none(project):
-    row = "      deit-s: {label: DeiT-S, run: a}\n"
-    project.edit("study/mjp.yaml", row, row + "      mine: {label: Mine, run: b}\n")
+    row = "      swin-t: {label: Swin-T, run: swin}\n      swin-t-mjp: {label: Swin-T + MJP, run: swin_mjp}\n  t3:\n"
+    project.edit("study/mjp.yaml", row, "      mine: {label: Mine, run: b}\n" + row)
     (line,) = project.problems()
     assert "mjp.yaml has no row 'mjp.t1.mine'" in line and "`paper: false`" in line
 
@@ -75,6 +75,24 @@ def test_claims__one_edited__are_judged_again_and_no_table_is_drawn(mine):
     assert after[0] == before[0] and after[1] != before[1]
 
 
+def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatch, tmp_path):
+    import shutil
+
+    from pipeline import source
+    from pipeline.report import freshness
+
+    graph = build_graph("demo")
+    shutil.copytree(freshness.PACKAGE / "study", tmp_path / "study", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(freshness, "PACKAGE", tmp_path)
+    found = {claims_fingerprint(graph, "mine")}
+    for name in ("claims", "formula", "noise"):
+        path = tmp_path / "study" / f"{name}.py"
+        path.write_text(path.read_text() + "\nCHANGED = 1\n")
+        source._file_digest.cache_clear()
+        found.add(claims_fingerprint(graph, "mine"))
+    assert len(found) == 4
+
+
 @pytest.mark.parametrize("name", ["page.css", "macros.html.j2", "draw.py"])
 def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, monkeypatch, tmp_path, name):
     import shutil
@@ -95,3 +113,15 @@ def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, 
     after = prints(graph)
     freshness._drawing_code.cache_clear()
     assert all(after[0][key] != before[0][key] for key in graph.tables) and after[2] != before[2]
+
+
+@pytest.mark.parametrize("scale", ["demo", "tiny", "paper"])
+def test_template__copied_as_it_is__is_a_study(project, scale):
+    template = (project.configs / "template/study.yaml").read_text()
+    (project.configs / "study/mine.yaml").write_text(template)
+
+    graph = build_graph(scale)
+
+    assert sorted(key for key in graph.tables if key.startswith("mine.")) == ["mine.fratio", "mine.t1"]
+    assert len([run for run in graph.runs.values() if "mine" in run.studies]) == 4
+    assert len(graph.claims["mine"]["mine.order"].comparisons()[0].cells) == 4

@@ -1,47 +1,33 @@
-"""The report page and the drawn tables: what they show, and how the page behaves in a real browser."""
+"""The report page: what it says, in which order, and what it folds away. How it behaves in a browser: test_page.py."""
 
 import copy
-import csv
-import io
-import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
+from itertools import pairwise
 
-import numpy as np
 import pytest
-from report_content import cell, make_claims, make_runs, make_tables, provenance, run_name, write_metrics
+from report_content import (
+    cell,
+    content,
+    make_claims,
+    make_figures,
+    make_runs,
+    make_tables,
+    read_picture,
+    reader,
+    run_name,
+    write_whole,
+)
 
 from pipeline.errors import DataError
-from pipeline.report import curves
-from pipeline.report.collect import Content
-from pipeline.report.draw import duration, to_csv, to_html, to_markdown
 from pipeline.report.page import write_report
-from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
 
-
-def content(tables, claims, runs) -> Content:
-    """The given JSON as records."""
-    parts = (FilledTable, tables), (JudgedStudy, claims), (RunSummary, runs)
-    return Content(*([kind(**part) for part in given] for kind, given in parts))
-
-
-def logged(runs) -> list[curves.Logged]:
-    return [curves.Logged(run["name"], run["label"], Path(run["metrics_file"])) for run in runs]
-
-
-EVIL = "<script>alert('x')</script> & \"quoted\""
+EVIL = "<script>alert('x')</script> & \"quoted\" $1"
 
 
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
-    return write_report(
-        content(make_tables(), make_claims(), make_runs(folder)),
-        folder / "report.html",
-        "Patchwork at demo scale",
-        "demo",
-    )
+    return write_whole(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture
@@ -51,9 +37,18 @@ def render(tmp_path):
     def write(tables=None, claims=None, runs=()):
         tables = make_tables() if tables is None else tables
         claims = make_claims() if claims is None else claims
-        return write_report(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo").read_text("utf-8")
+        page = write_report(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo", read_picture)
+        return page.read_text("utf-8")
 
     return write
+
+
+def words_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def part_of(page: str, start: str, end: str) -> str:
+    return page[page.index(start) :].split(end)[0]
 
 
 def leaves(value, path=()):
@@ -74,84 +69,308 @@ def replace_leaf(value, path, leaf):
     return changed
 
 
-def test_report__any_number_of_the_input_changes__page_changes(render):
+def test_report__any_number_of_the_input_changes__page_changes(render, monkeypatch):
+    monkeypatch.setattr("pipeline.report.page.draw_figure", lambda *_: "")  # every number is in words, too
     tables, claims = make_tables()[::2], make_claims()
+    tables[0]["rows"][0]["cells"]["top1"] |= {"values": [70.0, 71.5], "n": 2, "spread": 1.06}
     before = render(tables, claims)
-    silent = [path for path, value in leaves(tables) if render(replace_leaf(tables, path, value + 3), claims) == before]
+    # One seed has its number as its only value, and 0 seeds are those of a cell without a number.
+    tied = [path for path, value in leaves(tables) if path[-2] == "values" or (path[-1] == "n" and value < 2)]
+    shown = [path for path, _ in leaves(tables) if path not in tied or path[3] == 0]
+    silent = [path for path in shown if render(replace_leaf(tables, path, 3 + 2 * len(path)), claims) == before]
     silent += [
         path for path, value in leaves(claims) if render(tables, replace_leaf(claims, path, value + 3)) == before
     ]
     assert silent == []
 
 
-def test_report__cell__shows_ours_paper_difference_tolerance_and_verdict(render):
-    numbers = {"ours": 41.26, "paper": 43.5, "difference": -2.24, "tolerance": 0.35, "verdict": "differs"}
+# What was found comes first
+
+
+def test_report__opening__counts_runs_and_claims_in_words(render, tmp_path):
+    page = render(runs=make_runs(tmp_path)[:2])
+    assert words_of(part_of(page, '<p class="lead">', "</p>")) == (
+        "2 training runs at scale demo, from 2 studies. Of 7 claims that these runs can decide, 4 hold, 2 do not and "
+        "1 is within noise; 2 more need rows that were not run."
+    )
+
+
+def test_report__opening__without_a_decidable_claim_says_so(render):
+    claims = make_claims()
+    claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "undecided"]} for study in claims]
+    assert "None of 2 claims can be decided by these runs." in render(claims=claims)
+
+
+def test_report__opening__leaves_out_what_there_is_none_of(render):
+    claims = make_claims()
+    claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "within noise"]} for study in claims]
+    assert "Of 1 claim that these runs can decide, none holds and 1 is within noise." in render(claims=claims)
+
+
+def test_report__command_in_a_reason__is_code_and_nothing_else_is(render):
+    tables = make_tables()
+    tables[0]["rows"][6]["cells"]["top1"]["reason"] = "`snakemake <b>` runs it"
+    assert "<code>snakemake &lt;b&gt;</code> runs it" in render(tables)
+
+
+def test_report__comparable_scale__counts_the_matches(render):
+    tables = [table | {"comparable": True} for table in make_tables()]
+    page = render(tables)
+    assert "Of 2 numbers that can be compared with the papers', 1 match." in page.replace("&#39;", "'")
+    assert "not comparable with the papers" not in page.replace("&#39;", "'")
+
+
+def test_report__order__is_findings_tables_claims_training_runs(page_file):
+    page = page_file.read_text("utf-8")
+    marks = ['class="lead"', 'id="study-mjp"', 'id="study-droppos"', 'id="tables"', 'id="claims"', 'id="training"']
+    places = [page.index(mark) for mark in [*marks, 'id="runs"']]
+    assert places == sorted(places)
+
+
+def test_report__study__shows_its_first_figure_its_pictures_and_its_key_numbers(page_file):
+    page = page_file.read_text("utf-8")
+    mjp = part_of(page, 'id="study-mjp"', "</section>")
+    droppos = part_of(page, 'id="study-droppos"', "</section>")
+    assert 'id="figure-mjp.f3"' in mjp and 'id="figure-mjp.f4"' not in mjp
+    assert 'id="figure-droppos.f2"' in droppos and droppos.count("<img") == 8
+    assert "Top-1 in Table 5 goes from 72.0 \u00b1 1.2 % (DropPos, sigma 0) to 72.4 \u00b1 1.2 % (" in words_of(droppos)
+    assert all(f'aria-label="Table {label}' in text for label, text in (("1", mjp), ("5", droppos)))
+
+
+def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_all(render):
+    table = make_tables()[2]
+    line = table["rows"][0]
+    tops = [{"top1": line["cells"]["top1"] | {"ours": 60.0 + place}} for place in range(13)]
+    table["rows"] = [
+        line | {"id": f"droppos.t5.{place}", "label": f"Row {place}", "cells": cells}
+        for place, cells in enumerate(tops)
+    ]
+    droppos = words_of(part_of(render([table], []), 'id="study-droppos"', "</section>"))
+    assert "goes from 60.0 \u00b1 1.2 % (Row 0) to 72.0 \u00b1 1.2 % (Row 12)." in droppos
+    assert "Row 9 69.0" in droppos and "Row 10 70.0" not in droppos and "3 more in the table." in droppos
+
+
+def test_report__study__lists_its_decided_claims_best_first(page_file):
+    mjp = words_of(part_of(part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>"), "verdicts", "</ul>"))
+    found = re.findall(r"does not hold|holds|within noise|not decided", mjp)
+    assert found == ["holds"] * 3 + ["does not hold", "within noise"]
+
+
+def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render):
+    assert len(make_tables()) > 1
+    page = render()
+    assert page.count("What the scale is.") == 1
+    assert page.index('class="lead"') < page.index('<details class="caveat">') < page.index("What the scale is.")
+
+
+def test_report__numbers_that_cannot_be_compared__says_so_once(render):
+    page = render().replace("&#39;", "'")
+    assert page.count("not comparable with the papers'") == 1
+    cells = re.findall(r'<button class="cell".*?</button>', page, flags=re.DOTALL)
+    assert cells and not any("not comparable" in text for text in cells)
+
+
+# Tables
+
+
+def one_cell_table(**numbers):
     table = make_tables()[0]
     table["rows"] = table["rows"][:1]
     table["rows"][0]["cells"] = {"top1": cell(0, "top1", 0.0, 0.0) | numbers}
-    button = re.search(r'<button class="cell".*?</button>', render([table], []), flags=re.DOTALL)[0]
-    text = " ".join(re.sub(r"<[^>]+>", " ", button).split())
-    assert text == "41.3 paper 43.5 -2.2 (&plusmn;0.35) differs"
+    return table
 
 
-def test_report__cell_not_run__says_why(render):
+def button(page: str) -> str:
+    return words_of(re.search(r'<button class="cell".*?</button>', page, flags=re.DOTALL)[0])
+
+
+def test_report__cell__shows_ours_with_its_error_and_the_papers(render):
+    numbers = {"ours": 41.26, "error": 0.72, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
+    assert button(render([one_cell_table(**numbers)], [])) == "41.3 \u00b1 0.7 paper 43.5"
+
+
+def test_report__comparable_cell__shows_difference_and_verdict_too(render):
+    numbers = {"ours": 41.26, "error": 0.004, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
+    page = render([one_cell_table(**numbers, verdict="differs")], [])
+    assert button(page) == "41.3 \u00b1 0.004 paper 43.5 -2.2 differs"
+    assert "paper 43.5; difference -2.24; tolerance 0.35" in page
+
+
+@pytest.mark.parametrize("error", [None, 0.0])
+def test_report__cell_without_known_error__shows_none(render, error):
+    assert button(render([one_cell_table(ours=41.26, error=error, paper=None)], [])) == "41.3"
+
+
+def test_report__cell_of_several_seeds__lists_them_with_their_spread(render):
+    page = render([one_cell_table(ours=41.0, values=[40.5, 41.5], n=2, spread=0.7071, error=0.5)], [])
+    assert "seeds 2: 40.5, 41.5 spread over seeds 0.7071" in words_of(page)
+
+
+def test_report__cell_not_run_in_a_row_that_ran__says_why(render):
     tables = make_tables()
-    tables[0]["rows"][5]["cells"]["top1"]["reason"] = "the cluster was asleep"
+    tables[0]["rows"][6]["cells"]["top1"]["reason"] = "the cluster was asleep"
     cells = re.findall(r'<div class="cell">.*?</div>', render(tables), flags=re.DOTALL)
-    assert any("n/a" in text and "not run" in text and "the cluster was asleep" in text for text in cells)
+    assert any("n/a" in text and "the cluster was asleep" in text for text in cells)
 
 
-def test_report__row_without_any_number__says_its_reason_once_beside_its_name(render):
+def test_report__row_without_any_number__is_folded_with_its_reason_and_the_papers_numbers(render):
+    page = render()
+    table = part_of(page, 'id="mjp.t1"', 'class="provenance"')
+    shown, folded = table.split('<details class="fold">')
+    assert "Swin-T" in words_of(folded) and not re.search(r"Swin-T\s*<", shown)
+    assert "1 more row not run here" in words_of(folded)
+    assert "Swin-T 81.3 69.3 needs ImageNet-1K, which this scale does not have" in words_of(folded)
+    assert page.count("needs ImageNet-1K") == 2 + 1  # two cells of a row that ran, one row that did not
+
+
+def test_report__rows_that_the_selection_leaves_out__are_folded_with_the_command_that_runs_them(render):
     tables = make_tables()
-    row = tables[0]["rows"][0]
-    for place in row["cells"].values():
-        place.update(ours=None, difference=None, provenance=None, verdict="not run", reason="left out on purpose")
-
-    page = render(tables)
-
-    assert page.count("left out on purpose") == 1
-    papers = [place["paper"] for place in row["cells"].values() if place["paper"] is not None]
-    assert papers and all(f"<small>paper {paper:g}" in page or f"<small>paper {paper}" in page for paper in papers)
+    tables[0]["rows"][5] |= {"selected": False, "runs": {}}
+    folded = part_of(render(tables), '<details class="fold">', "</summary>")
+    assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
 
 
-def test_report__note_of_the_scale__stands_once_whatever_the_number_of_tables(render):
-    assert len(make_tables()) > 1
-    assert render().count("What the scale is.") == 1
+def test_report__rows_that_have_not_run_yet__are_folded_with_the_command_too(render):
+    folded = part_of(render(), '<details class="fold">', "</summary>")
+    assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
 
 
-def test_report__summary__counts_what_was_given(render):
-    text = re.search(r'<section class="summary".*?</section>', render(), flags=re.DOTALL)[0]
-    words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
-    assert "3 tables 0 runs 38 cells obtained 5 cells missing" in words
-    assert "1 match 1 differs 30 not comparable 6 no paper value 5 not run" in words
-    assert "4 true 2 false 2 undecided" in words
+def test_report__rows_that_nothing_can_run__are_folded_without_a_command(render):
+    tables = make_tables()
+    tables[0]["rows"][5]["runs"] = {}
+    assert "snakemake" not in part_of(render(tables), '<details class="fold">', "</summary>")
+
+
+def test_report__table_without_any_number__is_one_folded_line(render):
+    tables = make_tables()
+    for line in tables[2]["rows"]:
+        for place in line["cells"].values():
+            place.update(ours=None, difference=None, provenance=None, verdict="not run", reason="later")
+    page = render(tables, [])
+    line = words_of(part_of(page, '<details class="fold waiting">', "</summary>"))
+    assert line == "Table 5, Position smoothing, not run here: snakemake droppos_table5"
+    assert "82.7" in part_of(page, '<details class="fold waiting">', "</section>")
+
+
+def same_columns_table():
+    table = make_tables()[0]
+    other = {"id": "top1_l", "label": "Top-5 (%)", "direction": "up", "decimals": 1, "same_as": "Top-1 (%)"}
+    table["columns"].insert(1, other)
+    for line in table["rows"]:
+        line["cells"]["top1_l"] = line["cells"]["top1"] | {"paper": 93.7}
+    return table
+
+
+def test_report__column_that_is_the_same_runs__is_shown_once_with_both_papers_numbers(render):
+    page = render([same_columns_table()], [])
+    table = part_of(page, 'id="mjp.t1"', 'class="provenance"')
+    head = words_of(part_of(table, "<thead>", "</thead>"))
+    assert head == "Row Top-1, Top-5 (%)&nbsp; &uarr; Consistency (%)&nbsp; &uarr; Diff. norm&nbsp; &darr;"
+    assert button(page) == "74.1 \u00b1 1.2 paper 79.8 / 93.7"
+    assert "Top-1 (%) and Top-5 (%): the same runs at this scale, shown once." in table
+
+
+def test_report__row_that_is_the_same_run__is_shown_once(render):
+    table = make_tables()[2]
+    table["rows"][1]["same_as"] = table["rows"][0]["label"]
+    page = render([table], [])
+    assert page.count('<button class="cell"') == 3
+    assert "DropPos, sigma 0 and DropPos, sigma 1: the same run at this scale, shown once." in page
+
+
+def test_report__row_with_several_runs__links_each_by_its_role_and_seed(render, tmp_path):
+    tables, runs = make_tables()[:1], make_runs(tmp_path)[:3]
+    roles = {"pretrained": [run_name(1)], "finetuned": [run_name(0), run_name(2)], "other": ["not-finished"]}
+    tables[0]["rows"][0]["runs"] = roles
+
+    page = render(tables, [], runs)
+
+    for role, index in (("pretrained", 1), ("finetuned 1", 0), ("finetuned 2", 2)):
+        assert f'<small><a href="#run-{run_name(index)}" title="{run_name(index)}">{role}</a></small>' in page
+    assert "<small>other</small>" in page
+
+
+def test_report__row_whose_roles_are_one_run__links_it_by_the_rows_name(render, tmp_path):
+    tables, runs = make_tables()[:1], make_runs(tmp_path)[:1]
+    tables[0]["rows"][0]["runs"] = {"vitb": [run_name(0)], "vitl": [run_name(0)]}
+    assert f'<a href="#run-{run_name(0)}" title="{run_name(0)}">DeiT-S</a>' in render(tables, [], runs)
+
+
+# Claims
+
+
+def test_report__claims__stand_under_their_verdicts_with_numbers_and_reason(render):
+    claims = part_of(render(), '<section id="claims">', "</section>")
+    heads = re.findall(r"<h3>(.*?)</h3>", claims)
+    assert [words_of(head) for head in heads] == ["holds 4", "does not hold 2", "within noise 1", "not decided 2"]
+    helps = words_of(part_of(claims, 'id="claim-mjp.c02"', "</li>"))
+    assert "Top-1 (%): 74.6 \u00b1 1.2 for DeiT-S + MJP, 74.1 \u00b1 1.2 for DeiT-S decided by 1,000 images" in helps
+    formula = part_of(part_of(claims, 'id="claim-mjp.c02"', "</details>"), "<details>", "</details>")
+    assert "mjp.t1.4:top1 &gt; mjp.t1.0:top1" in formula
+
+
+def test_report__claim_not_decided__names_the_rows_and_the_command(render):
+    claims = part_of(render(), '<section id="claims">', "</section>")
+    undecided = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
+    assert "Not run: Table 1: Swin-T + MJP, Swin-T. snakemake mjp_table1" in undecided
+    assert claims.index('<details class="undecided">') < claims.index('id="claim-mjp.c04"')
+
+
+def test_report__claim_on_a_table_that_is_not_on_the_page__gives_its_command(render):
+    claims = make_claims()
+    predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "undecided", "cells": {"mp3.t4.a-0.5:top1": None}}
+    claims[0]["claims"][0] |= {"verdict": "undecided", "predicates": [predicate]}
+    assert "<code>snakemake mp3_table4</code>" in render(claims=claims)
+
+
+def test_report__claim_on_two_columns_that_are_one_run__gives_its_numbers_once(render):
+    claims = make_claims()
+    cells = {"mjp.t1.0:top1": 74.1, "mjp.t1.0:top1_l": 74.1}
+    predicates = [{"text": f"{name} > 3", "verdict": "true", "cells": {name: ours}} for name, ours in cells.items()]
+    claims[0]["claims"] = [claims[0]["claims"][0] | {"predicates": predicates}]
+    page = render([same_columns_table()], claims[:1])
+    assert "Top-1, Top-5 (%): 74.1 \u00b1 1.2 for DeiT-S" in words_of(page)
+
+
+# The page as a whole
 
 
 def test_report__text_with_markup__is_escaped_everywhere(tmp_path):
     def spoil(value):
         if isinstance(value, dict):
-            kept = {"scale", "study", "metrics_file", "verdict", "direction"}
+            kept = {"scale", "study", "metrics_file", "verdict", "direction", "figure", "runs", "picture", "id"}
             return {key: part if key in kept else spoil(part) for key, part in value.items()}
         if isinstance(value, list):
             return [spoil(part) for part in value]
         return value + EVIL if isinstance(value, str) else value
 
-    tables, claims, runs = make_tables(), make_claims(), make_runs(tmp_path)[:2]
-    for row_ in tables[0]["rows"]:
-        row_["cells"] = {name + EVIL: part for name, part in row_["cells"].items()}
+    tables, claims, runs = [*make_tables(), *make_figures()], make_claims(), make_runs(tmp_path)[:2]
+    for table in tables:
+        table["figure"] = table.get("figure") and table["figure"] | {"x_label": EVIL, "y_label": EVIL}
     spoilt = content(spoil(tables), spoil(claims), spoil(runs))
-    page = write_report(spoilt, tmp_path / "r.html", EVIL, "demo").read_text("utf-8")
+    page = write_report(spoilt, tmp_path / "r.html", EVIL, "demo", reader(tmp_path)).read_text("utf-8")
     assert "<script" not in page
     assert page.count("&lt;script&gt;") > 100
     assert tags_of(page) <= KNOWN_TAGS
 
 
+def test_report__ids_with_markup__are_escaped(render):
+    tables, claims = make_tables()[:1], make_claims()[:1]
+    tables[0]["columns"][0]["id"] += EVIL
+    for line in tables[0]["rows"]:
+        line["id"] += EVIL
+        line["cells"]["top1" + EVIL] = line["cells"].pop("top1")
+    claims[0]["claims"][0]["id"] += EVIL
+    page = render(tables, claims)
+    assert "<script" not in page and tags_of(page) <= KNOWN_TAGS
+
+
 KNOWN_TAGS = set(
     re.split(
         r"\s+",
-        """html head meta title link style body header main nav section div p h1 h2 h3 h4 ul li dl dt dd a small
-        strong span code pre table caption thead tbody tr th td button figure figcaption details summary
-        svg g path defs text use clippath rect""",
+        """html head meta title link style body header main nav section div p h1 h2 h3 ul li dl dt dd a small
+        strong span code pre table caption thead tbody tr th td button figure figcaption details summary img
+        svg g path defs text tspan use clippath rect""",
     )
 )
 
@@ -168,13 +387,7 @@ def tags_of(page: str) -> set[str]:
 
 
 def test_report__same_input_twice__same_bytes(tmp_path, page_file):
-    again = write_report(
-        content(make_tables(), make_claims(), make_runs(tmp_path)),
-        tmp_path / "r.html",
-        "Patchwork at demo scale",
-        "demo",
-    )
-    assert again.read_bytes() == page_file.read_bytes()
+    assert write_whole(tmp_path).read_bytes() == page_file.read_bytes()
 
 
 def test_report__built_elsewhere__does_not_name_the_folder(page_file):
@@ -184,6 +397,18 @@ def test_report__built_elsewhere__does_not_name_the_folder(page_file):
 def test_report__ids__are_unique(page_file):
     ids = re.findall(r'\sid="([^"]*)"', page_file.read_text("utf-8"))
     assert len(ids) == len(set(ids))
+
+
+def test_report__every_link__has_its_place(page_file):
+    page = page_file.read_text("utf-8")
+    ids = set(re.findall(r'\sid="([^"]*)"', page))
+    assert {target for target in re.findall(r'href="#([^"]*)"', page) if target not in ids} == set()
+
+
+def test_report__headings__never_skip_a_level(page_file):
+    levels = [int(level) for level in re.findall(r"<h(\d)", page_file.read_text("utf-8"))]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def test_report__table_of_another_scale__is_refused(render):
@@ -203,93 +428,6 @@ def test_report__run_that_no_table_names__is_listed_under_other_runs(render, tmp
     assert "<svg" in page
 
 
-def test_curves__damaged_line__names_file_and_line(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_text('{"step": 1, "epoch": 0.1, "loss": 2.0}\n{"step": 2, "ep\n{"step": 3, "epoch": 0.3, "loss": 1.0}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: .*expected one JSON object"):
-        curves.read_series(file)
-
-
-def test_curves__line_still_being_written__is_left_out(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_text('{"step": 1, "epoch": 0.1, "loss": 2.0}\n{"step": 2, "ep')
-    assert curves.read_series(file)["loss"][1].tolist() == [2.0]
-
-
-def test_curves__long_run__keeps_its_last_value(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    write_metrics(file, 0, steps=5000)
-    epochs, values = curves.read_series(file)["loss"]
-    last = json.loads(file.read_text().splitlines()[-2])
-    assert len(epochs) == curves.MAX_POINTS
-    assert (epochs[-1], values[-1]) == (last["epoch"], last["loss"])
-
-
-def test_curves__long_run__every_point_is_the_mean_of_its_neighbours():
-    steps = np.arange(1001.0)
-    epochs, values = curves.thin(np.stack([steps / 10, steps % 2], axis=1))  # 0, 1, 0, 1, ...
-    assert np.abs(values[:-1] - 0.5).max() < 0.1
-    assert np.abs(np.diff(epochs[:-1]) - 100 / 119).max() < 0.1
-
-
-def test_curves__band__is_the_range_over_the_runs_that_reach_an_epoch():
-    short = np.array([0.0, 1.0]), np.array([5.0, 6.0])
-    long = np.array([0.0, 2.0]), np.array([1.0, 3.0])
-    epochs, lowest, highest = curves.band([short, long])
-    both = epochs <= 1
-    assert epochs[-1] == 2 and both.any() and not both.all()
-    np.testing.assert_allclose(lowest, 1 + epochs)
-    np.testing.assert_allclose(highest, np.where(both, 5 + epochs, 1 + epochs))
-
-
-def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path):
-    runs = make_runs(tmp_path)[:2]
-    with open(runs[0]["metrics_file"], "a") as file:
-        file.write('{"step": 241, "epoch": 6.1, "loss": NaN}\n')
-    drawn = curves.draw(logged(runs), "mjp")
-    assert all("<path" in curve.svg for curve in drawn)
-
-
-def write_pretraining(path, scale=1.0):
-    lines = [{"step": e, "epoch": e, "loss": 5.0 * scale / e, "val_position_top1": 9.0 * e} for e in (1, 2, 3)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def test_curves__pretraining__shows_loss_and_position_accuracy(tmp_path):
-    runs = make_runs(tmp_path)[:2]
-    write_pretraining(tmp_path / "pretraining.jsonl")
-    runs[1]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
-
-    tuned, pretrained = curves.draw(logged(runs), "mjp")
-
-    assert list(tuned.last) == ["loss", "validation top-1"]
-    assert pretrained.last == {"loss": pytest.approx(5 / 3), "validation position top-1": 27.0}
-    assert "validation position top-1" in pretrained.svg
-
-
-def test_curves__run_with_three_metrics__shows_two(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_text('{"step": 1, "epoch": 1, "loss": 2.0, "val_top1": 50.0, "val_position_top1": 9.0}\n')
-
-    assert list(curves.read_series(file)) == ["loss", "val_top1"]
-
-
-def test_curves__runs_of_one_kind__share_axes_that_the_other_kind_does_not_change(tmp_path):
-    runs = make_runs(tmp_path)[:3]
-    write_pretraining(tmp_path / "pretraining.jsonl")
-    runs[2]["metrics_file"] = str(tmp_path / "pretraining.jsonl")
-    before = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
-
-    write_pretraining(tmp_path / "pretraining.jsonl", scale=50)
-    after = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
-    write_metrics(tmp_path / "other.jsonl", 40)
-    runs[1]["metrics_file"] = str(tmp_path / "other.jsonl")
-    last = [curve.svg for curve in curves.draw(logged(runs), "mjp")]
-
-    assert before[:2] == after[:2] and before[2] != after[2]
-    assert last[0] != after[0] and last[2] == after[2]
-
-
 def test_report__pretraining_that_no_row_names__is_with_its_study(render, tmp_path):
     runs = make_runs(tmp_path)[:1]
     runs[0] |= {"name": "mjp-encoder", "label": "The encoder", "studies": ["mjp"]}
@@ -297,195 +435,5 @@ def test_report__pretraining_that_no_row_names__is_with_its_study(render, tmp_pa
     page = render(runs=runs)
 
     assert "Other runs" not in page
-    assert (
-        page.index('id="study-mjp"')
-        < page.index('<a href="#run-mjp-encoder">The encoder')
-        < page.index('id="study-droppos"')
-    )
-
-
-def test_html__row_with_several_runs__links_each_by_its_role(render, tmp_path):
-    tables, runs = make_tables()[:1], make_runs(tmp_path)[:2]
-    tables[0]["rows"][0]["runs"] = {"pretrained": run_name(1), "finetuned": run_name(0), "other": "not-finished"}
-
-    page = render(tables, [], runs)
-
-    for role, index in (("pretrained", 1), ("finetuned", 0)):
-        assert f'<small><a href="#run-{run_name(index)}" title="{run_name(index)}">{role}</a></small>' in page
-    assert "<small>other</small>" in page
-
-
-def test_csv__every_cell_is_one_line__with_full_precision_and_reason():
-    table = make_tables()[0]
-    lines = list(csv.DictReader(io.StringIO(to_csv(FilledTable(**table)))))
-    assert len(lines) == 21
-    about = {
-        "row": "mjp.t1.0",
-        "column": "top1",
-        "verdict": "not comparable",
-        "reason": "",
-        "run": run_name(0),
-    }
-    assert lines[0] == about | {"ours": "74.1", "paper": "79.8", "difference": "-5.7", "tolerance": "n/a"}
-    missing = next(line for line in lines if line["row"] == "mjp.t1.5")
-    assert missing["ours"] == "n/a"
-    assert missing["reason"] == "needs ImageNet-1K, which this scale does not have"
-
-
-def test_markdown__missing_number__has_a_numbered_note():
-    lines = to_markdown(FilledTable(**make_tables()[0])).splitlines()
-    header, rule, *_ = [line for line in lines if line.startswith("|")]
-    assert header.count("|") == rule.count("|") == 2 + 1 + 4 * 3
-    assert "| Swin-T | corrected | n/a (2) | 81.3 | n/a | not run |" in "\n".join(lines)
-    assert "2. needs ImageNet-1K, which this scale does not have" in lines
-
-
-def test_markdown__label_with_markup__is_escaped():
-    table = make_tables()[2]
-    table["rows"][0]["label"] = "a|b <b>*c*"
-    assert r"| a\|b \<b\>\*c\* |" in to_markdown(FilledTable(**table))
-
-
-def test_html_of_one_table__has_the_same_cells_as_the_report(render):
-    table = make_tables()[2]
-
-    def cells(page):
-        return re.findall(r'<button class="cell".*?</button>', page, flags=re.DOTALL)
-
-    assert cells(to_html(FilledTable(**table))) == cells(render([table], []))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.51, "0.5 s"),
-        (51.0, "51 s"),
-        (119.6, "2 min 0 s"),
-        (3723, "62 min 3 s"),
-        (9000, "2 h 30 min"),
-        (None, "n/a"),
-    ],
-)
-def test_duration__reads_as_a_person_would_say_it(seconds, text):
-    assert duration(seconds) == text
-
-
-@pytest.fixture
-def open_page(browser, page_file):
-    """Opens the report in a fresh page; requests and console messages are kept on it."""
-    contexts = []
-
-    def open_with(width=1280, height=2000, **options):
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.requested, page.messages = [], []
-        page.on("request", lambda request: page.requested.append(request.url))
-        page.on("console", lambda message: page.messages.append(message.text))
-        page.on("pageerror", lambda error: page.messages.append(str(error)))
-        page.goto(page_file.as_uri())
-        return page
-
-    yield open_with
-    for context in contexts:
-        context.close()
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__opened__requests_only_itself_and_reports_no_error(open_page, page_file):
-    page = open_page()
-    page.wait_for_load_state("networkidle")
-    assert [url for url in page.requested if not url.startswith("data:")] == [page_file.as_uri()]
-    assert page.messages == []
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__on_a_phone__does_not_scroll_sideways(open_page):
-    page = open_page(360, 800)
-    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.evaluate("[...document.querySelectorAll('.scroll')].some(part => part.scrollWidth > part.clientWidth)")
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__cell_pressed_with_the_keyboard__shows_provenance_until_escape(open_page):
-    page = open_page()
-    cell_ = page.locator("button.cell").first
-    shown = page.locator(".provenance:popover-open")
-    cell_.focus()
-    page.keyboard.press("Enter")
-    assert shown.count() == 1
-    for fact in provenance(0, "top1").values():
-        if isinstance(fact, str):
-            assert fact in shown.inner_text()
-    page.keyboard.press("Escape")
-    assert shown.count() == 0
-    assert cell_.evaluate("cell => cell === document.activeElement")
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__cell_clicked__shows_its_commit(open_page):
-    page = open_page(360, 800)
-    page.locator("button.cell").nth(3).click()
-    assert provenance(1, "top1")["commit"] in page.locator(".provenance:popover-open").inner_text()
-    page.get_by_role("button", name="Close").click()
-    assert page.locator(".provenance:popover-open").count() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__printed__has_no_button_chrome_and_no_open_popover(open_page):
-    page = open_page(color_scheme="dark")
-    page.locator("button.cell").first.click()
-    page.emulate_media(media="print", color_scheme="dark")
-    style = page.locator("button.cell").first.evaluate(
-        "c => ['borderTopWidth', 'backgroundColor', 'boxShadow'].map(name => getComputedStyle(c)[name])"
-    )
-    assert style == ["0px", "rgba(0, 0, 0, 0)", "none"]
-    assert not page.locator(".provenance").first.is_visible()
-    assert not page.locator("nav").is_visible()
-    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_page__light_and_dark__differ_and_every_text_has_contrast(open_page):
-    seen = {}
-    for scheme in ("light", "dark"):
-        pairs = open_page(color_scheme=scheme).evaluate(TEXT_COLOURS)
-        weak = [(ink, back, text) for ink, back, text in pairs if contrast(ink, back) < 4.5]
-        assert weak == []
-        seen[scheme] = {(ink, back) for ink, back, _ in pairs}
-    assert seen["light"].isdisjoint(seen["dark"])
-
-
-# Every element that holds text of its own, with its colour and the nearest background behind it.
-TEXT_COLOURS = """() => [...document.querySelectorAll('body *')]
-  .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.checkVisibility())
-  .map(e => {
-    const style = getComputedStyle(e);
-    let at = e, back = style.backgroundColor;
-    while (back === 'rgba(0, 0, 0, 0)' && at.parentElement) {
-      at = at.parentElement;
-      back = getComputedStyle(at).backgroundColor;
-    }
-    const ink = e.namespaceURI.endsWith('svg') ? style.fill : style.color;
-    return [ink, back, e.textContent.trim().slice(0, 30)];
-  })"""
-
-
-def contrast(first: str, second: str) -> float:
-    """WCAG contrast ratio of two CSS colours such as 'rgb(1, 2, 3)'."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    high, low = sorted([luminance(first), luminance(second)], reverse=True)
-    return (high + 0.05) / (low + 0.05)
+    training = part_of(page, '<section id="training">', "</section>")
+    assert training.index("The mjp study") < training.index('<a href="#run-mjp-encoder">The encoder')

@@ -1,6 +1,7 @@
 """Rows with several runs, or with none: which run a column takes its numbers from, and evaluations of two runs."""
 
-import json
+import csv
+import io
 import os
 import re
 import shutil
@@ -9,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from result_files import write_evaluation, write_training
 
-from pipeline.files import write_json
 from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.draw import to_csv, to_html
@@ -20,7 +21,6 @@ from pipeline.study.graph import build_graph
 REPOSITORY = Path(__file__).resolve().parents[2]
 STUDY = "study/toy.yaml"
 WHY = "quoted by the paper from its source"
-PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5}
 
 
 def study() -> dict:
@@ -41,24 +41,25 @@ def study() -> dict:
     }
     rows = {
         "g0.75": {"label": "One", "run": {"pretrained": "encoder1", "finetuned": "tuned1"}},
-        "g0.5": {"label": "Two", "run": {"pretrained": "encoder2", "finetuned": "tuned2"}, "headline": False},
+        "g0.5": {"label": "Two", "run": {"pretrained": "encoder2", "finetuned": "tuned2"}},
         "tuned": {"label": "Tuned alone", "run": {"finetuned": "tuned1"}, "why": "its encoder was not kept"},
         "scratch": {"label": "Scratch", "run": "scratch"},
-        "quoted": {"label": "Quoted", "why": WHY, "headline": False},
+        "quoted": {"label": "Quoted", "why": WHY},
     }
     tables = {"t1": {"label": "Table 1", "title": "Toys", "columns": columns, "rows": rows}}
     claim = {"statement": "One beats two", "type": "directional", "holds": ["toy.t1.g0.75:top1 > toy.t1.g0.5:top1"]}
-    return {"runs": runs, "tables": tables, "claims": {"c1": claim}}
+    headline = {"t1": ["g0.75", "tuned", "scratch"], "tpairs": ["with2"]}
+    return {"runs": runs, "tables": tables, "claims": {"c1": claim}, "headline": headline}
 
 
 def ensemble_table() -> dict:
     columns = {
         "top1": {"label": "Top-1", "eval": "classify", "metric": "top1", "run": "first"},
-        "both": {"label": "Both", "eval": "ensemble", "metric": "top1", "run": "first", "partner": "second"},
+        "both": {"label": "Both", "eval": "ensemble", "metric": "top1", "run": {"first": "first", "second": "second"}},
     }
     rows = {
         "with2": {"label": "With 2", "run": {"first": "tuned1", "second": "tuned2"}},
-        "with0": {"label": "With scratch", "run": {"first": "tuned1", "second": "scratch"}, "headline": False},
+        "with0": {"label": "With scratch", "run": {"first": "tuned1", "second": "scratch"}},
     }
     return {"label": "Section 4", "title": "Ensembles", "columns": columns, "rows": rows}
 
@@ -72,7 +73,8 @@ class Toy:
     def resolve(self, resolved=True):
         tables = self.study["tables"].items()
         rows = {f"toy.{key}.{row}": dict.fromkeys(t["columns"], 80.0) for key, t in tables for row in t["rows"]}
-        self.project.only_study("toy", self.study, rows)
+        headline = {key: rows for key, rows in self.study["headline"].items() if key in self.study["tables"]}
+        self.project.only_study("toy", {**self.study, "headline": headline}, rows)
         self.project.write("eval/ensemble.yaml", {"name": "ensemble", "group": "ensemble"})
         return build_graph("demo") if resolved else self.project.problems()
 
@@ -92,16 +94,12 @@ def by_label(graph) -> dict[str, str]:
 
 def finish(graph) -> None:
     """Every run trained, every evaluation done, with numbers that tell them apart."""
-    for at, (name, run) in enumerate(graph.runs.items()):
-        folder = graph.results.run(name)
-        metrics = {"val_position_top1": 10.0 + at}
-        write_json(folder.done, {"run": name, "metrics": metrics, "provenance": PROVENANCE})
-        folder.config.write_text("seed: 0\n")
-        for group, keys in run.groups.items():
-            top1 = {key: 20.0 + at + 100 * ("+" in key) for key in keys}
-            about = {"run": name, "provenance": PROVENANCE}
-            records = {key: {**about, "metrics": {"top1": value}} for key, value in top1.items()}
-            write_json(folder.evaluation(group), records)
+    places = {name: at for at, name in enumerate(graph.runs)}
+    for name, at in places.items():
+        write_training(graph, name, {"val_position_top1": 10.0 + at})
+    for name, entry in graph.evals.items():
+        first, *others = (places[run] for run in entry.subjects.values())
+        write_evaluation(graph, name, {"top1": 20.0 + first + sum(100.0 * (other + 1) for other in others)})
 
 
 def cells(graph, selection="all", table="toy.t1") -> dict[str, dict]:
@@ -136,7 +134,7 @@ def test_row__with_one_run__serves_every_role(toy):
 def test_evaluations__of_a_column__are_registered_for_its_own_runs_alone(toy):
     graph = toy.resolve()
 
-    evaluated = {run.label for run in graph.runs.values() if run.groups}
+    evaluated = {graph.runs[run].label for entry in graph.evals.values() for run in entry.subjects.values()}
 
     assert evaluated == {"tuned1", "tuned2", "scratch"}
 
@@ -146,9 +144,9 @@ def test_files__of_a_selection__are_those_its_cells_read(toy):
 
     names = by_label(graph)
     headline = {f"runs/{names[key]}/train.json" for key in ("encoder1", "scratch")}
-    headline |= {f"runs/{names[key]}/evals/quick.json" for key in ("tuned1", "scratch")}
+    headline |= {f"evals/{names[key]}-quick.json" for key in ("tuned1", "scratch")}
     assert graph.files("toy.t1", "headline") == sorted(headline)
-    rest = {f"runs/{names['encoder2']}/train.json", f"runs/{names['tuned2']}/evals/quick.json"}
+    rest = {f"runs/{names['encoder2']}/train.json", f"evals/{names['tuned2']}-quick.json"}
     assert set(graph.files("toy.t1", "all")) == headline | rest
 
 
@@ -175,7 +173,7 @@ def test_headline__row_that_no_selection_runs__says_why_and_not_that_all_runs_it
     found = cells(graph, "headline")
 
     assert found["quoted:top1"]["reason"] == WHY
-    assert found["g0.5:top1"]["reason"] == "not a headline row; `snakemake all` runs it"
+    assert found["g0.5:top1"]["reason"] == "`snakemake toy_table1` runs it"
 
 
 def test_fidelity__of_a_row__is_that_of_its_runs_each_once(toy):
@@ -187,16 +185,21 @@ def test_fidelity__of_a_row__is_that_of_its_runs_each_once(toy):
 def test_csv__rows_with_roles__names_the_run_of_each_cell(toy):
     graph = toy.resolve()
 
-    lines = to_csv(fill_table(graph, "toy.t1", "all")).splitlines()
+    lines = list(csv.DictReader(io.StringIO(to_csv(fill_table(graph, "toy.t1", "all")))))
 
     names = by_label(graph)
-    assert lines[1].startswith("toy.t1.g0.75,positions,") and lines[1].endswith(names["encoder1"])
-    assert lines[2].startswith("toy.t1.g0.75,top1,") and lines[2].endswith(names["tuned1"])
-    assert lines[-2] == f"toy.t1.quoted,top1,n/a,80.0,n/a,n/a,not run,{WHY},"
+    found = [(line["row"], line["column"], line["run"]) for line in lines]
+    assert found[:2] == [("toy.t1.g0.75", "positions", names["encoder1"]), ("toy.t1.g0.75", "top1", names["tuned1"])]
+    quoted = lines[-2]
+    assert (quoted["row"], quoted["ours"], quoted["paper"]) == ("toy.t1.quoted", "n/a", "80.0")
+    assert (quoted["verdict"], quoted["reason"], quoted["run"]) == ("not run", WHY, "")
 
 
 def test_html__row_with_roles__names_each(toy):
-    page = to_html(fill_table(toy.resolve(), "toy.t1", "all"))
+    graph = toy.resolve()
+    finish(graph)
+
+    page = to_html(fill_table(graph, "toy.t1", "all"), graph.results.read)
 
     assert "<small>pretrained</small>" in page and "<small>finetuned</small>" in page
     assert WHY in page
@@ -235,55 +238,67 @@ def test_collect__runs_of_a_selection__come_with_those_they_start_from(toy):
 # Evaluations of two runs
 
 
-def test_partner__two_of_them_for_one_run__are_two_evaluations_in_one_file(toy):
+def ensembles(graph) -> dict[tuple[str, ...], str]:
+    """Labels of the two runs -> name of the evaluation."""
+    found = {name: entry.subjects for name, entry in graph.evals.items() if entry.fragment == "ensemble"}
+    return {tuple(graph.runs[run].label for run in subjects.values()): name for name, subjects in found.items()}
+
+
+def test_ensemble__one_run_with_two_others__is_two_evaluations_with_results_of_their_own(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
     finish(graph)
 
-    names = by_label(graph)
-    keys = [f"ensemble+{names[partner]}" for partner in ("tuned2", "scratch")]
-    assert sorted(graph.runs[names["tuned1"]].groups["ensemble"]) == sorted(keys)
-    assert [graph.evals[key]["partner"] for key in keys] == [names["tuned2"], names["scratch"]]
-    assert "ensemble" not in graph.evals
-    found = cells(graph, table="toy.tpairs")
-    assert [found[f"{row}:both"]["provenance"]["metric"] for row in ("with2", "with0")] == [f"{k}: top1" for k in keys]
-    assert found["with2:both"]["ours"] == found["with2:top1"]["ours"] + 100
-    assert json.loads(json.dumps(graph.evals)) == graph.evals
+    found, names, places = cells(graph, table="toy.tpairs"), ensembles(graph), [*by_label(graph)]
+
+    assert set(names) == {("tuned1", "tuned2"), ("tuned1", "scratch")}
+    assert graph.evals[names["tuned1", "scratch"]].subjects == {
+        "first": by_label(graph)["tuned1"],
+        "second": by_label(graph)["scratch"],
+    }
+    for row, second in (("with2", "tuned2"), ("with0", "scratch")):
+        cell = found[f"{row}:both"]
+        assert cell["provenance"]["metric"] == "ensemble: top1"
+        assert cell["provenance"]["file"] == f"results/demo/evals/{names['tuned1', second]}/result.json"
+        assert cell["run"] == by_label(graph)["tuned1"]
+        assert cell["ours"] == found[f"{row}:top1"]["ours"] + 100.0 * (places.index(second) + 1)
 
 
-def test_partners__of_a_group__are_all_the_runs_it_waits_for(toy):
+def test_ensemble__its_job__waits_for_both_runs_and_is_no_other_evaluations(toy):
+    toy.study["tables"]["tpairs"] = ensemble_table()
+    graph, names = toy.resolve(), ensembles(toy.resolve())
+
+    job = graph.eval_jobs[graph.evals[names["tuned1", "tuned2"]].job]
+
+    assert job.runs == sorted(by_label(graph)[label] for label in ("tuned1", "tuned2"))
+    assert job.evaluations == [names["tuned1", "tuned2"]]
+
+
+def test_files__of_an_evaluation_of_two__are_those_of_its_job(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
 
-    names = by_label(graph)
-    assert graph.partners(names["tuned1"], "ensemble") == sorted([names["tuned2"], names["scratch"]])
-    assert graph.partners(names["tuned1"], "quick") == []
-
-
-def test_files__of_an_evaluation_of_two__are_with_the_first(toy):
-    toy.study["tables"]["tpairs"] = ensemble_table()
-    graph = toy.resolve()
-
-    folder = f"runs/{by_label(graph)['tuned1']}/evals"
-    assert graph.files("toy.tpairs", "headline") == [f"{folder}/ensemble.json", f"{folder}/quick.json"]
+    name = ensembles(graph)["tuned1", "tuned2"]
+    expected = {f"evals/{name}.json", f"evals/{by_label(graph)['tuned1']}-quick.json"}
+    assert set(graph.files("toy.tpairs", "headline")) == expected
 
 
 @pytest.mark.slow
-def test_snakemake__evaluation_of_two__waits_for_the_partners_and_what_they_start_from(toy):
+def test_snakemake__evaluation_of_two__waits_for_both_runs_and_what_they_start_from(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph, root = toy.resolve(), toy.project.root
     for part in ("pipeline", "workflow"):
         shutil.copytree(REPOSITORY / part, root / part, ignore=shutil.ignore_patterns("*.gz"))
     shutil.copy(REPOSITORY / "Snakefile", root)
 
-    target = f"results/demo/runs/{by_label(graph)['tuned1']}/evals/ensemble.json"
+    target = f"results/demo/evals/{ensembles(graph)['tuned1', 'tuned2']}.json"
     command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", target]
     env = {**os.environ, "PYTHONPATH": str(root)}
     result = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     assert result.returncode == 0, result.stdout + result.stderr
     trained = set(re.findall(r"^Job \d+: train (\S+)", result.stdout + result.stderr, re.MULTILINE))
-    assert trained == set(graph.runs)
+    assert trained == {name for label, name in by_label(graph).items() if label != "scratch"}
 
 
 # Mistakes: what is wrong -> how the table is spoilt, and the beginning of the one line that must come out
@@ -307,31 +322,31 @@ MISTAKES = {
     ),
     "role missing without a reason": (
         lambda t: t["rows"]["tuned"].pop("why"),
-        "rows.tuned: no run for positions; name one in `run`, or the reason in `why`",
+        "rows.tuned: no run for column positions; name one in `run`, or the reason in `why`",
     ),
     "no run without a reason": (
         lambda t: t["rows"]["quoted"].pop("why"),
-        "rows.quoted: no run for positions, top1; name one in `run`, or the reason in `why`",
+        "rows.quoted: no run for columns positions, top1; name one in `run` for each of the roles pretrained,",
     ),
     "role of a difference": (
         lambda t: t["columns"]["gain"].update(run="finetuned"),
         "columns.gain.run: a difference is of another column, whose run it takes",
     ),
-    "evaluation of two without a partner": (
+    "evaluation of two without a second run": (
         lambda t: t["columns"]["top1"].update(eval="ensemble"),
-        "columns.top1.partner: not given, and ensemble is of two runs; name the role of the second",
-    ),
-    "evaluation of one with a partner": (
-        lambda t: (t["columns"]["top1"].update(partner="pretrained"), t["rows"].pop("scratch")),
-        "columns.top1: partner: unknown key; ",
+        "columns.top1.run: ensemble is of several runs; name a role for each: {first: ..., second: ...}",
     ),
     "positions of a run that predicts none": (
         lambda t: t["columns"]["top1"].update(eval="mp3_positions", metric="at_0"),
-        "columns.top1.eval: row toy.t1.g0.75: found a run of method supervised, expected mp3; give the column",
+        "columns.top1.eval: mp3_positions applies to no row of this table: it is for mp3, not for supervised",
+    ),
+    "roles that the evaluation does not have": (
+        lambda t: t["columns"]["top1"].update(eval="ensemble", run={"first": "finetuned", "secnd": "pretrained"}),
+        "columns.top1.run: found the roles first, secnd; ensemble has first, second",
     ),
     "one run where two are needed": (
-        lambda t: t["columns"]["top1"].update(eval="ensemble", partner="pretrained"),
-        "rows.scratch: no run for top1; name one",
+        lambda t: t["columns"]["top1"].update(eval="ensemble", run={"first": "finetuned", "second": "pretrained"}),
+        "rows.scratch: no run for column top1; name one in `run` for each of the roles finetuned, pretrained,",
     ),
 }
 
@@ -345,11 +360,28 @@ def test_check__mistake_in_roles__names_file_and_key(toy, spoil, line):
     assert problems[0].startswith(f"configs/{STUDY}: tables.t1.{line}")
 
 
-def test_check__class_accuracy_of_a_pretraining_run__is_refused(toy):
+def test_cell__class_accuracy_of_a_pretraining_run__has_the_reason_and_no_evaluation(toy):
     toy.study["runs"]["encoder1"].update(method="mp3", set={"model": {"pos_embed": "none"}})
     toy.table["columns"]["positions"].update(eval="classify", metric="top1")
 
+    graph = toy.resolve()
+    finish(graph)
+
+    found, name = cells(graph), by_label(graph)["encoder1"]
+    assert (found["g0.75:positions"]["ours"], found["g0.75:positions"]["verdict"]) == (None, "not run")
+    assert found["g0.75:positions"]["reason"] == "method mp3 does not classify"
+    assert graph.evaluations_of(name) == []
+    assert found["g0.5:positions"]["ours"] is not None
+
+
+def test_check__evaluation_that_applies_to_no_run_of_its_column__is_refused(toy):
+    for key in ("encoder1", "encoder2"):
+        toy.study["runs"][key].update(method="mp3", set={"model": {"pos_embed": "none"}})
+    toy.study["runs"]["encoder2"]["set"]["seed"] = 1
+    toy.table["columns"]["positions"].update(eval="classify", metric="top1")
+    toy.table["rows"]["scratch"].update(run={"finetuned": "scratch"}, why="it has no encoder of its own")
+
     problems = toy.resolve(resolved=False)
 
-    line = "columns.positions.eval: row toy.t1.g0.75: found a run of method mp3, expected a method that classifies; "
-    assert problems == [f"configs/{STUDY}: tables.t1.{line}give the column another role"]
+    line = "columns.positions.eval: classify applies to no row of this table: method mp3 does not classify"
+    assert [problem.removesuffix(" (line 44)") for problem in problems] == [f"configs/{STUDY}: tables.t1.{line}"]

@@ -60,7 +60,7 @@ def test_recipes__of_a_file__are_shared_by_studies_and_lose_to_a_studys_own_of_t
 
 def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     runs = {"pretrained": {}, "supervised": {"method": "supervised"}}
-    scale = {"pretrain": {"optim": {"epochs": 9}}, "method": {"mp3": {"mask_ratio": 0.5}}}
+    scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 
     found = toy(runs, scale=scale)
 
@@ -70,7 +70,7 @@ def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
 
 def test_set__of_a_run__wins_over_all_that_the_scale_says(toy):
     runs = {"a": {"set": {"optim": {"epochs": 8}, "method": {"mask_ratio": 0.1}}}}
-    scale = {"pretrain": {"optim": {"epochs": 9}}, "method": {"mp3": {"mask_ratio": 0.5}}}
+    scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 
     found = toy(runs, scale=scale)["a"].config
 
@@ -97,7 +97,7 @@ def test_budget__share_of_the_epochs__scales_the_warm_up_where_it_must(toy, budg
 
 
 def test_budget__of_a_scale_with_other_epochs__is_the_share_of_those(toy):
-    found = toy({"a": {"budget": 0.5}}, scale={"pretrain": {"optim": {"epochs": 12}}})["a"]
+    found = toy({"a": {"budget": 0.5}}, scale={"task": {"pretrain": {"optim": {"epochs": 12}}}})["a"]
 
     assert optim_of(found, "epochs") == [6]
 
@@ -160,12 +160,20 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
         ),
         (
             {},
-            {"pretrain": {"optim": {"epochs": 0}}},
-            f"configs/{DEMO}: pretrain: optim.epochs: found 0; input should be greater than or equal to 1",
+            {"task": {"pretrain": {"optim": {"epochs": 0}}}},
+            f"configs/{DEMO}: task.pretrain: optim.epochs: found 0; input should be greater than or equal to 1",
         ),
-        ({"budget": 2}, {"pretrain": {"optim": {"epochs": "x"}}}, f"configs/{DEMO}: pretrain: optim.epochs: found 'x'"),
-        ({"budget": 2}, {"pretrain": {"optim": 3}}, f"configs/{DEMO}: pretrain: optim: found 3, expected a mapping"),
-        ({}, {"pretrain": {"init": "a"}}, f"configs/{DEMO}: pretrain: init: not here"),
+        (
+            {"budget": 2},
+            {"task": {"pretrain": {"optim": {"epochs": "x"}}}},
+            f"configs/{DEMO}: task.pretrain: optim.epochs: found 'x'",
+        ),
+        (
+            {"budget": 2},
+            {"task": {"pretrain": {"optim": 3}}},
+            f"configs/{DEMO}: task.pretrain: optim: found 3, expected a mapping",
+        ),
+        ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not here"),
     ],
     ids=lambda value: value.split(": ", 1)[1][:40] if isinstance(value, str) else "",
 )

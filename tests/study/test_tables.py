@@ -1,25 +1,27 @@
-"""Tables from metrics files: where a number comes from, how it is judged, and what is said where there is none."""
+"""Tables from result files: where a number comes from, how it is judged, and what is said where there is none."""
 
 import json
 
 import pytest
+from result_files import ORIGIN, write_evaluation, write_training
 
+from pipeline import source
 from pipeline.cli import main
 from pipeline.errors import ConfigError, DataError
-from pipeline.files import write_json, write_text
+from pipeline.files import digest, write_text
 from pipeline.records import write_record
 from pipeline.report.collect import collect
+from pipeline.report.freshness import claims_fingerprint
 from pipeline.report.summary import summarise, summarise_targets
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 
 A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vit-toy-e1-s0-cccccc"
-PROVENANCE = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "data_fingerprint": "d00d"}
 
 
-def column(label, eval=None, metric=None, delta=None, against=None, decimals=1, tolerance=None, run=None, partner=None):
-    source = {"eval": eval, "metric": metric, "run": run, "partner": partner, "delta": delta, "against": against}
+def column(label, eval=None, metric=None, delta=None, against=None, decimals=1, tolerance=None, run=None):
+    source = {"eval": eval, "metric": metric, "run": run, "delta": delta, "against": against}
     return {"label": label, **source, "direction": "up", "decimals": decimals, "tolerance": tolerance}
 
 
@@ -36,16 +38,29 @@ ROWS = {
 }
 
 
+def name_of(evaluation: str, run: str) -> str:
+    return f"{evaluation}-{run[-6:]}"
+
+
+def cells_of(run: str) -> dict[str, dict]:
+    sources = {
+        "params_m": f"runs/{run}/train.json",
+        "top1": f"evals/{name_of('classify', run)}/result.json",
+        "diff_norm": f"evals/{name_of('consistency', run)}/result.json",
+    }
+    return {key: {"sources": [source], "metric": key} for key, source in sources.items()}
+
+
 @pytest.fixture
 def graph(project) -> Graph:
     """Three runs, one table, one study; the paper's numbers can be expected."""
     about = {"config": {"method": {"fidelity": "paper"}}, "data": "toy", "init": None, "studies": ["toy"]}
-    runs = {name: {**about, "label": f"Run {name[-6:]}", "groups": {"quick": []}} for name in (A, B, C)}
+    runs = {name: {**about, "label": f"Run {name[-6:]}"} for name in (A, B, C)}
     rows = {
         key: {
             "label": f"Row {key[-1].upper()}",
-            "runs": {"": run},
-            "why": "",
+            "runs": {"": [run]},
+            "cells": cells_of(run),
             "headline": headline,
             "expected": numbers,
         }
@@ -65,7 +80,17 @@ def graph(project) -> Graph:
         "toy.c2": {"statement": "C beats A", "type": "directional", "holds": ["toy.t1.c:top1 > toy.t1.a:top1"]},
         "toy.c3": {"statement": "A beats all", "type": "exact", "holds": ["toy.t1.b:delta < 0", "toy.t1.c:delta < 0"]},
     }
-    evals = {"classify": {"group": "quick"}, "consistency": {"group": "slow"}}
+    evals = {
+        name_of(key, run): {
+            "fragment": key,
+            "config": {},
+            "subjects": {"model": run},
+            "data": {},
+            "job": f"{run}-quick",
+        }
+        for key in ("classify", "consistency")
+        for run in (A, B, C)
+    }
     return Graph.model_validate(
         {
             "scale": "toy",
@@ -83,21 +108,18 @@ def graph(project) -> Graph:
 def measured(graph) -> Graph:
     """The same with everything trained and evaluated."""
     for run, params, top1, diff_norm in ((A, 22.05, 79.84, 17.456), (B, 22.2, 80.16, 8.0), (C, 22.2, 77.0, 9.0)):
-        write_train(graph, run, params_m=params)
-        write_eval(graph, run, "quick", classify={"top1": top1, "top5": 95.0})
-        write_eval(graph, run, "slow", consistency={"diff_norm": diff_norm})
+        write_training(graph, run, {"params_m": params})
+        write_eval(graph, run, classify={"top1": top1, "top5": 95.0}, consistency={"diff_norm": diff_norm})
     return graph
 
 
-def write_train(graph, run, **metrics):
-    folder = graph.results.run(run)
-    write_json(folder.done, {"run": run, "metrics": metrics, "provenance": PROVENANCE})
-    folder.config.write_text("seed: 0\n")
+def write_eval(graph, run, **evals):
+    for key, metrics in evals.items():
+        write_evaluation(graph, name_of(key, run), metrics)
 
 
-def write_eval(graph, run, group, **evals):
-    records = {key: {"run": run, "metrics": metrics, "provenance": PROVENANCE} for key, metrics in evals.items()}
-    write_json(graph.results.run(run).evaluation(group), records)
+def result_of(graph, run, evaluation="classify"):
+    return graph.results.evaluation(name_of(evaluation, run)).result
 
 
 def cell(graph, row, key, selection="all"):
@@ -115,15 +137,15 @@ def draw(graph, selection):
 # Numbers
 
 
-def test_fill__every_number__is_the_one_in_the_metrics_file(measured):
+def test_fill__every_number__is_the_one_in_the_result_file(measured):
     rows = fill_table(measured, "toy.t1", "all").model_dump()["rows"]
 
     numbers = [[row["cells"][key]["ours"] for key in ("params_m", "top1", "diff_norm")] for row in rows]
     assert numbers == [[22.05, 79.84, 17.456], [22.2, 80.16, 8.0], [22.2, 77.0, 9.0]]
 
 
-def test_fill__metrics_file_changed__changes_the_cell(measured):
-    write_eval(measured, A, "quick", classify={"top1": 12.5})
+def test_fill__result_file_changed__changes_the_cell(measured):
+    write_eval(measured, A, classify={"top1": 12.5})
 
     assert cell(measured, "a", "top1")["ours"] == 12.5
 
@@ -137,17 +159,18 @@ def test_fill__papers_number_and_difference__stand_beside_ours(measured):
 
 def test_fill__cell__says_where_its_number_comes_from(measured):
     assert cell(measured, "a", "top1")["provenance"] == {
-        "file": f"results/toy/runs/{A}/evals/quick.json",
+        "file": f"results/toy/evals/{name_of('classify', A)}/result.json",
         "metric": "classify: top1",
         "run": A,
-        **PROVENANCE,
+        "weights": {"model": digest(measured.results.run(A).encoder)},
+        **ORIGIN,
     }
 
 
 def test_fill__cell_of_training__comes_from_train_json(measured):
     provenance = cell(measured, "a", "params_m")["provenance"]
 
-    assert (provenance["file"], provenance["metric"]) == (f"results/toy/runs/{A}/train.json", "train: params_m")
+    assert (provenance["file"], provenance["metric"]) == (f"results/toy/runs/{A}/train.json", "params_m")
 
 
 def test_fill__header__carries_titles_notes_scale_and_columns(measured):
@@ -181,7 +204,7 @@ def test_fill__unknown_table__names_the_nearest(graph):
     ],
 )
 def test_verdict__tolerance__is_taken_at_the_printed_precision(measured, ours, verdict):
-    write_eval(measured, A, "quick", classify={"top1": ours})
+    write_eval(measured, A, classify={"top1": ours})
 
     assert cell(measured, "a", "top1")["verdict"] == verdict
 
@@ -190,9 +213,9 @@ def test_verdict__column_with_more_decimals__is_taken_at_those(measured):
     columns = measured.tables["toy.t1"].columns
     columns["diff_norm"] = columns["diff_norm"].model_copy(update={"tolerance": 0.01})
 
-    write_eval(measured, A, "slow", consistency={"diff_norm": 16.224})
+    write_eval(measured, A, consistency={"diff_norm": 16.224})
     near = cell(measured, "a", "diff_norm")["verdict"]
-    write_eval(measured, A, "slow", consistency={"diff_norm": 16.226})
+    write_eval(measured, A, consistency={"diff_norm": 16.226})
     far = cell(measured, "a", "diff_norm")["verdict"]
 
     assert (near, far) == ("match", "differs")
@@ -222,27 +245,17 @@ def test_verdict__paper_prints_no_number__is_no_paper_value(measured):
 
 
 def test_missing__evaluation_not_done__names_the_file(measured):
-    measured.results.run(A).evaluation("quick").unlink()
+    result_of(measured, A).unlink()
 
     found = cell(measured, "a", "top1")
 
     assert (found["ours"], found["difference"], found["provenance"]) == (None, None, None)
     assert (found["verdict"], found["paper"]) == ("not run", 79.8)
-    assert found["reason"] == f"results/toy/runs/{A}/evals/quick.json has not been written"
-
-
-def test_missing__file_without_this_evaluation__says_so(measured):
-    write_eval(measured, A, "quick", other={"x": 1})
-
-    assert (
-        cell(measured, "a", "top1")["reason"]
-        == f"results/toy/runs/{A}/evals/quick.json holds no classify; evaluate again"
-    )
+    assert found["reason"] == f"results/toy/evals/{name_of('classify', A)}/result.json has not been written"
 
 
 def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
-    record = {"run": A, "metrics": {"top1": None}, "reasons": {"top1": "no labels"}, "provenance": PROVENANCE}
-    write_json(measured.results.run(A).evaluation("quick"), {"classify": record})
+    write_evaluation(measured, name_of("classify", A), {"top1": None}, reasons={"top1": "no labels"})
 
     found = cell(measured, "a", "top1")
 
@@ -250,13 +263,13 @@ def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
 
 
 def test_missing__metric_without_a_recorded_reason__still_has_one(measured):
-    write_eval(measured, A, "quick", classify={"top5": 95.0})
+    write_eval(measured, A, classify={"top5": 95.0})
 
-    assert cell(measured, "a", "top1")["reason"].startswith("top1 is n/a: results/toy/runs/")
+    assert cell(measured, "a", "top1")["reason"].startswith("top1 is n/a: results/toy/evals/")
 
 
-def test_missing__metrics_file_damaged__is_an_error_that_names_it(measured):
-    path = measured.results.run(A).evaluation("quick")
+def test_missing__result_file_damaged__is_an_error_that_names_it(measured):
+    path = result_of(measured, A)
     path.write_text('{"classify": {"metr')
 
     with pytest.raises(DataError, match=rf"{path} is damaged .*; delete it and run the workflow again"):
@@ -279,7 +292,7 @@ def test_headline__other_rows__are_left_out_with_a_reason_though_they_ran(measur
 
     assert [entry["ours"] for entry in found] == [None] * 4
     assert {entry["verdict"] for entry in found} == {"not run"}
-    assert {entry["reason"] for entry in found} == {"not a headline row; `snakemake all --config scale=toy` runs it"}
+    assert {entry["reason"] for entry in found} == {"`snakemake toy_table1 --config scale=toy` runs it"}
 
 
 def test_headline__its_own_rows__are_filled(measured):
@@ -287,7 +300,7 @@ def test_headline__its_own_rows__are_filled(measured):
 
 
 def test_headline__files_of_other_rows__are_not_needed(measured):
-    measured.results.run(C).evaluation("quick").write_text("damaged")
+    result_of(measured, C).write_text("damaged")
 
     assert cell(measured, "b", "top1", "headline")["ours"] == 80.16
 
@@ -310,13 +323,13 @@ def test_delta__against_another_row_than_the_first__is_the_difference_to_that_on
 
 
 def test_delta__exactly_at_its_tolerance__matches_in_spite_of_floating_point(measured):
-    write_eval(measured, B, "quick", classify={"top1": 80.94})  # +1.1 where the paper has +0.7; 1.1 - 0.7 > 0.4
+    write_eval(measured, B, classify={"top1": 80.94})  # +1.1 where the paper has +0.7; 1.1 - 0.7 > 0.4
 
     assert cell(measured, "b", "delta")["verdict"] == "match"
 
 
 def test_delta__beyond_its_tolerance__differs(measured):
-    write_eval(measured, B, "quick", classify={"top1": 81.1})  # +1.3 where the paper has +0.7, tolerance 0.4
+    write_eval(measured, B, classify={"top1": 81.1})  # +1.3 where the paper has +0.7, tolerance 0.4
 
     assert cell(measured, "b", "delta")["verdict"] == "differs"
 
@@ -329,12 +342,12 @@ def test_delta__provenance__says_what_was_subtracted(measured):
 
 
 def test_delta__base_row_not_measured__has_its_reason(measured):
-    measured.results.run(A).evaluation("quick").unlink()
+    result_of(measured, A).unlink()
 
     found = cell(measured, "b", "delta")
 
     assert (found["ours"], found["verdict"]) == (None, "not run")
-    assert found["reason"] == f"results/toy/runs/{A}/evals/quick.json has not been written"
+    assert found["reason"] == f"results/toy/evals/{name_of('classify', A)}/result.json has not been written"
 
 
 # Claims
@@ -358,7 +371,7 @@ def test_judge_study__row_left_out__leaves_its_claims_undecided_unless_already_f
 
 def test_judge_study__numbers__are_those_of_the_table_as_drawn(measured):
     draw(measured, "all")
-    write_eval(measured, B, "quick", classify={"top1": 1.0})
+    write_eval(measured, B, classify={"top1": 1.0})
 
     assert verdicts(measured)["toy.c1"] == "true"
 
@@ -366,6 +379,16 @@ def test_judge_study__numbers__are_those_of_the_table_as_drawn(measured):
 def test_judge_study__table_not_drawn__is_an_error_that_names_it(measured):
     with pytest.raises(DataError, match=r"toy\.t1\.json not found; run the workflow"):
         judge_study(measured, "toy", "all")
+
+
+@pytest.mark.parametrize(
+    ("file", "is_another"), [("claims", True), ("formula", True), ("noise", True), ("tables", True), ("page", False)]
+)
+def test_claims_fingerprint__code_that_judges_changed__is_another(graph, monkeypatch, file, is_another):
+    before, digest_of_file = claims_fingerprint(graph, "toy"), source._file_digest
+    monkeypatch.setattr(source, "_file_digest", lambda path: "other" if path.stem == file else digest_of_file(path))
+
+    assert (claims_fingerprint(graph, "toy") != before) is is_another
 
 
 # The report's content, and the summary
@@ -406,17 +429,20 @@ def summary(measured) -> list[str]:
 
 
 def test_summary__table__has_our_numbers_with_the_papers_in_brackets(summary):
-    assert summary[:5] == [
-        "Toys (scale toy; the paper's numbers in brackets)",
+    assert summary[:8] == [
+        "scale toy: ours +/- its standard error, and the paper's in brackets",
+        "",
+        "Toys",
         "toy, Table 1  Parameters (M)    Top-1 (%)  Against A    Diff. Norm.",
-        "Row A            22.1 (22.0)  79.8 (79.8)  0.0 (n/a)  17.46 (16.21)",
+        "Row A            22.1 (22.0)  79.8 (79.8)        0.0  17.46 (16.21)",
         "Row B            22.2 (22.0)  80.2 (80.5)  0.3 (0.7)    8.00 (8.96)",
+        "1 more row: snakemake toy_table1 --config scale=toy",
         "",
     ]
 
 
 def test_summary__claims__are_counted(summary):
-    assert "claims of toy at scale toy: 1 true, 1 false, 1 undecided" in summary
+    assert "claims of toy at scale toy: 1 true, 1 false, 0 within noise, 1 undecided" in summary
 
 
 def test_summary__times__are_summed_by_rule_longest_first(summary):
@@ -443,18 +469,18 @@ def test_summary__nothing_measured_by_snakemake__says_so(measured):
 
 def test_summary__half_of_the_runs_finished_and_nothing_drawn__shows_what_there_is(measured):
     measured.results.run(B).done.unlink()
-    measured.results.run(B).evaluation("quick").unlink()
+    result_of(measured, B).unlink()
 
     lines = summarise_targets(measured, ["toy_table1"]).splitlines()
 
-    assert [line.split("  ")[0] for line in lines[2:5]] == ["Row A", "Row B", "Row C"]
-    assert "79.8 (79.8)" in lines[2] and "n/a (80.5)" in lines[3]
+    assert [line.split("  ")[0] for line in lines[4:7]] == ["Row A", "Row B", "Row C"]
+    assert "79.8 (79.8)" in lines[4] and "n/a (80.5)" in lines[5]
     assert not any("files:" in line or "claims" in line for line in lines)
 
 
 def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_they_say_now(measured):
     draw(measured, "all")
-    path = measured.results.run(A).evaluation("quick")
+    path = result_of(measured, A)
     path.write_text(path.read_text().replace("79.84", "55.5"))
 
     assert "55.5 (79.8)" in summarise_targets(measured, ["toy_table1"])
@@ -467,6 +493,16 @@ def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
 
     assert any(line.startswith("claims of toy at scale toy: ") for line in lines)
     assert "files: results/toy/tables/all/toy.t1.md, .csv and .html" in lines
+
+
+def test_summary__claim_on_cells_of_another_study__is_decided_by_their_results(measured):
+    table = measured.tables["toy.t1"]
+    rows = {key.replace("toy", "own"): row for key, row in table.rows.items()}
+    measured.tables["own.t1"] = table.model_copy(update={"study": "own", "rows": rows})
+    claim = measured.claims["toy"]["toy.c1"].model_copy(update={"holds": ["own.t1.b:top1 > toy.t1.a:top1"]})
+    measured.claims["own"] = {"own.c1": claim}
+
+    assert "claims of own at scale toy: 1 true, " in summarise_targets(measured, ["own"])
 
 
 def test_summary__mistyped_target__is_one_message_with_near_names(project, capsys):

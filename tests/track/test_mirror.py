@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from written import COMMIT, begin, draw_table, evaluate, finish, log_steps
+from written import COMMIT, begin, classify_of, draw_table, evaluate, finish, log_steps
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.errors import DataError
@@ -34,7 +34,7 @@ def client(mirror):
 
 def baseline(graph):
     """The run that Table 4 of MJP shows first."""
-    return next(iter(graph.tables["mjp.t4"].rows.values())).runs[""]
+    return next(iter(graph.tables["mjp.t4"].rows.values())).runs[""][0]
 
 
 def runs_of(mirror):
@@ -76,11 +76,11 @@ def test_mirror__runs_and_tables__no_table_or_claim_is_among_the_runs_with_curve
     folder = begin(scale, name)
     log_steps(folder, range(1, 11))
     finish(folder)
-    evaluate(folder, top1=70.5)
+    evaluate(scale, name, top1=70.5)
     draw_table(scale, "mjp.t4")
     mirror.update()
     runs, tables = (client.search_runs([other.experiment.id]) for other in (mirror.runs, mirror.tables))
-    assert {run.data.tags[KEY].partition("@")[0] for run in runs} == {name, f"{name}/classify"}
+    assert {run.data.tags[KEY].partition("@")[0] for run in runs} == {name, f"{name}/{classify_of(scale, name)}"}
     by_name = {run.info.run_name: run for run in tables}
     assert by_name["mjp.t4"].data.tags["mlflow.parentRunId"] == by_name["mjp"].info.run_id
     assert "mlflow.parentRunId" not in by_name["mjp"].data.tags
@@ -141,9 +141,9 @@ def test_mirror__run_finishes_and_is_evaluated__is_finished_with_picture_and_chi
     log_steps(folder, range(31, 101))
     MetricsFile(folder.timing).append(step=100, images_per_s=4000.5)
     finish(folder, val_top1=71.5)
-    evaluate(folder, top1=70.5, unknown=None)
+    evaluate(scale, name, top1=70.5, unknown=None)
     mirror.update()
-    run, child = runs_of(mirror)[name], runs_of(mirror)[f"{name}/classify"]
+    run, child = runs_of(mirror)[name], runs_of(mirror)[f"{name}/{classify_of(scale, name)}"]
     assert [step for step, _ in curve(mirror, name)] == list(range(1, 101))
     assert curve(mirror, name, "speed/images_per_s") == [(100, 4000.5)]
     assert curve(mirror, name, "result/val_top1") == [(0, 71.5)]
@@ -184,19 +184,19 @@ def test_mirror__run_trained_anew__is_another_mlflow_run_and_the_first_is_over(s
 @pytest.mark.slow
 def test_mirror__table_drawn_anew__shows_the_new_numbers_and_keeps_the_old_as_steps(scale, mirror):
     name = baseline(scale)
-    row = next(key for key, row in scale.tables["mjp.t4"].rows.items() if name in row.runs.values())
+    row = next(key for key, row in scale.tables["mjp.t4"].rows.items() if name in row.run_names())
     cell = f"{row.removeprefix('mjp.t4.')}.top1"
     folder = begin(scale, name)
     finish(folder)
     for top1 in (70.5, 71.5):
-        evaluate(folder, top1=top1)
+        evaluate(scale, name, top1=top1)
         draw_table(scale, "mjp.t4")
         mirror.update()
         assert runs_of(mirror)["mjp.t4"].data.metrics[cell] == top1
     assert curve(mirror, "mjp.t4", cell) == [(0, 70.5), (1, 71.5)]
-    assert curve(mirror, f"{name}/classify", "top1") == [(0, 70.5), (1, 71.5)]
+    assert curve(mirror, f"{name}/{classify_of(scale, name)}", "top1") == [(0, 70.5), (1, 71.5)]
     # A cell that has no number any more does not show its last one.
-    evaluate(folder, consistency=50.0)
+    evaluate(scale, name, consistency=50.0)
     draw_table(scale, "mjp.t4")
     mirror.update()
     assert math.isnan(runs_of(mirror)["mjp.t4"].data.metrics[cell])
@@ -215,7 +215,7 @@ def test_mirror__finished_scale_seen_by_a_new_process__asks_for_no_curve_and_wri
     folder = begin(scale, name)
     log_steps(folder, range(1, 31))
     finish(folder)
-    evaluate(folder, top1=70.5)
+    evaluate(scale, name, top1=70.5)
     draw_table(scale, "mjp.t4")
     mirror.update()
     calls = []

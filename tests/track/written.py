@@ -3,6 +3,8 @@
 import sqlite3
 from pathlib import Path
 
+from result_files import write_evaluation
+
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import write_json, write_text
 from pipeline.records import Inputs, TrainRecord, write_record
@@ -42,16 +44,22 @@ def finish(folder: RunFolder, **metrics: float) -> None:
     write_record(folder.done, TrainRecord(run=folder.name, metrics=found, files={}, inputs=inputs, provenance=origin))
 
 
-def evaluate(folder: RunFolder, **metrics: float) -> None:
+def evaluate(graph: Graph, name: str, **metrics: float | None) -> None:
     origin = {"commit": COMMIT, "device": "cpu", "eval_fingerprint": "e1", "wall_s": 1.0, "seed": 0}
-    write_json(folder.evaluation("quick"), {"classify": {"run": folder.name, "metrics": metrics, "provenance": origin}})
+    write_evaluation(graph, classify_of(graph, name), metrics, provenance=origin)
+
+
+def classify_of(graph: Graph, run: str) -> str:
+    """The name of the evaluation of a run's accuracy."""
+    (name,) = [each for each in graph.evaluations_of(run) if graph.evals[each].fragment == "classify"]
+    return name
 
 
 def draw_table(graph: Graph, table: str) -> None:
     """The table, its drawings, the claims of its study and a page."""
     filled, path = fill_table(graph, table, "all"), graph.results.table(table, "all")
-    for suffix, drawing in ((".csv", draw.to_csv), (".md", draw.to_markdown), (".html", draw.to_html)):
-        write_text(path.with_name(table + suffix), drawing(filled))
+    for suffix, text in draw.files_of(filled, graph.results.read).items():
+        write_text(path.with_name(table + suffix), text)
     write_record(path, filled)
     study = filled.study
     for other in graph.selected("all", study):

@@ -56,13 +56,21 @@ def test_verb__in_a_python_without_the_packages__names_the_remedy(capsys, monkey
 
 def test_unknown_run__names_the_nearest(capsys):
     name = next(iter(load_graph("demo").runs))
-    assert main(["evaluate", "--run", f"{name}x", "--group", "quick"]) == 1
+    assert main(["train", "--run", f"{name}x"]) == 1
     assert f"is not among the runs at scale demo; did you mean '{name}'?" in capsys.readouterr().err
+
+
+def test_unknown_evaluation_job__names_the_nearest(capsys):
+    name = next(iter(load_graph("demo").eval_jobs))
+    assert main(["evaluate", "--job", f"{name}x"]) == 1
+    assert f"is not among the evaluation jobs at scale demo; did you mean '{name}'?" in capsys.readouterr().err
 
 
 def test_unknown_data__names_those_there_are(capsys):
     assert main(["prepare", "--data", "fashion"]) == 1
-    assert "no run at scale demo uses data 'fashion'; did you mean 'fashion_mnist'?" in capsys.readouterr().err
+    assert (
+        "'fashion' is not among the data sets at scale demo; did you mean 'fashion_mnist'?" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pipeline.cli import main
+from pipeline.data.classified import DataConfig
+from pipeline.data.kind import kind_of
 from pipeline.data.prepare import prepare
-from pipeline.data.sources import DataConfig, default_folder
 from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
@@ -158,10 +159,10 @@ def test_data__folder_with_other_images_than_were_verified__is_a_failure(graph, 
     (run,) = graph.runs.values()
     cfg = DataConfig(**run.config["data"])
     manifest = graph.results.manifest(cfg.name)
-    prepare(cfg, default_folder(cfg), manifest.parent, progress=False)
+    prepare(cfg, kind_of(cfg).default_folder(), manifest.parent, progress=False)
     finding = only(data.data_sets, graph)
     assert finding.state == "ok" and finding.text == f"5000 + 1000 images, verified: {manifest}"
-    shutil.copytree(default_folder(cfg), tmp_path / "other")
+    shutil.copytree(kind_of(cfg).default_folder(), tmp_path / "other")
     labels = tmp_path / "other/t10k-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-2] + b"\x00\x09"))
     finding = only(data.data_sets, graph, data={"fashion_mnist": tmp_path / "other"})
@@ -180,9 +181,9 @@ def test_data__manifest_of_another_version__says_which_command_writes_it_again(g
 
 
 def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
-    (run,) = graph.runs.values()
-    run.data = "cifar10"
-    run.config["data"] |= {"name": "cifar10", "source": "cifar10"}
+    (content,) = graph.data.values()
+    graph.data["cifar10"] = {**content, "name": "cifar10", "source": "cifar10"}
+    del graph.data[content["name"]]
     finding = only(data.data_sets, graph)
     assert finding.state == "failed" and finding.remedy == "add `data: {cifar10: /path}` to mine.yaml"
 

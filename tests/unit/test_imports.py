@@ -11,7 +11,7 @@ ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
     {"errors"},
-    {"config", "source", "seeds", "dynamo"},
+    {"config", "source", "seeds", "dynamo", "sizes", "trees"},
     {"files", "registry", "logs"},
     {"records", "provenance"},
     {"models"},
@@ -19,7 +19,7 @@ FLOORS = [
     {"data", "methods"},
     {"site"},
     {"inputs"},
-    {"engine"},
+    {"engine", "tasks"},
     {"evals"},
     {"study", "launch"},
     {"report"},

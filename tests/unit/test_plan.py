@@ -56,11 +56,11 @@ def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
     assert work.runs.keys() == {name, run.init} and not work.evaluations and not work.tables
 
 
-def test_work__of_all__is_every_run_once_and_every_partner_of_an_evaluation(graph):
+def test_work__of_all__is_every_run_once_and_every_subject_of_an_evaluation(graph):
     work = needed_work(graph, [])
     assert needed_work(graph, ["mp3", "all", "mjp_table4"]).runs.keys() == work.runs.keys()
-    partners = {config["partner"] for config in graph.evals.values() if config.get("partner")}
-    assert partners and partners <= work.runs.keys() <= graph.runs.keys()
+    seconds = {entry.subjects["second"] for entry in graph.evals.values() if "second" in entry.subjects}
+    assert seconds and seconds <= work.runs.keys() <= graph.runs.keys()
 
 
 def test_target__mistyped__names_the_nearest(graph):
@@ -72,11 +72,13 @@ def test_target__mistyped__names_the_nearest(graph):
 
 def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
     first = pending_work(graph, ["mjp_table4"])
-    name, group = next(iter(first.evaluations))
-    put(finish(graph, name).evaluation(group), "{}")
+    job = next(iter(first.evaluations))
+    (name,) = graph.eval_jobs[job].runs
+    finish(graph, name)
+    put(graph.results.eval_job(job), "{}")
     left = pending_work(graph, ["mjp_table4"])
     assert first.runs.keys() - left.runs.keys() == {name} == left.finished.runs.keys()
-    assert first.evaluations.keys() - left.evaluations.keys() == {(name, group)}
+    assert first.evaluations.keys() - left.evaluations.keys() == {job} == left.finished.evaluations.keys()
     assert left.tables == first.tables
 
 

@@ -115,9 +115,8 @@ def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
 
 
 def test_status__evaluation__runs_or_fails_or_is_finished(graph):
-    name, run = next(iter(graph.runs.items()))
-    group = next(iter(run.groups))
-    job, log = f"{name}-{group}", graph.results.log("evaluate_run", f"{name}-{group}")
+    job = next(iter(graph.eval_jobs))
+    log = graph.results.log("evaluate", job)
     put(log, "")
     assert states(graph)[job] == "waiting"
     with held(graph.results.workflow_lock):
@@ -125,7 +124,7 @@ def test_status__evaluation__runs_or_fails_or_is_finished(graph):
         put(log, 'Traceback (most recent call last):\n  File "a.py"\nValueError: no\n')
         assert states(graph)[job].startswith("failed \n      ValueError: no")
         assert str(read_status(graph)).startswith("scale demo: Snakemake is running\n")
-    put(graph.results.run(name).evaluation(group))
+    put(graph.results.eval_job(job))
     assert states(graph)[job] == "finished"
 
 
@@ -136,6 +135,12 @@ def test_status__without_a_scale__shows_those_with_results(graph, capsys):
     assert scales_with_results() == ["demo"]
     assert main(["status"]) == 0
     assert capsys.readouterr().out.startswith("scale demo: ")
+
+
+def test_status__weight_file__is_no_run_that_waits(graph):
+    name = next(iter(graph.runs))
+    graph.runs[name].trained = False
+    assert name not in states(graph)
 
 
 def test_status__needs_no_torch(graph):
@@ -166,6 +171,26 @@ def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
     gone = before - {path for path in graph.results.folder.rglob("*") if path.is_file()}
     assert gone == {folder.state / "step-000000200-0123456789abcdef.pt", old.encoder}
     assert not old.folder.exists()
+
+
+def test_clean__evaluations_that_no_config_names_any_more__are_listed_and_deleted_and_no_others(graph):
+    name, job = next(iter(graph.evals)), next(iter(graph.eval_jobs))
+    current = [graph.results.evaluation(name).result, graph.results.eval_job(job)]
+    old = [graph.results.evaluation("classify-00000000").per_image, graph.results.eval_job("mjp-old-s0-000000-quick")]
+    for path in [*current, *old]:
+        put(path, "x" * 1_000_000)
+    found = find_leftovers([graph])
+    assert [(item.kind, item.num_bytes) for item in found.items] == [("evaluation", 1_000_000)] * 2
+    assert str(found).startswith("evaluations that no config names any more: 2.0 MB\n")
+    delete(found)
+    assert all(path.exists() for path in current)
+    assert not old[0].parent.exists() and not old[1].exists()
+
+
+def test_clean__evaluation_of_a_scale_without_runs__is_found(graph, capsys):
+    put(graph.results.evaluation("cost-00000000").result)
+    assert main(["clean", "--dry-run"]) == 0
+    assert "evals/cost-00000000" in capsys.readouterr().out
 
 
 def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):

@@ -4,16 +4,24 @@ import re
 import shutil
 import subprocess
 import sys
+import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
-from project import ROOT, Project, copy_project
+from PIL import Image
+from project import ROOT, Project, copy_project, shrink_images
 
 from pipeline.config import merge
+from pipeline.data.fashion import CLASSES, read_fashion_mnist
+from pipeline.records import EvalResult, read_record
+from pipeline.study.entries import Graph
 
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.S)
-STUDY = "configs/study/mjp.yaml"
+TEMPLATE, MINE = "configs/template/study.yaml", "configs/study/mine.yaml"
+ADDED_TO = ("configs/study/mjp.yaml", MINE)  # what recipes add to a study; every other file of them is new
+SHOP = ("Trouser", "Pullover", "Dress")  # 1 to 3 in the training set; as folders, 2, 1 and 0
 
 
 def recipes() -> dict[str, str]:
@@ -23,19 +31,44 @@ def recipes() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
-    """A copy after all recipes: what they add to a study is merged into it, every other file is new."""
+    """A copy after all recipes, in which the site names a folder with the images of the new data set."""
     project = copy_project(tmp_path_factory.mktemp("recipes") / "clone")
+    shutil.copy(project.root / TEMPLATE, project.root / MINE)
     for file, text in recipes().items():
         path = project.root / file
-        assert path.exists() == (file == STUDY), file
-        if file == STUDY:
+        assert path.exists() == (file in ADDED_TO), file
+        if file in ADDED_TO:
             text = yaml.safe_dump(merge(yaml.safe_load(path.read_text()), yaml.safe_load(text)), sort_keys=False)
         path.write_text(text)
-    shutil.copy(project.root / "configs/template/study.yaml", project.root / "configs/study/mine.yaml")
-    study = yaml.safe_load((project.root / "configs/study/mine.yaml").read_text())
-    study["tables"]["t1"]["columns"]["bright"] = {"label": "Bright", "eval": "brightness", "metric": "top1"}
-    (project.root / "configs/study/mine.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    write_shop(project.root / "shop")
+    write_words(project.root / "words")
+    project.edit("configs/site/local.yaml", "data: {}", "data: {shop: shop, words: words}")
+    shrink_images(project, 600, 100)
+    project.edit("configs/scale/demo.yaml", "    epochs: 4\n", "    epochs: 1\n")
     return project
+
+
+def write_words(folder: Path) -> None:
+    """Two words that differ in pitch."""
+    generator, moments = np.random.default_rng(0), np.arange(16_000) / 16_000
+    for split, count in (("train", 20), ("val", 10)):
+        for word, pitch in (("high", 2000), ("low", 300)):
+            (folder / split / word).mkdir(parents=True)
+            for number in range(count):
+                heard = 0.3 * np.sin(2 * np.pi * pitch * moments) + 0.05 * generator.standard_normal(16_000)
+                with wave.open(str(folder / split / word / f"{number}.wav"), "wb") as file:
+                    file.setparams((1, 2, 16_000, 0, "NONE", ""))
+                    file.writeframes((2**15 * heard).astype("<i2").tobytes())
+
+
+def write_shop(folder: Path) -> None:
+    """Ten images of each of three classes, which have the names that the training set gives them."""
+    images = read_fashion_mnist(ROOT / "pipeline/data/fashion_mnist", "val").samples
+    for name in SHOP:
+        place, label = folder / "val" / name, CLASSES.index(name)
+        place.mkdir(parents=True)
+        for index in [index for index, found in enumerate(images.labels) if found == label][:10]:
+            images.image(index).save(place / f"{index}.png")
 
 
 def test_recipes__are_found_in_contributing():
@@ -44,7 +77,10 @@ def test_recipes__are_found_in_contributing():
         "configs/method/mine.yaml",
         "pipeline/evals/brightness.py",
         "configs/eval/brightness.yaml",
-        STUDY,
+        "configs/data/shop.yaml",
+        "pipeline/data/sounds.py",
+        "configs/data/words.yaml",
+        *ADDED_TO,
     }
 
 
@@ -55,13 +91,50 @@ def test_recipes__as_written__pass_the_linters(project):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def finished(project) -> Project:
+    """The same after one call of Snakemake for everything that the recipes add and that takes seconds to run."""
+    study = yaml.safe_load((project.root / MINE).read_text())
+    add_words(study)
+    (project.root / MINE).write_text(yaml.safe_dump(study, sort_keys=False))
+    done = project.snakemake("mine_figure1", "mine_figure2", "mine_table2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project
+
+
+def add_words(study: dict) -> None:
+    """A run on the new kind of data, spectrograms of 40 x 98 cut into one row of 49 patches, and its table."""
+    changes = {"model": {"patch_size": [40, 2]}, "optim": {"global_batch": 8, "micro_batch": 8, "epochs": 8}}
+    about = {"label": "Words", "method": "supervised", "model": "deit_s", "data": "words", "set": changes}
+    study["runs"]["heard"] = about
+    table = {"label": "Table 2", "title": "Words", "columns": study["tables"]["t1"]["columns"]}
+    study["tables"]["t2"] = {**table, "rows": {"heard": {"label": "Words", "run": "heard"}}}
+
+
 @pytest.mark.slow
-def test_recipes__as_written__make_a_run_a_row_and_a_table(project):
-    graph = project.graph("demo")
-    row = graph.tables["mjp.t1"].rows["mjp.t1.deit-s-mine"]
-    assert graph.runs[row.runs[""]].config["method"]["strength"] == 0.3
-    assert "brightness" in graph.runs[graph.tables["mine.t1"].rows["mine.t1.scratch"].runs[""]].groups["quick"]
-    assert "train_run" in project.jobs("mine", "--config", "scale=demo")
+def test_recipes__as_written__make_a_run_and_a_row(finished):
+    graph = Graph.model_validate(finished.read("results/demo/graph.json")["graph"])
+    (run,) = graph.tables["mjp.t1"].rows["mjp.t1.deit-s-mine"].runs[""]
+    assert graph.runs[run].config["method"]["strength"] == 0.3
+
+
+@pytest.mark.slow
+def test_recipes__figures__are_drawn_from_a_new_evaluation_on_a_new_data_set(finished):
+    figures = finished.root / "results/demo/figures/all"
+    assert "<svg" in (figures / "mine.f1.svg").read_text()
+    (result,) = finished.root.glob("results/demo/evals/brightness-*/result.json")
+    found = read_record(result, EvalResult)
+    assert found.count == 30 and 0 <= found.metrics["top1"] <= 100
+    assert found.data == {"images": "shop"} and "shop" in found.inputs.data
+    assert Image.open(result.with_name("brighter.png")).width > 300
+    assert "data:image/png" in (figures / "mine.f2.html").read_text()
+
+
+@pytest.mark.slow
+def test_recipes__new_kind_of_data__is_prepared_trained_on_and_evaluated(finished):
+    (row,) = finished.read("results/demo/tables/all/mine.t2.json")["rows"]
+    assert row["cells"]["top1"]["ours"] > 90  # the two words are easy to tell apart
+    assert finished.read("results/demo/data/words/manifest.json")["classes"] == ["high", "low"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.slow
 HEAVY = {"torch", "timm", "torchvision", "mlflow", "snakemake", "submitit", "pandas", "scipy", "matplotlib", "jinja2"}
 COMPILER = {"torch._dynamo", "sympy", "triton"}
 TO_COMPUTE = {"torch", "timm", "torchvision"}
-TABLE = "mp3.tf3"
 
 
 def pipeline(project: Project, *arguments: str) -> CompletedProcess:
@@ -33,7 +32,9 @@ def imported(result: CompletedProcess) -> set[str]:
         (("check", "--scale", "demo"), set()),
         (("status",), set()),
         (("clean", "--dry-run"), set()),
-        (("table", "--table", TABLE, "--rows", "headline"), {"jinja2"}),
+        (("table", "--table", "mp3.t3", "--rows", "headline"), {"jinja2"}),
+        (("table", "--table", "mp3.f3", "--rows", "headline"), {"jinja2", "matplotlib"}),
+        (("frame",), {"pandas"}),
         (("claims", "--study", "mp3", "--rows", "headline"), set()),
         (("report", "--rows", "headline"), {"jinja2", "matplotlib"}),
         (("summary", "--rows", "headline"), {"jinja2"}),
@@ -52,8 +53,10 @@ def test_plan__of_what_was_counted_before__imports_no_torch(clean_project):
 
 
 def test_evaluate__of_a_finished_run__imports_what_it_computes_with_and_no_compiler(done):
-    run = next(name for name, run in done.graph("demo").runs.items() if run.groups)
-    assert imported(pipeline(done, "evaluate", "--run", run, "--group", "quick")) == TO_COMPUTE
+    job = next(path.stem for path in sorted(done.root.glob("results/demo/evals/*-quick.json")))
+    (name, *_) = done.graph("demo").eval_jobs[job].evaluations
+    (done.root / f"results/demo/evals/{name}/result.json").unlink()
+    assert imported(pipeline(done, "evaluate", "--job", job)) == TO_COMPUTE
 
 
 def test_train__of_a_run_from_its_config__imports_what_it_computes_with_and_no_compiler(done):

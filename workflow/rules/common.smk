@@ -1,22 +1,27 @@
 # Look-ups for the rules: what depends on what comes from the graph that the studies make.
 import functools
+import math
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from pipeline.data.sources import DataConfig, prepared_from
+from pipeline.config import Layers
+from pipeline.data.kind import parse_data
+from pipeline.data.opening import prepared_from
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life, require_space
 from workflow.restore import adopt_restored
-from pipeline.site import Slurm, choose_site, named_folder
+from pipeline.site import Slurm, choose_site, named_folder, weights_path
 from pipeline.report.freshness import (
     claims_fingerprint,
     report_fingerprint,
     table_fingerprint,
 )
 from pipeline.report.summary import summarise_targets
+from pipeline.results import drawn_in
 from pipeline.study.graph import load_graph
 from pipeline.study.targets import target_name, targets_of
+from pipeline.verify import forget_unfinished_jobs
 from workflow import invocation
 
 CALL = invocation.read_invocation(workflow)
@@ -27,7 +32,8 @@ wildcard_constraints:
     scale=r"[a-z0-9_]+",
     rows="headline|all",
     run=r"[\w-]+",
-    table=r"\w+\.t\w+",
+    job=r"[\w-]+",
+    table=r"\w+\.[tf]\w+",
     study=r"[a-z0-9_]+",
 
 
@@ -56,6 +62,9 @@ def run_of(wildcards):
 or_message(invocation.check_config, config)
 graph(SCALE)
 or_message(adopt_restored, SCALE)
+if not CALL.is_job:
+    for job in or_message(forget_unfinished_jobs, graph(SCALE)):
+        logger.warning(f"{job}: a result is missing or changed; it is evaluated again")
 SITE_NAME = invocation.choose_site_name(workflow, config)
 SITE = or_message(choose_site, SITE_NAME)
 or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
@@ -65,23 +74,23 @@ if not workflow.output_settings.dryrun:
 if not CALL.is_job:
     logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
 SLURM = SITE.slurm or Slurm()
-COUNTED = {"source", "num_train", "num_val", "num_classes", "val_share"}
 QUEUE = {
     "slurm_partition": SLURM.partition or "",
     "slurm_account": SLURM.account or "",
     "slurm_extra": " ".join(f"--{key}={value}" for key, value in SLURM.options.items()),
     "mem_mb": SLURM.memory_gb * 1000,
 }
+CPU_PARTITION = SLURM.cpu_partition or QUEUE["slurm_partition"]
 
 
 def prepare_params(wildcards):
     """Other counts prepare again, and so does a folder with other images; the same data elsewhere does not."""
     known = graph(wildcards.scale)
-    run = or_message(known.run_with_data, wildcards.data)
-    data = DataConfig(**run.config["data"])
+    content = or_message(known.data_set, wildcards.data)
+    data = parse_data(Layers((wildcards.data, content)))
     index = known.results.manifest(data.name).parent
     folder = prepared_from(data, named_folder(SITE, data), index)
-    return {"folder": folder, **data.model_dump(include=COUNTED)}
+    return {"folder": folder, **{key: getattr(data, key) for key in data.counted}}
 
 
 def train_inputs(wildcards):
@@ -96,15 +105,50 @@ def train_priority(wildcards):
     return 20 if wildcards.run in {run.init for run in known} else 10
 
 
+def eval_job(wildcards):
+    return or_message(graph(wildcards.scale).eval_job, wildcards.job)
+
+
 def eval_configs(wildcards):
-    return graph(wildcards.scale).evaluations(wildcards.run, wildcards.group)
+    """Which evaluations a job computes; their names change with their configs, subjects and data."""
+    return eval_job(wildcards).evaluations
 
 
 def evaluate_inputs(wildcards):
-    """The run, and those that an evaluation does together with it."""
-    partners = graph(wildcards.scale).partners(wildcards.run, wildcards.group)
-    runs = [wildcards.run, *partners]
-    return [f"results/{{scale}}/runs/{run}/train.json" for run in runs]
+    """Trained runs, weight files and data sets."""
+    known, job = graph(wildcards.scale), eval_job(wildcards)
+    trained = [run for run in job.runs if known.runs[run].trained]
+    files = [known.runs[run].config["init"] for run in job.runs if run not in trained]
+    paths = [weights_path(SITE, file) for file in files]
+    # With a missing input, Snakemake would take tables that exist for current; the job says which file is missing.
+    is_done = known.results.eval_job(wildcards.job).exists()
+    return [
+        *(f"results/{{scale}}/runs/{run}/train.json" for run in trained),
+        *(f"results/{{scale}}/data/{data}/manifest.json" for data in job.data),
+        *(str(path) for path in paths if is_done or path.exists()),
+    ]
+
+
+def evaluate_gres(wildcards):
+    return f"{SLURM.gres}:1" if SLURM.gres and eval_job(wildcards).needs.gpu else ""
+
+
+def evaluate_partition(wildcards):
+    needs = eval_job(wildcards).needs
+    return QUEUE["slurm_partition"] if needs.gpu else CPU_PARTITION
+
+
+def evaluate_memory(wildcards):
+    return 1000 * (eval_job(wildcards).needs.memory_gb or SLURM.memory_gb)
+
+
+def evaluate_minutes(wildcards):
+    return math.ceil(60 * eval_job(wildcards).needs.hours)
+
+
+def drawn(table, scale="{scale}", rows="{rows}"):
+    """The file of a table or figure."""
+    return f"results/{scale}/{drawn_in(table)}/{rows}/{table}.json"
 
 
 def table_inputs(wildcards):
@@ -117,8 +161,8 @@ def table_params(wildcards):
 
 
 def claims_inputs(wildcards):
-    tables = graph(wildcards.scale).selected(wildcards.rows, wildcards.study)
-    return [f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in tables]
+    tables = graph(wildcards.scale).judged_on(wildcards.study, wildcards.rows)
+    return [drawn(table) for table in tables]
 
 
 def claims_params(wildcards):
@@ -132,7 +176,7 @@ def report_params(wildcards):
 def report_inputs(wildcards):
     known = graph(wildcards.scale)
     tables = known.selected(wildcards.rows)
-    files = [f"results/{{scale}}/tables/{{rows}}/{table}.json" for table in tables]
+    files = [drawn(table) for table in tables]
     return files + [
         f"results/{{scale}}/tables/{{rows}}/{study}.claims.json"
         for study in known.studies()

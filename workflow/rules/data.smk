@@ -10,7 +10,7 @@ rule prepare_data:
         "../envs/patchwork.yaml"
     threads: max(1, SITE.workers)
     resources:
-        **QUEUE | {"slurm_partition": SLURM.cpu_partition or QUEUE["slurm_partition"]},
+        **QUEUE | {"slurm_partition": CPU_PARTITION},
         runtime=int(SLURM.hours * 60),
     params:
         data=prepare_params,

@@ -1,23 +1,24 @@
-# A change of an evaluation's config reruns it; the run's own config is in its name.
-rule evaluate_run:
+# What a result depends on is in its name; a job names its results, so another config is another job to do. Results that
+# are finished for the same weights and data are not computed again.
+rule evaluate:
     input:
         evaluate_inputs,
     output:
-        "results/{scale}/runs/{run}/evals/{group}.json",
+        "results/{scale}/evals/{job}.json",
     log:
-        "results/{scale}/logs/evaluate_run/{run}-{group}.log",
+        "results/{scale}/logs/evaluate/{job}.log",
     benchmark:
-        "results/{scale}/benchmarks/evaluate_run/{run}-{group}.tsv"
+        "results/{scale}/benchmarks/evaluate/{job}.tsv"
     conda:
         "../envs/patchwork.yaml"
     threads: SLURM.cpus if SITE.slurm else SITE.threads
     resources:
-        **QUEUE,
-        gres=f"{SLURM.gres}:1" if SLURM.gres else "",
-        runtime=120,
+        **QUEUE | {"slurm_partition": evaluate_partition, "mem_mb": evaluate_memory},
+        gres=evaluate_gres,
+        runtime=evaluate_minutes,
     params:
-        configs=eval_configs,
+        evaluations=eval_configs,
     message:
-        "evaluate {wildcards.run} ({wildcards.group})"
+        "evaluate {wildcards.job}"
     shell:
-        "python -m pipeline evaluate --scale {wildcards.scale} --run {wildcards.run} --group {wildcards.group} > {log} 2>&1"
+        "python -m pipeline evaluate --scale {wildcards.scale} --job {wildcards.job} > {log} 2>&1"

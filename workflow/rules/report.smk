@@ -19,6 +19,15 @@ rule draw_table:
         "python -m pipeline table --scale {wildcards.scale} --table {wildcards.table} --rows {wildcards.rows} > {log} 2>&1"
 
 
+use rule draw_table as draw_figure with:
+    output:
+        "results/{scale}/figures/{rows}/{table}.json",
+    log:
+        "results/{scale}/logs/draw_figure/{rows}-{table}.log",
+    benchmark:
+        "results/{scale}/benchmarks/draw_figure/{rows}-{table}.tsv"
+
+
 rule judge_claims:
     input:
         claims_inputs,

@@ -6,7 +6,7 @@ for study in graph(SCALE).studies():
             study
         input:
             [
-                f"results/{SCALE}/tables/all/{table}.json"
+                drawn(table, SCALE, "all")
                 for table in graph(SCALE).tables
                 if table.startswith(f"{study}.")
             ],
@@ -20,7 +20,7 @@ for table in graph(SCALE).tables:
         name:
             target_name(table)
         input:
-            f"results/{SCALE}/tables/all/{table}.json",
+            drawn(table, SCALE, "all"),
         localrule: True
 
 

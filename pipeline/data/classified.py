@@ -1,0 +1,199 @@
+"""Classified images, the kind `images`: published sets in their published layouts, or your own folders of classes."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config import nearest
+from pipeline.data.augment import Augment
+from pipeline.data.images import FileImages, ImageSet, class_problems
+from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
+from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
+from pipeline.data.manifest import ImageSummary
+from pipeline.data.samples import Split, SplitName, shortened
+from pipeline.data.sources import SOURCES
+from pipeline.errors import DataError
+from pipeline.results import prepare_command
+from pipeline.sizes import Size, pair, shown_size
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import ModelConfig
+
+MODES = {1: "L", 3: "RGB"}
+LIST_HEADER = ["path", "label"]
+
+
+class DataConfig(BaseDataConfig):
+    """A set of classified images."""
+
+    counted: ClassVar[tuple[str, ...]] = ("source", "num_classes", "num_train", "num_val", "val_share")
+    seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
+    shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
+    peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
+
+    source: str
+    image_size: Size = Field(description="pixels along a side, or [height, width]")
+    channels: Literal[1, 3]
+    num_classes: int = Field(gt=0)
+    val_share: float | None = Field(
+        None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
+    )
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment = Augment()
+    # Evaluation resizes to image_size / eval_crop and crops the centre; 1.0 resizes only.
+    eval_crop: float = Field(default=0.875, gt=0, le=1)
+
+    @field_validator("source")
+    @classmethod
+    def _is_known(cls, source: str) -> str:
+        if source not in SOURCES:
+            raise ValueError(f"unknown source; {nearest(source, SOURCES)}")
+        return source
+
+    @model_validator(mode="after")
+    def _share_fits_the_source(self) -> "DataConfig":
+        if self.val_share is not None and "val_share" not in SOURCES[self.source].options:
+            raise ValueError(
+                f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
+            )
+        if self.val_share is not None and not self.num_train:
+            raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing is shared; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _one_statistic_per_channel(self) -> "DataConfig":
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(f"{key} has {len(values)} values, channels is {self.channels}; give one per channel")
+        if min(self.std) <= 0:
+            raise ValueError(f"std is {self.std}; pixels are divided by it, so each must be above 0")
+        return self
+
+    @property
+    def repeats(self) -> int:
+        return self.augment.repeats
+
+    @property
+    def input_size(self) -> Size:
+        return self.image_size
+
+    def check(self, model: "ModelConfig", micro_batch: int) -> None:
+        if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
+            raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
+        patch, size = model.patch_size, self.image_size
+        if patch is not None and any(side % part for side, part in zip(pair(size), pair(patch), strict=True)):
+            raise ValueError(f"model.patch_size {shown_size(patch)} does not divide data.image_size {shown_size(size)}")
+
+
+@KINDS.register("images")
+class ClassifiedImages(DataKind):
+    Config = DataConfig
+    unit = "images"
+    cfg: DataConfig
+
+    def __init__(self, cfg: DataConfig) -> None:
+        super().__init__(cfg)
+        self.source = SOURCES[cfg.source]
+        self.layout, self.obtained = self.source.layout, self.source.obtained
+
+    def read(self, folder: Path, split: SplitName) -> Split:
+        options = {key: getattr(self.cfg, key) for key in self.source.options}
+        return self._seen(self.source.read(folder, split, **options))
+
+    def find(self, folder: Path, split: SplitName, index: Path) -> Split:
+        """From the list that `prepare` wrote."""
+        if not self.source.has_files:
+            return self.read(folder, split)
+        return self._seen(Split(_read_list(folder, index / f"{split}.csv")))
+
+    def _seen(self, found: Split) -> Split:
+        found.samples.mode = MODES[self.cfg.channels]
+        return found
+
+    def train_view(self) -> View:
+        from pipeline.data.transforms import ImageView, train_view
+
+        return ImageView(train_view(self.cfg, self.cfg.augment))
+
+    def eval_view(self) -> View:
+        from pipeline.data.transforms import ImageView, eval_view
+
+        return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
+
+    def default_folder(self) -> Path | None:
+        return Path(__file__).parent / "fashion_mnist" if self.cfg.source == "fashion_mnist" else None
+
+    def expected(self) -> str:
+        return f"{super().expected()} of {self.cfg.num_classes} classes"
+
+    def count_problems(self, split: SplitName, found: Split) -> list[str]:
+        problems, classes = super().count_problems(split, found), self.cfg.num_classes
+        labels = set(found.samples.labels)
+        if found.problems and not labels:
+            return problems
+        if len(labels) != classes:
+            problems.append(f"{split}: found images of {len(labels)} classes, expected {classes}")
+        outside = sorted(label for label in labels if not 0 <= label < classes)
+        if outside:
+            problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {classes - 1}")
+        return problems
+
+    def split_problems(self, splits: Mapping[SplitName, Split]) -> list[str]:
+        return class_problems(splits)
+
+    def class_names(self, splits: Mapping[SplitName, Split]) -> list[str]:
+        """Those that the labels mean: a subset of a published set may have its first classes alone."""
+        return super().class_names(splits)[: self.cfg.num_classes]
+
+    def inspect(self, splits: Mapping[SplitName, Split], workers: int, progress: bool) -> dict[SplitName, list[Any]]:
+        return {**inspect_images(self.cfg.name, splits, workers, progress)}
+
+    def sample_problems(self, samples: ImageSet, looks: Sequence[ImageInspection]) -> list[str]:
+        return image_problems(samples, looks, self.source.side)
+
+    def summary(self, samples: ImageSet, looks: Sequence[ImageInspection]) -> ImageSummary:
+        per_class = Counter(samples.labels)
+        widths, heights = zip(*(look.size for look in looks), strict=True)
+        return ImageSummary(
+            **common_summary(samples, looks),
+            classes=len(per_class),
+            per_class_min=min(per_class.values()),
+            per_class_max=max(per_class.values()),
+            min_size=(min(widths), min(heights)),
+            max_size=(max(widths), max(heights)),
+            modes=dict(sorted(Counter(look.mode for look in looks).items())),
+        )
+
+    def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
+        if not self.source.has_files:
+            return {}
+        return {f"{name}.csv": _list_of_files(split.samples) for name, split in splits.items()}
+
+
+def _read_list(folder: Path, path: Path) -> FileImages:
+    """The images that a list of `prepare` names."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        files, labels = [name for name, _ in rows], [int(label) for _, label in rows]
+        if header != LIST_HEADER:
+            raise ValueError(f"header {header}")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `{prepare_command(path)}` again"
+        ) from None
+    return FileImages(folder, files, labels)
+
+
+def _list_of_files(images: ImageSet) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(LIST_HEADER)
+    writer.writerows((images.name(index), label) for index, label in enumerate(images.labels))
+    return text.getvalue()

@@ -1,0 +1,162 @@
+"""What a kind of data is: how its sets are configured, read, seen and verified.
+
+One file in this folder, one config class, `@KINDS.register("name")`; a data config names its kind. Opening, preparing
+and loading a set (`opening.py`, `prepare.py`, `loader.py`) are the same for all kinds.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from pipeline.config import Layers, Strict, added, parse
+from pipeline.data.inspection import inspect_samples
+from pipeline.data.manifest import SplitSummary
+from pipeline.data.samples import Samples, Split, SplitName
+from pipeline.data.stamp import take_stamp
+from pipeline.errors import ConfigError
+from pipeline.registry import KINDS as KINDS
+from pipeline.sizes import Size
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import ModelConfig
+
+DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+View = Callable[[Any], tuple[Any, Any]]  # a sample -> its inputs and targets, as a task collates them
+
+
+class BaseDataConfig(Strict):
+    """A data set as a run sees it; each kind adds its own fields. The counts are what `prepare` insists on."""
+
+    # Fields that say which samples these are: with others, the set is prepared again.
+    counted: ClassVar[tuple[str, ...]] = ("num_train", "num_val")
+    # Fields that say how samples are seen: runs may differ in them and mean the same set.
+    seen: ClassVar[tuple[str, ...]] = ()
+    # Fields on which the operations of a training step depend.
+    shaping: ClassVar[tuple[str, ...]] = ()
+
+    # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
+    name: DataName
+    kind: str = added("images", before="images", description="a kind of data, by its name in the registry")
+    num_train: int = Field(ge=0, description="0: a set without a train split, for evaluations alone")
+    num_val: int = Field(gt=0)
+
+    @property
+    def repeats(self) -> int:
+        """Views of one sample in an epoch."""
+        return 1
+
+    @property
+    def input_size(self) -> Size:
+        """What an encoder sees of a sample: height and width; of a sequence, 1 and its length."""
+        raise NotImplementedError
+
+    @property
+    def splits(self) -> tuple[SplitName, ...]:
+        return ("train", "val") if self.num_train else ("val",)
+
+    def count(self, split: SplitName) -> int:
+        """Number of samples the split must have."""
+        return self.num_train if split == "train" else self.num_val
+
+    def check(self, model: "ModelConfig", micro_batch: int) -> None:
+        """Raise ValueError where a model or a micro-batch does not fit the data."""
+
+
+class DataKind(ABC):
+    """One data set of this kind."""
+
+    Config: ClassVar[type[BaseDataConfig]] = BaseDataConfig
+    unit: ClassVar[str] = "samples"
+    # For people whose set is missing or wrong.
+    layout: str = ""
+    obtained: str = ""
+
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+
+    @abstractmethod
+    def read(self, folder: Path, split: SplitName) -> Split:
+        """The samples of a split as they are in the folder, none of them decoded, and all that is wrong."""
+
+    @abstractmethod
+    def train_view(self) -> View:
+        """From a sample to what a training batch has of it; every random choice is seeded by the caller."""
+
+    @abstractmethod
+    def eval_view(self) -> View:
+        """The same for evaluation; nothing is random."""
+
+    def find(self, folder: Path, split: SplitName, index: Path) -> Split:
+        """Like `read`, for a set that was prepared: `index` is the folder of its manifest and lists."""
+        return self.read(folder, split)
+
+    def default_folder(self) -> Path | None:
+        """The folder of a set that is part of this project."""
+        return None
+
+    def expected(self) -> str:
+        """The counts in words."""
+        return " and ".join(f"{self.cfg.count(split)} {split}" for split in self.cfg.splits) + f" {self.unit}"
+
+    def count_problems(self, split: SplitName, found: Split) -> list[str]:
+        """How a split differs from the numbers of the config."""
+        # A split that could not be read has reported that already.
+        if found.problems and not len(found.samples):
+            return []
+        if len(found.samples) == self.cfg.count(split):
+            return []
+        return [f"{split}: found {len(found.samples)} {self.unit}, expected {self.cfg.count(split)}"]
+
+    def split_problems(self, splits: Mapping[SplitName, Split]) -> list[str]:
+        """What does not fit between the splits."""
+        return []
+
+    def class_names(self, splits: Mapping[SplitName, Split]) -> list[str]:
+        """The set's own names of its classes, in the order of labels."""
+        return splits["val"].classes
+
+    def inspect(self, splits: Mapping[SplitName, Split], workers: int, progress: bool) -> dict[SplitName, list[Any]]:
+        """Decode every sample once; what was seen of each has num_bytes, digest and problem, as an Inspection has."""
+        return {**inspect_samples(self.cfg.name, splits, workers, progress)}
+
+    def sample_problems(self, samples: Any, looks: Sequence[Any]) -> list[str]:
+        """One line for each sample that cannot be used."""
+        return [f"{samples.name(index)}: {look.problem}" for index, look in enumerate(looks) if look.problem]
+
+    def summary(self, samples: Any, looks: Sequence[Any]) -> SplitSummary:
+        """What the manifest says of a good split."""
+        return SplitSummary(**common_summary(samples, looks))
+
+    def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
+        """Files beside the manifest that spare `find` a walk through the folder: name -> content."""
+        return {}
+
+
+def common_summary(samples: Samples, looks: Sequence[Any]) -> dict[str, Any]:
+    """What the summaries of all kinds have."""
+    lines = sorted(f"{samples.line(index)}\t{look.digest}\n" for index, look in enumerate(looks))
+    return {
+        "count": len(samples),
+        "bytes": sum(look.num_bytes for look in looks),
+        # Of every name, label and content: the same data has the same fingerprint in any folder.
+        "fingerprint": hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest(),
+        "stamp": take_stamp(samples),
+    }
+
+
+def kind_of(cfg: BaseDataConfig) -> DataKind:
+    return KINDS.get(cfg.kind)(cfg)
+
+
+def parse_data(layers: Layers, prefix: str = "") -> Any:
+    """The config of a data set; the class of its kind checks the keys."""
+    kind = layers.merged().get("kind", BaseDataConfig.model_fields["kind"].default)
+    try:
+        config = KINDS.get(kind).Config
+    except ConfigError as error:
+        raise ConfigError(f"{layers.origin(('kind',))}: {prefix}kind: {error}") from None
+    return parse(config, layers, prefix)

@@ -1,0 +1,99 @@
+"""Opening the splits of a data set of any kind: the samples are those that were verified, or there is an error.
+
+`prepare` verifies a set once; opening a split afterwards does not walk a million files again.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import shown
+from pipeline.data.kind import BaseDataConfig, DataKind, kind_of
+from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.data.samples import Samples, SplitName
+from pipeline.data.stamp import differences
+from pipeline.errors import DataError
+from pipeline.results import prepare_command
+
+MAX_PROBLEMS = 20
+
+
+def open_split(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Any:
+    """The samples of a split, ready to be decoded; `index` is the folder that `prepare` wrote to, None looks for files.
+
+    With an index the samples are those that were verified, or there is an error.
+    """
+    samples = find_samples(cfg, folder, split, index)
+    samples.preload()
+    return samples
+
+
+def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Samples:
+    """The samples of a split, none of them read yet."""
+    kind = kind_of(cfg)
+    if split not in cfg.splits:
+        raise DataError(f"data set {cfg.name!r} has no {split} split (num_train is 0): it is for evaluations alone")
+    if not folder.is_dir():
+        raise data_error(cfg, folder, [f"folder {folder} not found"])
+    manifest = read_manifest(index / MANIFEST) if index else None
+    found = kind.find(folder, split, index) if index else kind.read(folder, split)
+    problems = found.problems + kind.count_problems(split, found)
+    if problems:
+        raise data_error(cfg, folder, problems)
+    if index and manifest:
+        _check_stamp(kind, found.samples, manifest, split, folder, index / MANIFEST)
+    return found.samples
+
+
+def prepared_from(cfg: BaseDataConfig, folder: Path | None, index: Path) -> str | None:
+    """The folder that the data is prepared from: the verified one, unless `folder` holds other samples now."""
+    named = shown(folder) if folder else None
+    try:
+        verified = read_manifest(index / MANIFEST).folder
+    except DataError:
+        return named
+    # Finished results need no data: a machine without the folder, or with a moved one, has nothing to prepare.
+    if folder is None or not folder.is_dir() or named == verified:
+        return verified
+    try:
+        for split in cfg.splits:
+            find_samples(cfg, folder, split, index)
+    except DataError:
+        return named
+    return verified
+
+
+def _check_stamp(
+    kind: DataKind, samples: Samples, manifest: Manifest, split: SplitName, folder: Path, path: Path
+) -> None:
+    """Refuse samples that are not those of the manifest."""
+    known = manifest.splits.get(split)
+    found = differences(samples, known.stamp) if known else ["the split was not verified"]
+    if not found:
+        return
+    raise DataError(
+        f"data set {manifest.name!r}: the folder does not hold the {split} {kind.unit} that were verified\n"
+        + "\n".join(f"  - {split}: {line}" for line in listed(found))
+        + f"\nfolder that the site names: {folder}\n"
+        f"folder that was verified: {manifest.folder} ({shown(path)})\n"
+        f"what to do: if the site names the right folder, run `{prepare_command(path)}`; "
+        f"if not, fix `data: {manifest.name}:` in the site file"
+    )
+
+
+def data_error(cfg: BaseDataConfig, folder: Path, problems: list[str]) -> DataError:
+    """One error for all problems of a set: what was found, what is expected, where to get it."""
+    kind = kind_of(cfg)
+    return DataError(
+        f"data set {cfg.name!r} in {folder} cannot be used, number of problems: {len(problems)}\n"
+        + "".join(f"  - {line}\n" for line in listed(problems))
+        + f"expected: {kind.expected()}\n"
+        f"in this layout: {kind.layout}\n"
+        f"to get it: {kind.obtained}\n"
+        f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
+    )
+
+
+def listed(problems: list[str]) -> list[str]:
+    """The first problems and how many more there are."""
+    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+    return [*problems[:MAX_PROBLEMS], *more]

@@ -1,0 +1,101 @@
+"""Metrics over a data set: each batch updates them, processes merge them, `compute` gives what was found.
+
+A metric knows the number of each batch, so what it finds is the same for any number of processes, to the last bit.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from pipeline.methods.base import Measured, PerImage
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured on a data set of `count` images."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    # Standard errors of the metrics that are means over images.
+    errors: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    # float32 (count,), in the order of the data set.
+    per_image: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def with_mean(self, name: str) -> Self:
+        """The mean of all metrics, under a name of its own, before them."""
+        mean = sum(self.metrics.values()) / len(self.metrics)
+        per_image = np.stack([*self.per_image.values()]).astype(np.float64).mean(axis=0).astype(np.float32)
+        return replace(
+            self,
+            metrics={name: mean, **self.metrics},
+            errors={name: standard_error(per_image), **self.errors},
+            per_image={name: per_image, **self.per_image},
+        )
+
+
+class Metric(ABC):
+    """What one process has seen, and what all of them found."""
+
+    @abstractmethod
+    def update(self, values: Any, number: int) -> None:
+        """Take what was measured on batch `number` of the data set; nothing here waits for the device."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """What this process has seen, as plain values and arrays, for the others."""
+
+    @abstractmethod
+    def merge(self, states: Sequence[Any]) -> None:
+        """Take what all processes have seen, in the order of their ranks, in place of this one's own."""
+
+    @abstractmethod
+    def compute(self) -> Found:
+        """After `merge`."""
+
+
+class MeanPerImage(Metric):
+    """Means over images of named values."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, dict[str, PerImage]] = {}
+        self.parts: dict[int, dict[str, _Part]] = {}
+
+    def update(self, values: Mapping[str, Measured], number: int) -> None:
+        each = {name: v if isinstance(v, PerImage) else PerImage(v, v.sum()) for name, v in values.items()}
+        self.batches[number] = each
+
+    def state(self) -> dict[int, "dict[str, _Part]"]:
+        return {number: {name: _to_host(v) for name, v in batch.items()} for number, batch in self.batches.items()}
+
+    def merge(self, states: Sequence[dict[int, "dict[str, _Part]"]]) -> None:
+        self.parts = {number: batch for state in states for number, batch in state.items()}
+
+    def compute(self) -> Found:
+        batches = [self.parts[number] for number in sorted(self.parts)]
+        names = batches[0] if batches else {}
+        per_image = {name: np.concatenate([batch[name].values for batch in batches]) for name in names}
+        count = len(next(iter(per_image.values()), ()))
+        # One after the other: `sum` and numpy add in other orders, which changes the last digits.
+        means = {name: reduce(add, (batch[name].total for batch in batches)) / count for name in names}
+        return Found(means, {name: standard_error(v) for name, v in per_image.items()}, count, per_image)
+
+
+class _Part(NamedTuple):
+    """The images of one batch."""
+
+    values: np.ndarray
+    total: float
+
+
+def _to_host(found: PerImage) -> _Part:
+    return _Part(found.values.float().cpu().numpy(), float(found.total.double()))
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of the mean of these values; of shares that are 0 or 100 the binomial 100 sqrt(p (1 - p) / n)."""
+    return float(np.std(values, dtype=np.float64) / np.sqrt(len(values)))

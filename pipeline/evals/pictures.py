@@ -1,0 +1,88 @@
+"""Pictures that evaluations write: images of a data set, patches put together, and labelled grids of them as PNG.
+
+Images are uint8 tensors (3, H, W); a grey image is shown in three equal channels, so that outlines can be coloured.
+"""
+
+import io
+from collections.abc import Sequence
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from pipeline.data.images import ImageSet
+from pipeline.data.transforms import View
+from pipeline.models.patches import Grid, to_images, to_patches
+
+BLACK, WHITE = 0, 255
+GREEN = (20, 150, 50)
+EMPTY = (214, 224, 242)  # a pale blue that no grey image has
+FRAME = (170, 170, 170)
+MIN_SIDE, GAP, MARGIN, FONT_PX = 112, 6, 8, 14
+
+
+def one_per_class(images: ImageSet, view: View, count: int) -> Tensor:
+    """uint8 (count, C, H, W): the first image of each of the first classes, then the second ones, and so on."""
+    seen: dict[int, int] = {}
+    ranks = []
+    for index, label in enumerate(images.labels):
+        seen[label] = seen.get(label, 0) + 1
+        ranks.append((seen[label], label, index))
+    chosen = [index for _, _, index in sorted(ranks)[:count]]
+    return torch.stack([torch.as_tensor(view(images.image(index))) for index in chosen])
+
+
+def as_shown(images: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, 3, H', W'): in colour, small ones enlarged pixel by pixel, so that outlines are thin."""
+    zoom = max(1, -(-MIN_SIDE // min(images.shape[2:])))
+    return images.expand(-1, 3, -1, -1).repeat_interleave(zoom, dim=2).repeat_interleave(zoom, dim=3)
+
+
+def placed(image: Tensor, grid: Grid, patches: Tensor, slots: Tensor) -> Tensor:
+    """Patches of an image at the slots given for them, the mean where several meet, pale blue where none is.
+
+    image (3, H, W) uint8, patches (n,) and slots (n,) -> (3, H, W) uint8.
+    """
+    pixels = to_patches(image[None].double(), grid)[0]  # (N, 3, pixels)
+    total = torch.zeros_like(pixels).index_add_(0, slots, pixels[patches])
+    count = torch.bincount(slots, minlength=grid.size)[:, None, None]
+    empty = torch.tensor(EMPTY, dtype=total.dtype)[:, None]
+    mean = torch.where(count > 0, total / count.clamp(min=1), empty)
+    return to_images(mean[None], image.shape[1:], grid)[0].round().to(torch.uint8)
+
+
+def outlined(image: Tensor, grid: Grid, slots: Tensor, width: int = 2) -> Tensor:
+    """The patches at these slots with a green border."""
+    result = image.clone()
+    rows, cols = image.shape[1] // grid.rows, image.shape[2] // grid.cols
+    colour = torch.tensor(GREEN, dtype=torch.uint8)[:, None, None]
+    for slot in slots.tolist():
+        top, left = slot // grid.cols * rows, slot % grid.cols * cols
+        patch = result[:, top : top + rows, left : left + cols]
+        inner = patch[:, width:-width, width:-width].clone()
+        patch[:] = colour
+        patch[:, width:-width, width:-width] = inner
+    return result
+
+
+def labelled_grid(rows: Sequence[tuple[str, Sequence[Tensor | None]]], columns: Sequence[str]) -> bytes:
+    """A PNG of labelled rows of images under labelled columns."""
+    height, width = next(image for _, images in rows for image in images if image is not None).shape[1:]
+    font = ImageFont.load_default(FONT_PX)
+    left = max(round(font.getlength(label)) for label, _ in rows) + 2 * MARGIN
+    top = FONT_PX + 2 * MARGIN
+    canvas = Image.new("RGB", (left + len(columns) * (width + GAP), top + len(rows) * (height + GAP)), "white")
+    pen = ImageDraw.Draw(canvas)
+    for number, label in enumerate(columns):
+        pen.text((left + number * (width + GAP) + width / 2, top / 2), label, "black", font, anchor="mm")
+    for line, (label, images) in enumerate(rows):
+        y = top + line * (height + GAP)
+        pen.text((MARGIN, y + height / 2), label, "black", font, anchor="lm")
+        for number, image in enumerate(images):
+            if image is not None:
+                x = left + number * (width + GAP)
+                canvas.paste(Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()), (x, y))
+                pen.rectangle((x - 1, y - 1, x + width, y + height), outline=FRAME)
+    buffer = io.BytesIO()
+    canvas.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,61 @@
+"""Pictures that evaluations wrote, embedded in the page so that it can be mailed."""
+
+import base64
+import io
+from typing import NamedTuple
+
+from PIL import Image
+
+from pipeline.errors import DataError
+from pipeline.report.records import Cell, Read
+from pipeline.report.view import TableView
+
+FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
+SMALL = 160  # px; below it, a picture is enlarged with sharp pixels rather than blurred
+SHEET = 360  # px; above it, a picture is a whole sheet of them and stands alone
+
+
+class Picture(NamedTuple):
+    source: str  # data URI
+    width: int
+    height: int
+
+    @property
+    def kind(self) -> str:
+        if self.width > SHEET:
+            return "sheet"
+        return "small" if max(self.width, self.height) < SMALL else "medium"
+
+
+class Shot(NamedTuple):
+    """One place of the grid: a picture, or the reason why there is none."""
+
+    column: str
+    cell: Cell
+    picture: Picture | None
+
+
+def grid(shown: TableView, read: Read) -> list[tuple[str, list[Shot]]]:
+    """Rows of pictures, each with its label."""
+    rows = []
+    for row in shown.rows:
+        cells = [(column.label, row.first.cells[column.first.id]) for column in shown.columns]
+        rows.append((row.label, [Shot(label, cell, _picture(cell, read)) for label, cell in cells]))
+    return rows
+
+
+def _picture(cell: Cell, read: Read) -> Picture | None:
+    return embed(read(cell.picture), cell.picture) if cell.picture else None
+
+
+def embed(content: bytes, name: str) -> Picture:
+    """The picture as part of a page; `name` is for the error."""
+    try:
+        with Image.open(io.BytesIO(content), formats=list(FORMATS)) as image:
+            kind, (width, height) = FORMATS[str(image.format)], image.size
+            image.load()  # a picture that was cut short still has a size
+    except (OSError, SyntaxError):
+        raise DataError(
+            f"{name}: found no whole picture, expected PNG, JPEG or WebP; delete its folder and run the workflow again"
+        ) from None
+    return Picture(f"data:{kind};base64,{base64.b64encode(content).decode()}", width, height)

@@ -1,0 +1,120 @@
+"""Which part of a table is shown: the rows and columns that have numbers, and the same runs only once.
+
+Rows and columns without any number are folded away; those that are the very same runs at this scale, such as ViT-B and
+ViT-L where both are one small ViT, are one row or column with both names.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
+
+Side = TypeVar("Side", FilledRow, FilledColumn)
+
+
+class ShownRow(NamedTuple):
+    """A row, and later ones that are the same runs."""
+
+    first: FilledRow
+    others: list[FilledRow]
+
+    @property
+    def label(self) -> str:
+        return joined([self.first.label, *[row.label for row in self.others]])
+
+    def runs(self) -> dict[str, str]:
+        """Each run once, with its role, and its number where the role has several seeds."""
+        found: dict[str, str] = {}
+        for role, names in self.first.runs.items():
+            for seed, name in enumerate(names, start=1):
+                text = f"{role or 'seed'} {seed}" if len(names) > 1 else role
+                found[name] = f"{found[name]}, {text}" if name in found else text
+        return found
+
+
+class ShownColumn(NamedTuple):
+    """A column, and later ones that are the same runs."""
+
+    first: FilledColumn
+    others: list[FilledColumn]
+
+    @property
+    def label(self) -> str:
+        return joined([self.first.label, *[column.label for column in self.others]])
+
+
+@dataclass(frozen=True)
+class TableView:
+    table: FilledTable
+    columns: list[ShownColumn]
+    rows: list[ShownRow]
+    folded: list[FilledRow]  # rows without a number
+    empty: list[FilledColumn]  # columns without a number in any shown row
+
+    def cell(self, row: ShownRow, column: ShownColumn) -> Cell | None:
+        return row.first.cells.get(column.first.id)
+
+    def merged(self, row: ShownRow, column: ShownColumn) -> list[tuple[FilledRow, FilledColumn, Cell]]:
+        """Every cell that this one stands for, itself first."""
+        return [
+            (one, other, one.cells[other.id])
+            for one in (row.first, *row.others)
+            for other in (column.first, *column.others)
+            if other.id in one.cells
+        ]
+
+    def papers(self, row: ShownRow, column: ShownColumn) -> list[float]:
+        """The paper's numbers for a cell; several where it stands for several."""
+        return list(dict.fromkeys(c.paper for _, _, c in self.merged(row, column) if c.paper is not None))
+
+    @property
+    def runnable(self) -> bool:
+        """Whether running every row of the table would fill some of what is folded; a quoted row has no run."""
+        return any(not row.selected or row.runs for row in self.folded)
+
+
+def view(table: FilledTable) -> TableView:
+    ran = [row for row in table.rows if any(has_content(cell) for cell in row.cells.values())]
+    filled = [column for column in table.columns if any(has_content(row.cells.get(column.id)) for row in ran)]
+    return TableView(
+        table,
+        [ShownColumn(*pair) for pair in _once(filled)],
+        [ShownRow(*pair) for pair in _once(ran)],
+        [row for row in table.rows if row not in ran],
+        [column for column in table.columns if column not in filled],
+    )
+
+
+def drawing_suffix(table: FilledTable) -> str:
+    """Figures are drawn as SVG; tables and pictures need a page."""
+    return ".html" if table.figure is None or table.figure.kind == "pictures" else ".svg"
+
+
+def has_content(cell: Cell | None) -> bool:
+    return cell is not None and (cell.ours is not None or bool(cell.picture))
+
+
+def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
+    """Each that is not the same as an earlier one, with the later ones that are."""
+    groups: list[tuple[Side, list[Side]]] = []
+    for side in sides:
+        # The first of them may itself be the same as one that did not run.
+        known = [others for first, others in groups if side.same_as and side.same_as in (first.label, first.same_as)]
+        if known:
+            known[0].append(side)
+        else:
+            groups.append((side, []))
+    return groups
+
+
+def joined(labels: Iterable[str]) -> str:
+    """Names of one thing, the words that all of them end with only once: "ViT-B, ViT-L top-1 (%)"."""
+    words = [label.split() for label in labels]
+    if len(words) == 1:
+        return " ".join(words[0])
+    shared = 0
+    while all(len(label) > shared + 1 for label in words) and len({label[-1 - shared] for label in words}) == 1:
+        shared += 1
+    starts = [" ".join(label[: len(label) - shared]) for label in words]
+    return " ".join([", ".join(starts), *words[0][len(words[0]) - shared :]])

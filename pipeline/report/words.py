@@ -1,0 +1,73 @@
+"""Numbers and durations as text, the same on the page, in a drawing and on the terminal."""
+
+import json
+import math
+import re
+
+from markupsafe import Markup, escape
+
+MISSING = "n/a"
+PLUS_MINUS = "\u00b1"
+
+
+def number(value: float | None, decimals: int) -> str:
+    if value is None:
+        return MISSING
+    # Adding 0.0 turns the -0.0 that rounding leaves behind into 0.0.
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def signed(value: float | None, decimals: int) -> str:
+    if value is None:
+        return MISSING
+    return f"{round(value, decimals) + 0.0:+.{decimals}f}"
+
+
+def plain(value: object) -> str:
+    """Any JSON value as one line of text."""
+    if value is None:
+        return MISSING
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict) and not any(isinstance(part, dict | list) for part in value.values()):
+        return ", ".join(f"{name} {plain(part)}" for name, part in value.items())
+    return json.dumps(value) if isinstance(value, bool | dict | list) else str(value)
+
+
+def with_code(text: str) -> Markup:
+    """Text as HTML, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def short(text: str, most: int = 12) -> str:
+    """The beginning of a digest; any other text as it is."""
+    is_digest = len(text) > most and set(text) <= set("0123456789abcdef")
+    return text[:most] if is_digest else text
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return MISSING
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
+    """A standard error such as "+/- 1.3"; nothing where it is unknown or the number is exact."""
+    if not value:
+        return ""
+    # One that would read 0.0 gets the digits that it needs.
+    digits = decimals if round(value, decimals) else -math.floor(math.log10(value))
+    return f"{mark} {value:.{digits}f}"
+
+
+def counted(count: int, word: str, plural: str = "") -> str:
+    """ "1 run", "2 runs", "no runs"."""
+    return f"{count or 'no'} {word if count == 1 else plural or word + 's'}"

@@ -1,0 +1,122 @@
+"""How sure a comparison is, given the noise of its cells: how often it holds for numbers drawn around the measured.
+
+Three kinds of noise are drawn. Cells measured on the same images are drawn together, from a normal distribution with
+the covariance of their means over images: two models fail on much the same images, so their difference is known better
+than either of them. Cells without values by image are drawn alone, from their standard error. Seeds add t-distributed
+noise to each cell; a little of it is in the images' noise already, so several seeds are judged on the careful side.
+
+The largest of several noisy numbers is too large on average, and more so when noise is drawn around it. Each drawn
+difference is therefore also mirrored at the measured one, and a verdict needs both; for sums and differences of cells
+the two are the same.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import eq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.study.formula import Cell, Comparison, Functions
+
+if TYPE_CHECKING:
+    from pipeline.study.claims import Reading
+
+DRAWS = 10_000
+SURE = 0.975  # both tails together are the usual 5 %
+FUNCTIONS: Functions = {
+    "min": lambda values: reduce(np.minimum, values),
+    "max": lambda values: reduce(np.maximum, values),
+    "mean": lambda values: sum(values) / len(values),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One `left < right` of a comparison; `noise` is half the width of the 95 % interval of the difference."""
+
+    left: float
+    right: float
+    noise: float
+    is_false: bool
+
+    @property
+    def doubt(self) -> float:
+        """The noise in units of the difference."""
+        gap = abs(self.left - self.right)
+        return self.noise / gap if gap else self.noise and float("inf")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the draws say of a comparison: of each step of its chain, and whether all of them hold."""
+
+    steps: list[Step]
+    is_true: bool
+
+
+def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"]) -> Outcome:
+    measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = comparison.terms(_draw(readings), FUNCTIONS)
+        gaps = [np.broadcast_to(left - right, DRAWS) for left, right in itertools.pairwise(drawn)]
+    steps, holds = [], np.ones((2, DRAWS), bool)
+    for (left, right), gap, operator in zip(itertools.pairwise(measured), gaps, comparison.operators, strict=True):
+        if operator is eq:  # draws are never equal; the numbers themselves decide
+            gap = np.full(DRAWS, left - right)
+        held = operator(np.stack([gap, 2 * (left - right) - gap]), 0)
+        low, high = np.nanpercentile(gap, [100 * (1 - SURE), 100 * SURE])
+        steps.append(Step(left, right, float(high - low) / 2, is_false=held.mean(axis=1).max() <= 1 - SURE))
+        holds &= held
+    return Outcome(steps, is_true=holds.mean(axis=1).min() >= SURE)
+
+
+def _draw(readings: Mapping[Cell, "Reading"]) -> dict[Cell, np.ndarray]:
+    """DRAWS numbers for each cell; the same measurement in two cells is drawn once."""
+    generator = np.random.default_rng(0)
+    first: dict[object, Cell] = {}  # a measurement -> the first cell that shows it
+    for cell, reading in readings.items():
+        first.setdefault(_identity(cell, reading), cell)
+    once = {cell: readings[cell] for cell in first.values()}
+    noise = _noise_of_images(once, generator)
+    for cell, reading in once.items():
+        if reading.seed_error:
+            noise[cell] = noise[cell] + reading.seed_error * generator.standard_t(reading.dof, DRAWS)
+    return {cell: reading.value + noise[first[_identity(cell, reading)]] for cell, reading in readings.items()}
+
+
+def _identity(cell: Cell, reading: "Reading") -> object:
+    by_image = tuple(values.tobytes() for values in reading.per_image)
+    return (reading.images, by_image) if by_image else (reading.source or cell)
+
+
+def _noise_of_images(readings: Mapping[Cell, "Reading"], generator: np.random.Generator) -> dict[Cell, np.ndarray]:
+    noise: dict[Cell, np.ndarray] = {}
+    for together in paired(readings):
+        means = np.stack([_by_image(cell, readings[cell]) for cell in together])
+        covariance = np.atleast_2d(np.cov(means)) / means.shape[1]
+        drawn = generator.multivariate_normal(np.zeros(len(together)), covariance, DRAWS, method="eigh")
+        noise |= dict(zip(together, drawn.T, strict=True))
+    for cell, reading in readings.items():
+        if cell not in noise:
+            noise[cell] = generator.standard_normal(DRAWS) * (reading.error or 0.0)
+    return noise
+
+
+def _by_image(cell: Cell, reading: "Reading") -> np.ndarray:
+    """Values by image, averaged over seeds."""
+    values = np.stack(reading.per_image).mean(axis=0, dtype=np.float64)
+    if abs(values.mean() - reading.value) > 1e-3 * max(1.0, abs(reading.value)):
+        raise ValueError(f"{cell}: the mean over images is {values.mean()}, the cell says {reading.value}")
+    return values
+
+
+def paired(readings: Mapping[Cell, "Reading"]) -> list[list[Cell]]:
+    """Cells with values by image, grouped by the images."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell, reading in readings.items():
+        if reading.per_image and len(reading.per_image[0]) > 1:
+            groups.setdefault((reading.images, len(reading.per_image[0])), []).append(cell)
+    return list(groups.values())

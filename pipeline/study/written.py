@@ -1,0 +1,75 @@
+"""A study file as its author wrote it: read, expanded, and with errors that name the lines that were written."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import yaml
+
+from pipeline.config import Layers, parse, read_yaml, shown
+from pipeline.errors import ConfigError
+from pipeline.study.expand import Expanded, Place, expand
+from pipeline.study.spec import Study
+
+LINE = re.compile(r" \(line \d+\)$")
+
+
+@dataclass(frozen=True)
+class WrittenStudy:
+    path: Path
+    expanded: Expanded
+
+    def parse(self) -> Study:
+        try:
+            return parse(Study, Layers((shown(self.path), self.expanded.content)))
+        except ConfigError as error:
+            raise ConfigError(self.in_written_terms(str(error))) from None
+
+    def in_written_terms(self, text: str) -> str:
+        """Lines of an error, each once, with the key and the line that were written, not what was made of them."""
+        return "\n".join(dict.fromkeys(map(self._rename, text.splitlines())))
+
+    def _rename(self, line: str) -> str:
+        before, file, rest = line.partition(f"{shown(self.path)}: ")
+        if before or not file or LINE.search(line):
+            return line
+        # `runs.a.set: optim.x: ...` may come from an axis that changes optim.x, and from elsewhere in `set` else.
+        for text in (rest.replace(": ", ".", 1), rest):
+            found = next((key for key in self._longest_first if text.startswith((f"{key}.", f"{key}:"))), "")
+            if len(found) > rest.find(": ") or (found and text == rest):
+                rest = ".".join(self._longest_first[found]) + text.removeprefix(found)
+                break
+        number = _line_number(yaml.compose(self.path.read_text(encoding="utf-8")), rest)
+        return f"{file}{rest}{f' (line {number})' if number else ''}"
+
+    @cached_property
+    def _longest_first(self) -> dict[str, Place]:
+        """Key path as it is named in errors -> where it was written."""
+        dotted = {".".join(key): place for key, place in self.expanded.origins.items()}
+        return dict(sorted(dotted.items(), key=lambda item: -len(item[0])))
+
+
+def read_study(path: Path) -> WrittenStudy:
+    raw = read_yaml(path)
+    try:
+        return WrittenStudy(path, expand(raw))
+    except ConfigError as error:
+        lines = "\n".join(f"{shown(path)}: {line}" for line in str(error).splitlines())
+        raise ConfigError(WrittenStudy(path, Expanded({}, {})).in_written_terms(lines)) from None
+
+
+def _line_number(node: yaml.Node | None, text: str) -> int:
+    """The line of the key whose path a text begins with, as far as it leads; 0 where it leads nowhere."""
+    if isinstance(node, yaml.MappingNode):
+        below = {key.value: (key.start_mark.line + 1, value) for key, value in node.value}
+    elif isinstance(node, yaml.SequenceNode):
+        below = {str(at): (value.start_mark.line + 1, value) for at, value in enumerate(node.value)}
+    else:
+        return 0
+    found = [key for key in below if text.startswith((f"{key}.", f"{key}:"))]
+    if not found:
+        return 0
+    key = max(found, key=len)  # keys may have dots in them
+    line, value = below[key]
+    return _line_number(value, text[len(key) + 1 :]) or line

@@ -1,0 +1,17 @@
+"""Pretraining on images: an encoder without a head. Labels come along and no method looks at them."""
+
+from typing import ClassVar
+
+from pipeline.data.classified import DataConfig
+from pipeline.methods.base import Primary
+from pipeline.tasks.base import TASKS
+from pipeline.tasks.classify import Classify
+
+
+@TASKS.register("pretrain")
+class Pretrain(Classify):
+    primary: ClassVar[Primary | None] = None  # each method has a metric of its own, or the loss alone
+
+    @classmethod
+    def num_outputs(cls, data: DataConfig) -> int:
+        return 0

@@ -1,0 +1,130 @@
+"""Small methods with large weights, and evaluations of them on a small set in Fashion-MNIST's published layout."""
+
+import gzip
+import struct
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from tiny_vit import tiny_encoder, tiny_model
+
+from pipeline.data.classified import DataConfig
+from pipeline.data.prepare import prepare
+from pipeline.engine.distributed import World
+from pipeline.engine.optim import OptimConfig
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
+from pipeline.methods.droppos import DropPos
+from pipeline.methods.mjp import MJP
+from pipeline.methods.mp3 import MP3
+from pipeline.methods.supervised import Supervised
+from pipeline.models.patches import Grid
+from pipeline.results import ScaleFolder
+from pipeline.site import Site
+
+GRID, BATCH = Grid(7, 7), 128
+# More than one batch, and the last one is smaller: a mean of batch means would differ.
+COUNTS = {"train": 40, "t10k": 150}
+MEAN, STD = 0.286, 0.353
+DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+METHODS = {
+    "baseline": (Supervised, {}, {}),
+    "no positions": (Supervised, {}, {"pos_embed": "none"}),
+    "mjp": (MJP, {"fidelity": "released"}, {}),
+    "mp3": (MP3, {}, {"pos_embed": "none"}),
+    "droppos": (DropPos, DECODER, {"pos_embed": "sincos"}),
+}
+# Evaluations that need another subject than a classifier, or other fields than they start with.
+SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
+FIELDS = {
+    "cost": {
+        "model": tiny_model(),
+        "method": {"mae": DECODER},
+        "image_size": 28,
+        "channels": 1,
+        "num_classes": 10,
+        "batch": 4,
+        "steps": 1,
+    },
+    "jigsaw_pictures": {"data": {"images": "small_fashion"}, "patches": 7},
+}
+
+
+@dataclass(frozen=True)
+class SmallWorld:
+    """A prepared data set, where it lies, and what its validation images and labels are."""
+
+    data: DataConfig
+    site: Site
+    results: ScaleFolder
+    pixels: np.ndarray
+    labels: np.ndarray
+
+    def with_site(self, **changes) -> "SmallWorld":
+        return replace(self, site=self.site.model_copy(update=changes))
+
+    def run_of(self, method, seed=0, **data) -> RunConfig:
+        changes = METHODS[method.cfg.name][2] if method.cfg.name in METHODS else {}
+        optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3)
+        data = self.data.model_copy(update=data)
+        return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
+
+    def evaluate(self, name, *methods, peer=None, crop=1.0, **fields) -> Outcome:
+        """What an evaluation finds in these subjects, in the order of its roles."""
+        kind, cfg = EVALS.get(name), config_of(name, **fields)
+        runs = [self.run_of(method, eval_crop=crop) for method in methods]
+        subjects = [Subject(run, method) for run, method in zip(runs, methods, strict=True)]
+        data = {role: self.data.model_copy(update={"eval_crop": crop}) for role in kind.data_roles}
+        evaluation = kind(cfg, data, self.results, self.site, peer or World(0, 1, torch.device("cpu")))
+        return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
+
+
+def make_world(folder, results) -> SmallWorld:
+    pixels, labels = {}, {}
+    for prefix, count in COUNTS.items():
+        generator = np.random.default_rng(count)
+        pixels[prefix] = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels[prefix] = (np.arange(count) % 10).astype(np.uint8)
+        _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels[prefix])
+        _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels[prefix])
+    data = DataConfig(
+        name="small_fashion",
+        source="fashion_mnist",
+        image_size=28,
+        channels=1,
+        num_classes=10,
+        num_train=COUNTS["train"],
+        num_val=COUNTS["t10k"],
+        mean=(MEAN,),
+        std=(STD,),
+        eval_crop=1.0,
+    )
+    scale = ScaleFolder(results)
+    prepare(data, folder, scale.manifest(data.name).parent, progress=False)
+    site = Site(data={data.name: folder}, device="cpu")
+    return SmallWorld(data, site, scale, pixels["t10k"], labels["t10k"])
+
+
+def _write_idx(path, magic, array):
+    header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
+    path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+def build(kind, seed=0):
+    """A method whose weights are large enough for patches, positions and classes to matter."""
+    method, fields, changes = METHODS[kind]
+    built = method(method.Config(**fields), tiny_encoder(seed, **changes)).eval()
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            if parameter.ndim > 1 and "token" not in name and parameter.requires_grad:
+                parameter.normal_(std=0.4)
+    return built
+
+
+def subjects_of(name):
+    """Methods that an evaluation can be computed of, one for each of its roles."""
+    return [build(SUITED.get(name, "mjp"), seed) for seed, _ in enumerate(EVALS.get(name).roles())]
+
+
+def config_of(name, **fields) -> EvalConfig:
+    return EVALS.get(name).Config(name=name, **{**FIELDS.get(name, {}), **fields})

@@ -1,0 +1,287 @@
+"""Evaluations in the graph: their names, their jobs, and evaluations without a run, through the command line."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from pipeline.cli import main
+from pipeline.report.tables import fill_table
+from pipeline.study.graph import build_graph, load_graph
+
+RUN = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}
+DATA = "data/fashion_mnist.yaml"
+TINY = {"name": "tiny", "arch": "vit_tiny_patch16_224", "patch_size": 7, "embed_dim": 16, "depth": 1, "num_heads": 2}
+COST = {
+    "name": "cost",
+    "model": TINY,
+    "method": {"mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}},
+    **{"etas": [50], "image_size": 28, "channels": 1, "num_classes": 10, "batch": 2, "steps": 1},
+}
+
+
+def toy_study() -> dict:
+    """A run with two evaluations, and a table and a figure of evaluations that need no run."""
+    columns = {
+        "top1": {"label": "Top-1", "eval": "classify", "metric": "top1"},
+        "consistency": {"label": "Consistency", "eval": "consistency", "metric": "consistency"},
+    }
+    accuracy = {"label": "Table 1", "title": "T", "columns": columns, "rows": {"a": {"label": "a", "run": "a"}}}
+    time = {"time": {"label": "Seconds", "eval": "cost"}, "memory": {"label": "GiB", "eval": "cost"}}
+    cases = {
+        name: {"label": name, "metrics": {"time": f"{name}_time_s", "memory": f"{name}_memory_gb"}, "paper": False}
+        for name in ("mp3_50", "mae_50", "vit")
+    }
+    cost = {"label": "Table 2", "title": "C", "columns": time, "rows": cases}
+    shuffled = {"shuffled": {"label": "shuffled", "eval": "jigsaw_pictures", "file": "shuffled.png"}}
+    about = {"label": "Figure 1", "title": "F", "kind": "pictures"}
+    figure = {**about, "columns": shuffled, "rows": {"images": {"label": "images", "paper": False}}}
+    return {"runs": {"a": RUN}, "tables": {"t1": accuracy, "t2": cost}, "figures": {"f1": figure}}
+
+
+@pytest.fixture
+def toy(project):
+    project.only_study("toy", toy_study(), {"toy.t1.a": {"top1": 1.0, "consistency": 1.0}})
+    project.write("eval/cost.yaml", COST)
+    project.write(
+        "eval/jigsaw_pictures.yaml", {"name": "jigsaw_pictures", "data": {"images": "fashion_mnist"}, "patches": 7}
+    )
+    project.write("scale/demo.yaml", {**project.read("scale/demo.yaml"), "eval": {}})
+    return project
+
+
+def names(graph) -> dict[str, str]:
+    """Evaluation -> its name; each is there once in this study."""
+    return {entry.fragment: name for name, entry in graph.evals.items()}
+
+
+def renamed(toy, before, **changes) -> set[str]:
+    """Which evaluations have another name after keys of `classify` changed."""
+    toy.write("eval/classify.yaml", {"name": "classify", **changes})
+    return {key for key, name in names(build_graph("demo")).items() if name != before[key]}
+
+
+# Names
+
+
+def test_name__is_the_fragment_and_a_fingerprint(toy):
+    for key, name in names(build_graph("demo")).items():
+        assert name.startswith(f"{key}-") and len(name) == len(key) + 9
+
+
+@pytest.mark.parametrize("changes", [{"shuffle_ratio": 0.4}, {"seed": 1}, {"code_epoch": 2}], ids=str)
+def test_name__another_config__is_another_for_this_evaluation_alone(toy, changes):
+    toy.write("eval/classify.yaml", {"name": "classify"})
+    assert renamed(toy, names(build_graph("demo")), **changes) == {"classify"}
+
+
+@pytest.mark.parametrize("changes", [{"group": "slow"}, {"needs": {"gpu": False, "hours": 9}}, {"seed": 0}], ids=str)
+def test_name__where_and_with_what_it_runs__renames_nothing(toy, changes):
+    toy.write("eval/classify.yaml", {"name": "classify"})
+    assert renamed(toy, names(build_graph("demo")), **changes) == set()
+
+
+def test_name__another_subject__is_another_and_data_are_not(toy):
+    before = names(build_graph("demo"))
+    study = toy_study()
+    study["runs"]["a"] = {**RUN, "set": {"seed": 5}}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    after = names(build_graph("demo"))
+    assert {key for key in before if before[key] != after[key]} == {"classify", "consistency"}
+
+
+def test_name__data_set_of_a_role_seen_otherwise__is_another(toy):
+    before = names(build_graph("demo"))
+    toy.edit(DATA, "eval_crop: 1.0", "eval_crop: 0.9")
+    assert names(build_graph("demo"))["jigsaw_pictures"] != before["jigsaw_pictures"]
+
+
+def test_name__scale_that_changes_the_config__is_another(toy):
+    before = names(build_graph("demo"))
+    toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "eval": {"classify": {"shuffle_ratio": 0.5}}})
+    assert names(build_graph("demo"))["classify"] != before["classify"]
+
+
+# Jobs
+
+
+def test_job__of_one_run_and_group__has_all_its_evaluations_and_needs_enough_for_all(toy):
+    toy.write("eval/classify.yaml", {"name": "classify", "needs": {"gpu": False, "memory_gb": 8, "hours": 2}})
+    toy.write("eval/consistency.yaml", {"name": "consistency", "needs": {"memory_gb": 4, "hours": 3}})
+    graph = build_graph("demo")
+    (run,) = graph.runs
+    job = graph.eval_jobs[f"{run}-quick"]
+    assert sorted(job.evaluations) == sorted(names(graph)[key] for key in ("classify", "consistency"))
+    assert (job.runs, job.data) == ([run], ["fashion_mnist"])
+    assert (job.needs.gpu, job.needs.memory_gb) == (True, 8) and job.needs.hours == pytest.approx(5.1)
+
+
+def test_job__another_group__is_another_process(toy):
+    toy.write("eval/classify.yaml", {"name": "classify", "group": "slow", "needs": {"gpu": False}})
+    graph = build_graph("demo")
+    (run,) = graph.runs
+    assert graph.eval_jobs[f"{run}-slow"].evaluations == [names(graph)["classify"]]
+    assert not graph.eval_jobs[f"{run}-slow"].needs.gpu and graph.eval_jobs[f"{run}-quick"].needs.gpu
+
+
+def test_job__without_subjects__waits_for_its_data_alone(toy):
+    graph = build_graph("demo")
+    pictures, cost = (graph.eval_jobs[names(graph)[key]] for key in ("jigsaw_pictures", "cost"))
+    assert (pictures.runs, pictures.data) == ([], ["fashion_mnist"])
+    assert (cost.runs, cost.data) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({}, "configs/eval/jigsaw_pictures.yaml: data: found none, jigsaw_pictures needs images"),
+        (
+            {"picture": "cifar10"},
+            "configs/eval/jigsaw_pictures.yaml: data: found picture, jigsaw_pictures needs images",
+        ),
+        ({"images": "cifar"}, "configs/eval/jigsaw_pictures.yaml: data.images: no data 'cifar'; did you mean 'cifar10"),
+    ],
+    ids=["no role", "another role", "no such set"],
+)
+def test_check__data_of_an_evaluation__mistakes_are_one_line_with_the_key(toy, data, line):
+    toy.write("eval/jigsaw_pictures.yaml", {"name": "jigsaw_pictures", "data": data})
+    (problem,) = toy.problems()
+    assert problem.startswith(line)
+
+
+def test_check__evaluation_whose_config_names_nothing__names_its_own_file_and_not_the_scales(toy):
+    toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "eval": {"classify": {"shuffle_ratio": 0.5}}})
+    toy.write("eval/jigsaw_pictures.yaml", {"name": "jigsaw_pictures"})
+    toy.write("eval/classify.yaml", {})
+    places = [problem.split(": ")[:2] for problem in toy.problems()]
+    assert places == [["configs/eval/classify.yaml", "name"], ["configs/eval/jigsaw_pictures.yaml", "data"]]
+
+
+# Weight files
+
+
+def test_weight_file__as_a_subject__is_no_training_and_its_run_says_so(toy):
+    study = toy_study()
+    study["runs"]["a"] = {**RUN, "init": "file:mine.safetensors", "train": False}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    graph = build_graph("demo")
+    (name,) = graph.runs
+    assert name.startswith("weights-vit_demo-fashion_mnist-") and graph.trained_runs() == []
+    assert graph.evals[names(graph)["classify"]].subjects == {"model": name}
+
+
+def with_weight_file(toy, **study):
+    content = toy_study()
+    content["runs"]["file"] = {**RUN, "label": "file", "init": "file:mine.safetensors", "train": False}
+    content["tables"]["t1"]["columns"]["params"] = {"label": "Parameters", "eval": "train", "metric": "params_m"}
+    content["tables"]["t1"]["rows"]["file"] = {"label": "file", "run": "file", "paper": False}
+    toy.write("study/toy.yaml", {"title": "toy", **content, **study})
+    return build_graph("demo")
+
+
+def test_weight_file__as_a_subject__has_no_number_of_training_and_says_why(toy):
+    graph = with_weight_file(toy)
+    row = graph.tables["toy.t1"].rows["toy.t1.file"]
+    assert row.cells["params"].why == "it is a weight file, which is not trained here"
+    assert row.cells["top1"].sources and row.cells["params"].sources == []
+    assert not [file for file in graph.files("toy.t1", "all") if file.startswith("runs/weights-")]
+
+
+def test_weight_file__at_a_scale_of_several_seeds__is_one_subject(toy):
+    graph = with_weight_file(toy, seeds=3)
+    assert [len(graph.tables["toy.t1"].rows[f"toy.t1.{key}"].runs[""]) for key in ("a", "file")] == [3, 1]
+
+
+def test_weight_file__in_a_figure_of_curves__is_left_out(toy):
+    rows = {key: {"label": key, "run": key, "paper": False} for key in ("a", "file")}
+    figure = {"label": "Figure 2", "title": "C", "kind": "curves", "curve": "val_top1", "rows": rows}
+    graph = with_weight_file(toy, figures={"f2": figure})
+    assert [len(row.cells["curve"].sources) for row in graph.tables["toy.f2"].rows.values()] == [1, 0]
+
+
+def test_weight_file__with_seeds_of_its_own__is_refused(toy):
+    study = toy_study()
+    study["runs"]["a"] = {**RUN, "init": "file:mine.safetensors", "train": False, "seeds": 2}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    (problem,) = toy.problems()
+    assert "runs.a.seeds: seeds is 2, and a weight file has one; leave out seeds, or write 1" in problem
+
+
+def test_weight_file__as_the_start_of_a_run__is_refused_before_a_training_waits_for_it(toy):
+    study = toy_study()
+    study["runs"]["file"] = {**RUN, "label": "file", "init": "file:mine.safetensors", "train": False}
+    study["runs"]["tuned"] = {**RUN, "label": "tuned", "init": "file"}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    (problem,) = toy.problems()
+    assert problem.startswith(
+        "configs/study/toy.yaml: runs.tuned.init: run 'file' is a weight file; write its init here: file:mine.safet"
+    )
+
+
+def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run_names_it(toy):
+    toy.write(
+        DATA.replace("fashion_mnist", "shop"), {"data": {**toy.read(DATA)["data"], "name": "shop", "num_train": 0}}
+    )
+    study = toy_study()
+    study["runs"]["b"] = {**RUN, "label": "b", "data": "shop"}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    (problem,) = toy.problems()
+    assert problem.startswith(
+        "configs/study/toy.yaml: runs.b.data: shop is for evaluations alone: num_train is 0 in configs/data/shop.yaml"
+    )
+
+
+def test_weight_file__named_by_no_init__is_refused(toy):
+    study = toy_study()
+    study["runs"]["a"] = {**RUN, "train": False}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    (problem,) = toy.problems()
+    assert "runs.a" in problem and "train: false evaluates a weight file; write init: file:<path>" in problem
+
+
+# Through the command line
+
+
+def test_table__figure_that_was_of_another_kind__leaves_no_old_drawing(toy):
+    old = load_graph("demo").results.table("toy.f1", "all").with_suffix(".svg")
+    old.parent.mkdir(parents=True)
+    old.touch()
+    assert main(["table", "--table", "toy.f1"]) == 0
+    assert old.with_suffix(".html").exists() and not old.exists()
+
+
+@pytest.fixture
+def evaluated(toy):
+    """Every evaluation that needs no run, computed as the rules do it."""
+    assert main(["prepare", "--data", "fashion_mnist"]) == 0
+    graph = load_graph("demo")
+    for key in ("jigsaw_pictures", "cost"):
+        assert main(["evaluate", "--job", names(graph)[key]]) == 0
+    return graph
+
+
+@pytest.mark.slow
+def test_evaluate__without_subjects__fills_its_table_and_its_figure(evaluated):
+    rows = {row.id: row.cells for row in fill_table(evaluated, "toy.t2", "all").rows}
+    for row in rows.values():
+        time, memory = row["time"], row["memory"]
+        assert time.ours > 0 and time.error >= 0 and time.run is None and time.count is None
+        assert memory.ours is None and memory.reason.endswith("this machine has none")
+    (row,) = fill_table(evaluated, "toy.f1", "all").rows
+    picture = evaluated.results.folder / row.cells["shuffled"].picture
+    assert Image.open(picture).width > 500 and row.cells["shuffled"].ours is None
+
+
+@pytest.mark.slow
+def test_evaluate__without_subjects__names_no_run_and_its_data(evaluated):
+    folder = evaluated.results.evaluation(names(evaluated)["jigsaw_pictures"])
+    result = json.loads(folder.result.read_text())
+    assert (result["subjects"], result["data"]) == ({}, {"images": "fashion_mnist"})
+    assert result["inputs"]["data"].keys() == {"fashion_mnist"} and result["inputs"]["weights"] == {}
+
+
+@pytest.mark.slow
+def test_evaluate__before_its_data_are_prepared__is_one_message(toy, capsys):
+    assert main(["evaluate", "--job", names(load_graph("demo"))["jigsaw_pictures"]]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "manifest.json not found; run `python -m pipeline prepare" in error

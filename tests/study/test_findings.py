@@ -1,0 +1,106 @@
+"""What the page says in words: which numbers it opens with, and what it says of a claim; and which rows it shows."""
+
+import pytest
+from report_content import DIFF_NORM, TOP1, cell, make_table, row
+
+from pipeline.report.collect import Content
+from pipeline.report.findings import in_words, key_numbers, key_sentence, opening
+from pipeline.report.records import FilledTable
+from pipeline.report.view import view
+from pipeline.report.words import error, number, signed
+from pipeline.study.claims import JudgedClaim, Predicate
+
+TIME = {"id": "time", "label": "Time (s)", "direction": "none", "decimals": 2}
+
+
+def table(name: str, columns: list[dict], *rows: list[float | None]) -> FilledTable:
+    """Numbers by row and column; None: not run."""
+    lines = [
+        row(name, index, {c["id"]: cell(index, c["id"], n, 50.0) for c, n in zip(columns, numbers, strict=True)})
+        for index, numbers in enumerate(rows)
+    ]
+    return FilledTable(**make_table(name, "Toys", columns, lines, ""))
+
+
+# The numbers that say most
+
+
+def test_key_sentence__rows_in_any_order__goes_from_the_lowest_to_the_highest():
+    keys = key_numbers([table("mjp.t1", [TOP1], [72.0], [74.5], [70.25])])
+    assert key_sentence(keys) == (
+        "Top-1 in Table 1 goes from 70.2 \u00b1 1.2 % (DeiT-S + JP) "
+        "to 74.5 \u00b1 1.2 % (DeiT-S, no position embedding)."
+    )
+
+
+def test_key_numbers__column_without_a_direction__says_nothing_and_the_next_is_taken():
+    assert key_numbers([table("mjp.t1", [TIME, DIFF_NORM], [1.0, 3.5], [2.0, 4.5])]).column.label == "Diff. norm"
+    assert key_numbers([table("mjp.t1", [TIME], [1.0])]) is None
+
+
+def test_key_numbers__of_several_tables__are_those_of_most_rows_that_ran():
+    short, long = table("mjp.t1", [TOP1], [1.0], [None], [None], [None]), table("mjp.t2", [TOP1], [1.0], [2.0])
+    found = key_numbers([short, long])
+    assert (found.table.id, len(found.rows)) == ("mjp.t2", 2)
+
+
+def test_opening__comparable_numbers__counts_those_that_match():
+    made = table("mjp.t1", [TOP1], [50.0], [50.1], [70.0]).model_copy(update={"comparable": True})
+    for line, verdict in zip(made.rows, ("match", "match", "differs"), strict=True):
+        line.cells["top1"].verdict = verdict
+    assert "Of 3 numbers that can be compared with the papers', 2 match." in opening(Content([made], [], []), "demo")
+
+
+# Claims
+
+
+def claim(*cells: str) -> JudgedClaim:
+    about = {"id": "mjp.c1", "statement": "", "type": "directional", "verdict": "undecided", "reason": ""}
+    return JudgedClaim(**about, predicates=[Predicate(text="", verdict="undecided", cells=dict.fromkeys(cells))])
+
+
+def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_missing_ones_are_apart():
+    made = table("mjp.t1", [TOP1, DIFF_NORM], [70.0, 3.14159], [71.0, None])
+    (found,) = in_words([claim("mjp.t1.0:diff_norm", "mjp.t1.1:top1", "mjp.t1.1:diff_norm")], [made], "demo")
+    assert found.numbers == [
+        "Diff. norm: 3.14 \u00b1 1.25 for DeiT-S",
+        "Top-1 (%): 71.0 \u00b1 1.2 for DeiT-S, no position embedding",
+    ]
+    assert found.missing == ["Table 1: DeiT-S, no position embedding"]
+    assert found.commands == ["snakemake mjp_table1"]
+
+
+def test_claim__all_cells_measured__names_no_command():
+    made = table("mjp.t1", [TOP1], [70.0])
+    assert in_words([claim("mjp.t1.0:top1")], [made], "demo")[0].commands == []
+
+
+# Which rows
+
+
+def test_view__two_rows_like_one_that_did_not_run__are_one_row():
+    made = table("mjp.t1", [TOP1], [None], [70.0], [70.0])
+    made.rows[1].same_as = made.rows[2].same_as = made.rows[0].label
+    assert [[shown.first.label, *[other.label for other in shown.others]] for shown in view(made).rows] == [
+        ["DeiT-S, no position embedding", "DeiT-S + JP"]
+    ]
+
+
+# Numbers as text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.25, "+/- 1.2"), (0.04, "+/- 0.04"), (0.0123, "+/- 0.01"), (0.0, ""), (None, "")]
+)
+def test_error__smaller_than_its_column_prints__gets_the_digits_that_it_needs(value, text):
+    assert error(value, 1, "+/-") == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.04, "0.0"), (-0.06, "-0.1"), (None, "n/a")])
+def test_number__that_rounds_to_zero__has_no_sign(value, text):
+    assert number(value, 1) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.31, "+0.3"), (-0.31, "-0.3"), (-0.01, "+0.0")])
+def test_signed__difference__has_its_sign(value, text):
+    assert signed(value, 1) == text

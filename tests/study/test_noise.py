@@ -1,0 +1,275 @@
+"""Claims with noise: verdicts against standard errors worked out here in a few lines, paired and unpaired."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.study.claims import JudgedClaim, Reading, ResolvedClaim, judge
+
+A, B, C = ("s.t1.a", "top1"), ("s.t1.b", "top1"), ("s.t1.c", "top1")
+SURE = 1.96
+
+
+def accuracies(both: int, only_a: int, only_b: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which images two classifiers get right, as 100 or 0, so that the mean is an accuracy in per cent."""
+    a = np.repeat([100, 100, 0, 0], [both, only_a, only_b, neither]).astype(np.float32)
+    b = np.repeat([100, 0, 100, 0], [both, only_a, only_b, neither]).astype(np.float32)
+    return a, b
+
+
+def paired(values: np.ndarray, *more_seeds: np.ndarray, **about) -> Reading:
+    seeds = (values, *more_seeds)
+    return Reading(float(np.mean(seeds, dtype=np.float64)), error=1.0, per_image=seeds, images="val", **about)
+
+
+def binomial(accuracy: float, count: int) -> float:
+    return 100 * math.sqrt(accuracy / 100 * (1 - accuracy / 100) / count)
+
+
+def unpaired(accuracy: float, count: int = 1000) -> Reading:
+    return Reading(accuracy, error=binomial(accuracy, count))
+
+
+def judged(text: str, type: str = "directional", **readings: Reading) -> JudgedClaim:
+    for name in ("a", "b", "c"):
+        text = text.replace(f" {name} ", f" s.t1.{name}:top1 ")
+    claim = ResolvedClaim(statement="", type=type, holds=[text.strip()])
+    return judge({"s.c1": claim}, {(f"s.t1.{name}", "top1"): reading for name, reading in readings.items()})[0]
+
+
+def verdict(text: str, **readings: Reading) -> str:
+    return judged(text, **readings).verdict
+
+
+# Two accuracies on the same images: only the images that one of the two alone gets right tell them apart
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b"), [(60, 40), (80, 40), (70, 40), (62, 40), (40, 70), (12, 3), (8, 3), (5, 5)]
+)
+def test_paired__two_accuracies__are_decided_by_the_exact_standard_error(only_a, only_b):
+    count = 1000
+    a, b = accuracies(600, only_a, only_b, count - 600 - only_a - only_b)
+    difference = 100 * (only_a - only_b) / count
+    disagree = (only_a + only_b) / count
+    error = 100 * math.sqrt((disagree - (difference / 100) ** 2) / (count - 1))
+
+    expected = "within noise" if abs(difference) < SURE * error else "true" if difference > 0 else "false"
+
+    assert verdict(" a > b ", a=paired(a), b=paired(b)) == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(74.0, 70.0), (75.0, 70.0), (76.0, 70.0), (70.0, 75.0), (70.0, 73.0), (70.0, 70.0)]
+)
+def test_unpaired__two_accuracies__are_decided_by_the_two_sample_binomial_error(a, b):
+    error = math.hypot(binomial(a, 1000), binomial(b, 1000))
+
+    expected = "within noise" if abs(a - b) < SURE * error else "true" if a > b else "false"
+
+    assert verdict(" a > b ", a=unpaired(a), b=unpaired(b)) == expected
+
+
+def test_same_numbers__paired_and_unpaired__have_different_verdicts():
+    a, b = accuracies(690, 30, 5, 275)
+
+    assert verdict(" a > b ", a=paired(a), b=paired(b)) == "true"
+    assert verdict(" a > b ", a=unpaired(72.0), b=unpaired(69.5)) == "within noise"
+
+
+def test_same_images_in_another_order__are_not_paired():
+    a, b = accuracies(690, 30, 5, 275)
+    other = Reading(69.5, error=1.4, per_image=(b,), images="val, shuffled")
+
+    assert verdict(" a > b ", a=paired(a), b=other) == "within noise"
+
+
+def test_one_accuracy_against_a_number__has_its_own_error_alone():
+    a, _ = accuracies(930, 0, 0, 70)
+
+    assert verdict(" a > 91 ", a=paired(a)) == "true"
+    assert verdict(" a > 92 ", a=paired(a)) == "within noise"
+    assert verdict(" a > 95 ", a=paired(a)) == "false"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(" a >= b ", "true"), (" a > b ", "false"), (" abs( a - b ) < 0.001", "true")]
+)
+def test_same_measurement_in_two_cells__is_equal_to_itself(text, expected):
+    a, _ = accuracies(700, 0, 0, 300)
+
+    assert verdict(text, a=paired(a), b=paired(a.copy())) == expected
+    same = Reading(70.0, error=2.0, seed_error=1.0, dof=2, source="runs/x/train.json: top1")
+    assert verdict(text, a=same, b=same) == expected
+
+
+# Seeds
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(2.0, "within noise"), (2.6, "true"), (-2.6, "false")])
+def test_seeds__of_one_cell__add_noise_with_their_degrees_of_freedom(gap, expected):
+    t_975_with_9 = 2.262  # from a printed table
+    assert (abs(gap) > t_975_with_9) == (expected != "within noise")
+
+    assert verdict(" a > 70 ", a=Reading(70 + gap, error=0.0, seed_error=1.0, dof=9)) == expected
+
+
+def test_two_seeds__far_apart_by_a_normal_distribution__are_still_within_noise():
+    two = Reading(75.0, error=0.0, seed_error=1.0, dof=1)
+
+    assert verdict(" a > 70 ", a=two) == "within noise"  # 12.7 errors are needed, not 2
+    assert verdict(" a > 70 ", a=Reading(75.0, error=0.0, seed_error=1.0, dof=30)) == "true"
+
+
+def test_seeds__of_both_sides__add_up():
+    def reading(value: float) -> Reading:
+        return Reading(value, error=0.0, seed_error=1.0, dof=1000)
+
+    assert verdict(" a > b ", a=reading(72.4), b=reading(70.0)) == "within noise"  # 2.4 < 1.96 * sqrt(2)
+    assert verdict(" a > b ", a=reading(73.1), b=reading(70.0)) == "true"
+
+
+def test_seeds__values_by_image__are_averaged_before_they_are_paired():
+    a, b = accuracies(690, 30, 5, 275)
+    generator = np.random.default_rng(3)
+    noise = [generator.permutation(np.repeat([300.0, -300.0], 500)).astype(np.float32) for _ in range(2)]
+
+    assert verdict(" a > b ", a=paired(a + noise[0], a - noise[0]), b=paired(b + noise[1], b - noise[1])) == "true"
+
+
+# Chains, min, max, abs
+
+
+def test_chain__with_one_step_within_noise__is_within_noise():
+    low, middle, high = unpaired(60.0), unpaired(70.0), unpaired(71.0)
+
+    assert verdict(" a < b < c ", a=low, b=middle, c=high) == "within noise"
+    assert verdict(" a < b < c ", a=low, b=middle, c=unpaired(80.0)) == "true"
+    assert verdict(" a < b < c ", a=unpaired(69.0), b=middle, c=unpaired(80.0)) == "within noise"
+
+
+def test_chain__with_one_step_refuted__is_false_though_another_is_within_noise():
+    assert verdict(" a < b < c ", a=unpaired(70.0), b=unpaired(71.0), c=unpaired(60.0)) == "false"
+
+
+def test_chain__of_equal_numbers__is_not_refuted_by_having_many_steps():
+    # Any order of three equal things is unlikely; that is no evidence against one of the two steps.
+    assert verdict(" a < b < c ", a=unpaired(70.0), b=unpaired(70.0), c=unpaired(70.0)) == "within noise"
+
+
+def test_range__that_is_small_by_numbers_but_drawn_wide__is_not_called_false():
+    text = "max( a , b , c ) - min( a , b , c ) <= 0.31"
+
+    assert verdict(text, a=unpaired(70.0), b=unpaired(70.1), c=unpaired(70.2)) == "within noise"
+    assert verdict(text, a=Reading(70.0, 0.01), b=Reading(70.1, 0.01), c=Reading(70.2, 0.01)) == "true"
+    assert verdict(text, a=unpaired(60.0), b=unpaired(70.1), c=unpaired(70.2)) == "false"
+
+
+def test_max__of_several_noisy_numbers__is_not_sure_because_one_of_them_was_lucky():
+    rest = {name: Reading(70.0, error=1.0) for name in ("b", "c")}
+
+    # Alone, 2.1 errors above would be enough; the best of three is above that by chance far more often.
+    assert verdict(" a > 70 ", a=Reading(72.1, error=1.0)) == "true"
+    assert verdict("max( a , b , c ) > 71", a=Reading(72.1, error=1.0), **rest) == "within noise"
+
+
+def test_mean__of_two_noisy_numbers__has_the_error_of_their_mean():
+    # 1.96 * 1 / sqrt(2) = 1.39
+    assert verdict("mean( a , b ) > 70", a=Reading(71.0, error=1.0), b=Reading(72.0, error=1.0)) == "true"
+    assert verdict("mean( a , b ) > 70", a=Reading(70.8, error=1.0), b=Reading(71.8, error=1.0)) == "within noise"
+    assert verdict("mean( a , b ) > 70", a=Reading(68.0, error=1.0), b=Reading(69.0, error=1.0)) == "false"
+
+
+def test_abs__difference_below_a_bound__needs_noise_below_it_too():
+    assert verdict("abs( a - b ) < 1.0", a=unpaired(70.0), b=unpaired(70.1)) == "within noise"
+    assert verdict("abs( a - b ) < 1.0", a=Reading(70.0, 0.2), b=Reading(70.1, 0.2)) == "true"
+    assert verdict("abs( a - b ) < 1.0", a=unpaired(70.0), b=unpaired(80.0)) == "false"
+
+
+# Decided by the numbers alone
+
+
+def test_exact_claim__is_decided_without_noise():
+    assert judged(" a < 100 ", type="exact", a=Reading(99.9, error=1.0)).verdict == "true"
+    assert judged(" a < 100 ", a=Reading(99.9, error=1.0)).verdict == "within noise"
+
+
+def test_equality__is_decided_without_noise_also_in_a_chain():
+    assert verdict(" a == 70 ", a=unpaired(70.0)) == "true"
+    assert verdict(" a == 70 ", a=unpaired(70.001)) == "false"
+    assert verdict("60 < a == 70 ", a=unpaired(70.0)) == "true"
+
+
+def test_noise_not_known__is_decided_by_the_numbers_and_says_so():
+    claim = judged(" a > b ", a=Reading(71.0), b=unpaired(60.0))
+
+    assert claim.verdict == "true"
+    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known")
+
+
+def test_values_by_image__that_are_not_the_cells__are_refused():
+    a, _ = accuracies(700, 0, 0, 300)
+
+    with pytest.raises(ValueError, match="the mean over images is 70"):
+        judged(" a > 1 ", a=Reading(0.7, error=0.1, per_image=(a,), images="val"))
+
+
+def test_judge__twice__is_the_same():
+    readings = {"a": unpaired(72.0), "b": unpaired(70.0)}
+
+    assert judged(" a > b ", **readings) == judged(" a > b ", **readings)
+
+
+# In words
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((80.0, 60.0, 55.0), "80.0 against 60.0"),
+        ((60.0, 55.0, 35.0), "55.0 against 35.0"),
+        ((60.0, 61.0, 80.0), "60.0 against 61.0"),
+        ((40.0, 60.0, 70.0), "60.0 against 70.0"),
+    ],
+    ids=["first refuted", "second refuted", "first in doubt", "second nearer"],
+)
+def test_reason__of_a_chain__is_its_clearest_refutation_or_its_closest_step(values, words):
+    a, b, c = (Reading(value, error=1.0) for value in values)
+
+    assert judged(" a < b < c ", a=a, b=b, c=c).reason.startswith(f"{words}: ")
+
+
+@pytest.mark.parametrize(("gaps", "words"), [((20, 5), "5.0"), ((5, 20), "5.0"), ((-20, -5), "-20.0")])
+def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_refutation(gaps, words):
+    readings = {("s.t1.a", name): Reading(70.0 + gap, error=1.0) for name, gap in zip("xy", gaps, strict=True)}
+    claim = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:x > 70", "s.t1.a:y > 70"])
+
+    assert f": {words} +/- " in judge({"s.c1": claim}, readings)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        (
+            {name: paired(values) for name, values in zip("ab", accuracies(690, 30, 5, 275), strict=True)},
+            "72.0 against 69.5: 2.5 +/- 1.2, paired over 1,000 images, one seed",
+        ),
+        ({"a": unpaired(72.0), "b": unpaired(69.5)}, "72.0 against 69.5: 2.5 +/- 4.0, not paired by image, one seed"),
+        (
+            {"a": Reading(72.0, 0.0, 0.1, 2), "b": Reading(69.5, 0.0, 0.1, 4)},
+            "72.00 against 69.50: 2.50 +/- 0.50, not paired by image, 3 to 5 seeds",
+        ),
+        ({"a": Reading(22.0, 0.0), "b": Reading(21.0, 0.0)}, "22 against 21"),
+    ],
+)
+def test_reason__says_the_difference_its_noise_and_how_it_was_measured(readings, words):
+    numbers = judged(" a > b ", **readings).reason
+
+    assert _without_last_digits(numbers) == _without_last_digits(words)
+
+
+def _without_last_digits(text: str) -> str:
+    """Draws move the last digit of the noise."""
+    words = text.split(" ")
+    return " ".join(word[:-2] if words[at - 1] == "+/-" else word for at, word in enumerate(words))
