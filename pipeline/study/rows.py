@@ -116,8 +116,10 @@ def _column_problems(table: Table, where: str) -> list[str]:
         at = f"{where}.columns.{key}"
         if column.file and not isinstance(table, Figure):
             lines.append(f"{at}.file: a table shows numbers; put pictures into a figure of kind: pictures")
-        if column.delta and column.delta not in measured:
-            lines.append(f"{at}.delta: no measured column {column.delta!r}; {nearest(column.delta, measured)}")
+        for name in ("delta", "minus"):
+            other = getattr(column, name)
+            if other and other not in measured:
+                lines.append(f"{at}.{name}: no measured column {other!r}; {nearest(other, measured)}")
         if column.against and column.against not in table.rows:
             lines.append(f"{at}.against: no row {column.against!r}; {nearest(column.against, table.rows)}")
     return lines
