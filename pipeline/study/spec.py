@@ -259,7 +259,16 @@ class Scale(Strict):
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    words: dict[str, str] = Field(
+        default_factory=dict, description="words in labels, titles and notes of tables -> those that are true here"
+    )
     max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")
+
+    def true_here(self, text: str) -> str:
+        """A text of a study with this scale's words in place of the papers'."""
+        for word, other in self.words.items():
+            text = text.replace(word, other)
+        return text
 
 
 class Expected(Strict):
