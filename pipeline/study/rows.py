@@ -152,14 +152,17 @@ def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> lis
 
 def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str, CellEntry]], where: str) -> list[str]:
     """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
-    column = table.columns[key]
-    try:
-        source = None if column.eval == TRAIN else _source(draft, column, where)
-    except ConfigError as error:
-        return str(error).splitlines()
-    lines = _promise_problems(draft, table, key, source, where)
-    for row_id, row in table.rows.items():
-        cells[row_id][key] = _cell(draft, row, column, key, source)
+    column, lines = table.columns[key], []
+    for name in dict.fromkeys(row.eval or column.eval for row in table.rows.values()):
+        asked = column.model_copy(update={"eval": name})
+        rows = {row_id: row for row_id, row in table.rows.items() if (row.eval or column.eval) == name}
+        try:
+            source = None if name == TRAIN else _source(draft, asked, where)
+        except ConfigError as error:
+            return str(error).splitlines()
+        lines += _promise_problems(draft, asked, key, rows, source, where)
+        for row_id, row in rows.items():
+            cells[row_id][key] = _cell(draft, row, asked, key, source)
     filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
     reasons = [cell.why for row, cell in filled if cell.why not in ("", row.why, PROBLEM, MISSING)]
     is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
@@ -213,14 +216,15 @@ def _data_sets(
     return found
 
 
-def _promise_problems(draft: Draft, table: Table, key: str, source: _Source | None, where: str) -> list[str]:
+def _promise_problems(
+    draft: Draft, column: Column, key: str, rows: dict[str, Row], source: _Source | None, where: str
+) -> list[str]:
     """A metric or file that the evaluation does not give, asked for by the column or by one of its rows."""
-    column = table.columns[key]
     kind = "file" if column.file else "metric"
     promised = source and (source.cfg.files if column.file else source.cfg.metrics)
     known = _train_metrics(draft) if promised is None else promised
     named = {where: getattr(column, kind) or ""} if getattr(column, kind) else {}
-    named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in table.rows.items() if key in row.metrics}
+    named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in rows.items() if key in row.metrics}
     return [
         f"{place}.{kind}: {column.eval} has no {kind} {name!r}; {nearest(name, known)}"
         for place, name in named.items()

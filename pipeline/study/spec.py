@@ -102,6 +102,7 @@ class Row(Strict):
     label: str
     run: dict[str, str] = Field(default_factory=dict)
     why: str = ""
+    eval: str | None = Field(None, description="evaluation in place of the columns', such as of an untrained network")
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
