@@ -105,17 +105,20 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.config import Layers
-    from pipeline.data.kind import kind_of, parse_data
+    from pipeline.data.kind import kind_of, made_from
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
+    from pipeline.study.planned import data_of
 
     graph, site = load_graph(options.scale), load_site()
-    content = graph.data_set(options.data)
-    data = parse_data(Layers((options.data, content)))
+    data, sources = data_of(graph, options.data), None
+    if made_from(data):  # needs torch, which verifying a set does not
+        from pipeline.study.planned import sources_of
+
+        sources = sources_of(graph, site)
     manifest = graph.results.manifest(data.name)
-    found = prepare_data(data, data_folder(site, data), manifest.parent, workers=site.workers)
+    found = prepare_data(data, data_folder(site, data), manifest.parent, site.workers, sources=sources)
     counts = " + ".join(str(split.count) for split in found.splits.values())
     print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 

@@ -31,6 +31,11 @@ def drawn_in(table_id: str) -> str:
     return "figures" if table_id.split(".")[1].startswith("f") else "tables"
 
 
+def made_folder(data: str) -> Path:
+    """The files of a data set that is made here, unless the site names a folder for it. No scale owns them."""
+    return RESULTS / "made" / data
+
+
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
@@ -154,6 +159,11 @@ class EvalFolder:
     def per_image(self) -> Path:
         """One value per image of each metric that is a mean over images."""
         return self.folder / PER_IMAGE
+
+    @property
+    def parts(self) -> Path:
+        """What a long evaluation has finished so far; gone when its result is written."""
+        return self.folder / "parts"
 
     def finished(self, inputs: EvalInputs) -> EvalResult | None:
         """The result, if it was computed from these inputs and its files are as it recorded them."""

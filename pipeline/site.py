@@ -84,7 +84,7 @@ def data_folder(site: Site, data: BaseDataConfig) -> Path:
     folder = named_folder(site, data)
     if folder is None:
         raise DataError(
-            f"data set {data.name!r} has no folder on this site; expected `data: {{{data.name}: /path}}` in "
+            f"data set {data.name!r} has no folder on this site; expected `data: {{{data.folder_name}: /path}}` in "
             "configs/site/<site>.yaml, where PATCHWORK_SITE names the site (default: local)"
         )
     return folder
@@ -92,7 +92,7 @@ def data_folder(site: Site, data: BaseDataConfig) -> Path:
 
 def named_folder(site: Site, data: BaseDataConfig) -> Path | None:
     """The folder that the site names, or the one that is part of this project; None without either."""
-    return site.data.get(data.name) or kind_of(data).default_folder()
+    return site.data.get(data.folder_name) or kind_of(data).default_folder()
 
 
 def weights_path(site: Site, init: str) -> Path:

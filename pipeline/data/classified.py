@@ -127,7 +127,8 @@ class ClassifiedImages(DataKind):
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
     def default_folder(self) -> Path | None:
-        return Path(__file__).parent / "fashion_mnist" if self.cfg.source == "fashion_mnist" else None
+        embedded = Path(__file__).parent / "fashion_mnist"
+        return embedded if self.cfg.source == "fashion_mnist" else super().default_folder()
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

@@ -8,8 +8,9 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
+import numpy as np
 from pydantic import Field
 
 from pipeline.config import Layers, Strict, added, parse
@@ -19,6 +20,7 @@ from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.data.stamp import take_stamp
 from pipeline.errors import ConfigError
 from pipeline.registry import KINDS as KINDS
+from pipeline.results import made_folder
 from pipeline.sizes import Size
 
 if TYPE_CHECKING:
@@ -55,6 +57,11 @@ class BaseDataConfig(Strict):
         raise NotImplementedError
 
     @property
+    def folder_name(self) -> str:
+        """Its key in the site file; the parts of one set share a folder."""
+        return self.name
+
+    @property
     def splits(self) -> tuple[SplitName, ...]:
         return ("train", "val") if self.num_train else ("val",)
 
@@ -64,6 +71,38 @@ class BaseDataConfig(Strict):
 
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         """Raise ValueError where a model or a micro-batch does not fit the data."""
+
+
+class Sources(Protocol):
+    """What sets are made from: other sets that were prepared, and trained runs."""
+
+    def config(self, name: str) -> Any:
+        """The config of a set."""
+
+    def open(self, name: str) -> Any:
+        """The validation samples of a set, as they were verified."""
+
+    def fingerprint(self, name: str) -> str:
+        """Of the validation samples of a set."""
+
+    def classes(self, name: str) -> list[str]:
+        """A set's own names of its classes, in the order of labels."""
+
+    def predict(self, run: str) -> np.ndarray:
+        """float32 (N, classes): probabilities that a trained run gives the validation samples of its own set."""
+
+    def weights(self, run: str) -> str:
+        """SHA-256 of a trained run's encoder."""
+
+
+def made_from(cfg: BaseDataConfig) -> str | None:
+    """The set whose validation samples this one is made from; a field of the kinds that are made."""
+    return getattr(cfg, "made_from", None)
+
+
+def made_with(cfg: BaseDataConfig) -> str | None:
+    """The run that chooses the samples of a set; a field of the kinds that need one."""
+    return getattr(cfg, "reference", None)
 
 
 class DataKind(ABC):
@@ -95,8 +134,20 @@ class DataKind(ABC):
         return self.read(folder, split)
 
     def default_folder(self) -> Path | None:
-        """The folder of a set that is part of this project."""
-        return None
+        """The folder of a set that is part of this project, or is made by it."""
+        return made_folder(self.cfg.folder_name) if made_from(self.cfg) else None
+
+    def parts(self) -> Mapping[str, BaseDataConfig]:
+        """The sets that a large one consists of, each prepared by a job of its own; none of an ordinary set."""
+        return {}
+
+    def is_there(self, folder: Path) -> bool:
+        """Whether a folder already holds the set as published, so that nothing has to be made."""
+        return False
+
+    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
+        """Write the files of a set with `made_from` where they are absent, or were made from something else."""
+        raise NotImplementedError
 
     def expected(self) -> str:
         """The counts in words."""

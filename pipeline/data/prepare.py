@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, DataKind, kind_of
+from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error
 from pipeline.data.samples import Split, SplitName
@@ -16,9 +16,21 @@ from pipeline.errors import DataError
 from pipeline.files import write_text
 
 
-def prepare(cfg: BaseDataConfig, folder: Path, out: Path, workers: int = 0, progress: bool = True) -> Manifest:
-    """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest."""
+def prepare(
+    cfg: BaseDataConfig,
+    folder: Path,
+    out: Path,
+    workers: int = 0,
+    progress: bool = True,
+    sources: Sources | None = None,
+) -> Manifest:
+    """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest.
+
+    A set that is made from others is made first, as far as it is not there; `sources` opens those others.
+    """
     kind, before = kind_of(cfg), _taken_away(out / MANIFEST)
+    if made_from(cfg) and sources is not None and not kind.is_there(folder):
+        kind.make(folder, sources, workers, progress)
     if not folder.is_dir():
         raise data_error(cfg, folder, [f"folder {folder} not found"])
     splits = {split: kind.read(folder, split) for split in cfg.splits}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config import FILE, Layers, shown
-from pipeline.data.kind import BaseDataConfig, kind_of, parse_data
+from pipeline.data.kind import BaseDataConfig, kind_of, made_from, parse_data
 from pipeline.data.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import DataError
@@ -25,6 +25,8 @@ def _data_set(subject: Subject, data: BaseDataConfig) -> Finding:
         folder = data_folder(subject.site, data)
     except DataError:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
+    if made_from(data) and not kind.is_there(folder):
+        return ok(what, f"is made from {made_from(data)} in {folder}")
     obtained = f"expected {kind.layout}; to get it: {kind.obtained}; the folder is in {subject.site_file}"
     if not folder.is_dir():
         return failed(what, f"folder {folder} not found", obtained)

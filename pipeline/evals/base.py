@@ -6,14 +6,17 @@ result of its own as soon as it is done.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+from tqdm import tqdm
 
 from pipeline.config import Strict, science
 from pipeline.data.classes import labels_in
@@ -21,6 +24,7 @@ from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.data.loader import eval_loader
 from pipeline.data.manifest import Manifest, read_manifest
 from pipeline.data.opening import open_split
+from pipeline.data.samples import SplitName
 from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
 from pipeline.engine.metrics import Found
@@ -28,14 +32,17 @@ from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
 from pipeline.evals.needs import Needs
+from pipeline.evals.parts import Parts
 from pipeline.evals.pictures import as_shown, one_per_class
-from pipeline.methods.base import Method
+from pipeline.methods.base import Batch, Method
 from pipeline.registry import EVALS as EVALS
 from pipeline.registry import TASKS
 from pipeline.results import ScaleFolder
+from pipeline.seeds import seed_everything
 from pipeline.site import Site, data_folder
 
 Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
+BATCH = 128
 SCHEDULING = ("group", "needs")  # which evaluations share a process, and where it runs, change no number
 
 
@@ -91,9 +98,16 @@ class Evaluation:
     data_roles: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, cfg: EvalConfig, data: Mapping[str, Any], results: ScaleFolder, site: Site, world: World
+        self,
+        cfg: EvalConfig,
+        data: Mapping[str, Any],
+        results: ScaleFolder,
+        site: Site,
+        world: World,
+        parts: Parts | None = None,
     ) -> None:
         self.cfg, self.data, self.results, self.site, self.world = cfg, data, results, site, world
+        self.parts = parts or Parts()
 
     def compute(self, *args: Any, **kwargs: Any) -> Outcome:
         """Its parameters are the roles of its subjects; each is given a Subject."""
@@ -116,10 +130,14 @@ class Evaluation:
         """For each label of a set, the label that the class of the same name has in another."""
         return labels_in(self.results.manifest(data.name), self.results.manifest(other.name))
 
-    def open(self, data: BaseDataConfig) -> Any:
-        """The validation samples of a set."""
+    def data_parts(self, role: str) -> dict[str, Any]:
+        """The sets that a data set in parts consists of."""
+        return {key.removeprefix(f"{role}/"): data for key, data in self.data.items() if key.startswith(f"{role}/")}
+
+    def open(self, data: BaseDataConfig, split: SplitName = "val") -> Any:
+        """The samples of a set, by default those of validation."""
         index = self.results.manifest(data.name).parent
-        return open_split(data, data_folder(self.site, data), "val", index)
+        return open_split(data, data_folder(self.site, data), split, index)
 
     def pictures_and_inputs(self, data: Any, count: int) -> tuple[Tensor, Tensor]:
         """Images of several classes as they are shown, uint8 (count, 3, H, W), and as a model sees them."""
@@ -131,16 +149,34 @@ class Evaluation:
         """Forward passes inside it are computed as in validation."""
         return in_precision(precision_of(self.site, self.world.device), self.world.device)
 
+    def batches(
+        self, data: BaseDataConfig, split: SplitName = "val", crop: float | None = None, limit: int | None = None
+    ) -> Iterator[Batch]:
+        """Samples of a split, all or `limit` of them spread over it, in order, on the device, seen as in validation."""
+        task = TASKS.get("classify")(data, self.world.device)
+        for number, (inputs, targets) in enumerate(self._loader(data, task.collate, split, crop, limit)):
+            generator = torch.Generator().manual_seed(seed_everything("measure", self.cfg.seed, number))
+            yield Batch(*task.eval_batch(inputs, targets), generator)
+
     def over_images(self, model: Method, data: BaseDataConfig, measure: Measure, crop: float | None = None) -> Outcome:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
         task = TASKS.get(model.cfg.task)(data, self.world.device)
-        view = kind_of(data if crop is None else data.model_copy(update={"eval_crop": crop})).eval_view()
-        shares = self.world.rank, self.world.size, self.site.workers
-        loader = eval_loader(self.open(data), view, 128, *shares, task.collate)
+        loader = self._loader(data, task.collate, "val", crop)
         precision = precision_of(self.site, self.world.device)
         found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
+
+    def _loader(
+        self, data: Any, collate: Any, split: SplitName, crop: float | None, limit: int | None = None
+    ) -> "tqdm[DataLoader]":
+        """Batches of a split with a bar that shows how far they are."""
+        view = kind_of(data if crop is None else data.model_copy(update={"eval_crop": crop})).eval_view()
+        samples = self.open(data, split)
+        if limit is not None and limit < len(samples):
+            samples = Subset(samples, np.linspace(0, len(samples) - 1, limit).round().astype(int).tolist())
+        loader = eval_loader(samples, view, BATCH, self.world.rank, self.world.size, self.site.workers, collate)
+        return tqdm(loader, f"{self.cfg.name} {data.name}", unit="batch", disable=None, leave=False)
 
 
 def only_for(*methods: str) -> Any:

@@ -21,6 +21,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError, DataError
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.parts import Parts, key_of
 from pipeline.files import digest, remove, write_atomic
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
@@ -99,8 +100,9 @@ def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> Ev
         return finished
     remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
     started = time.monotonic()
+    parts = Parts(folder.parts, key_of(inputs.model_dump(), planned.cfg.science()))
     evaluation: Evaluation = EVALS.get(planned.cfg.name)(
-        planned.cfg, planned.data, workshop.results, workshop.site, workshop.world
+        planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
     )
     subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
     outcome = evaluation.compute(**subjects)
@@ -121,6 +123,7 @@ def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> Ev
         provenance=facts,
     )
     write_record(folder.result, result)
+    parts.forget()
     log.info("%s: %s", planned.name, _in_words(outcome))
     return result
 

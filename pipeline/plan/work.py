@@ -59,7 +59,7 @@ def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
         job = name.removesuffix(".json") if kind == "evals" else ""
         if job:
             work.evaluations.setdefault(job, study)
-        for run in graph.eval_jobs[job].runs if job else [name]:
+        for run in graph.runs_for(graph.eval_jobs[job]) if job else [name]:
             _add_run(graph, work, run, study)
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.config import Layers
+from pipeline.config import Layers, nearest
 from pipeline.errors import ConfigError
 from pipeline.study.draft import Draft, fragment
 
@@ -10,23 +10,51 @@ if TYPE_CHECKING:
     from pipeline.data.kind import BaseDataConfig
 
 
-def data_config(draft: Draft, name: str, where: str) -> "BaseDataConfig":
-    """A data set that an evaluation names, with the scale's in its place, registered in the graph."""
-    from pipeline.data.kind import parse_data
+def data_configs(draft: Draft, role: str, name: str, where: str) -> "dict[str, BaseDataConfig]":
+    """A data set that an evaluation names, with the scale's in its place, in the graph: role -> set.
 
-    chosen = draft.scale.replace_data.get(name, name)
-    path, content = fragment("data", chosen, where)
-    layers = Layers((path, content)).below("data")
-    data = parse_data(layers, "data.")
-    add_data(draft, data, where)
-    return data
+    A set in parts has one entry for each of them, such as corrupted/fog.
+    """
+    from pipeline.data.kind import kind_of
+
+    data = _resolved(draft, name, where)
+    found = {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
+    for cfg in found.values():
+        add_data(draft, cfg, where)
+    return found
+
+
+def _resolved(draft: Draft, name: str, where: str) -> "BaseDataConfig":
+    """The config of a set. What it is made from and with goes by the names that these have in the graph."""
+    from pipeline.data.kind import made_from, made_with, parse_data
+
+    path, content = fragment("data", draft.scale.replace_data.get(name, name), where)
+    data = parse_data(Layers((path, content)).below("data"), "data.")
+    names = {}
+    if source := made_from(data):
+        (origin,) = data_configs(draft, "", source, f"{path}: data.made_from").values()
+        names["made_from"] = origin.name
+    if reference := made_with(data):
+        names["reference"] = _run_name(draft, reference, f"{path}: data.reference")
+    return data.model_copy(update=names)
+
+
+def _run_name(draft: Draft, key: str, where: str) -> str:
+    """The run of this study, with its first seed, that a set is made with."""
+    if key not in draft.study.runs:
+        raise ConfigError(
+            f"{where}: no run {key!r} in {draft.file}, which uses the set; {nearest(key, draft.study.runs)}"
+        )
+    if key not in draft.runs:
+        raise ConfigError(f"{where}: run {key!r} of {draft.file} has a problem")
+    return draft.runs[key][0]
 
 
 def add_data(draft: Draft, data: "BaseDataConfig", where: str) -> None:
     """Everyone sees a data set through a view of their own, but must mean the same images by its name."""
     content = data.model_dump(mode="json")
     known = draft.graph.data.setdefault(data.name, content)
-    keys = [key for key in content if key not in data.seen and content[key] != known[key]]
+    keys = [key for key in content if key not in data.seen and content[key] != known.get(key)]
     if keys:
         raise ConfigError(
             f"{where}: data {data.name!r} has another {', '.join(keys)} than in other runs; give it another name"

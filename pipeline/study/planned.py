@@ -1,17 +1,38 @@
 """From names in the graph back to what an evaluation needs: its config, and those of its runs and data sets."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Layers, parse
 from pipeline.data.kind import parse_data
-from pipeline.engine.run import parse_run
-from pipeline.evals.base import EVALS
-from pipeline.evals.evaluate import Planned
+from pipeline.site import Site
 from pipeline.study.entries import Graph
 
+if TYPE_CHECKING:
+    from pipeline.evals.evaluate import Planned
+    from pipeline.evals.sources import PreparedSources
 
-def planned_evaluations(graph: Graph, job: str) -> Iterator[Planned]:
+
+def data_of(graph: Graph, name: str) -> Any:
+    """The config of a data set."""
+    return parse_data(Layers((name, graph.data_set(name))))
+
+
+def sources_of(graph: Graph, site: Site) -> "PreparedSources":
+    """What sets of this scale may be made from."""
+    from pipeline.engine.run import parse_run
+    from pipeline.evals.sources import PreparedSources
+
+    configs = {name: data_of(graph, name) for name in graph.data}
+    return PreparedSources(graph.results, site, configs, lambda run: parse_run(Layers((run, graph.run(run).config))))
+
+
+def planned_evaluations(graph: Graph, job: str) -> "Iterator[Planned]":
     """The evaluations that one process computes."""
+    from pipeline.engine.run import parse_run
+    from pipeline.evals.base import EVALS
+    from pipeline.evals.evaluate import Planned
+
     for name in graph.eval_job(job).evaluations:
         entry = graph.evals[name]
         evaluation = EVALS.get(entry.config["name"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.config import Layers, fingerprint, nearest, parse, science
 from pipeline.errors import ConfigError
 from pipeline.registry import METHODS, TASKS
-from pipeline.study.data import data_config
+from pipeline.study.data import data_configs
 from pipeline.study.draft import Draft, fragment
 from pipeline.study.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
 from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
@@ -116,8 +116,10 @@ def _column_problems(table: Table, where: str) -> list[str]:
         at = f"{where}.columns.{key}"
         if column.file and not isinstance(table, Figure):
             lines.append(f"{at}.file: a table shows numbers; put pictures into a figure of kind: pictures")
-        if column.delta and column.delta not in measured:
-            lines.append(f"{at}.delta: no measured column {column.delta!r}; {nearest(column.delta, measured)}")
+        for name in ("delta", "minus"):
+            other = getattr(column, name)
+            if other and other not in measured:
+                lines.append(f"{at}.{name}: no measured column {other!r}; {nearest(other, measured)}")
         if column.against and column.against not in table.rows:
             lines.append(f"{at}.against: no row {column.against!r}; {nearest(column.against, table.rows)}")
     return lines
@@ -204,7 +206,10 @@ def _data_sets(
     if set(cfg.data) != set(evaluation.data_roles):
         wanted = ", ".join(evaluation.data_roles) or "none"
         raise ConfigError(f"{where}: data: found {', '.join(cfg.data) or 'none'}, {cfg.name} needs {wanted}")
-    return {role: data_config(draft, name, f"{where}: data.{role}") for role, name in cfg.data.items()}
+    found: dict[str, BaseDataConfig] = {}
+    for role, name in cfg.data.items():
+        found |= data_configs(draft, role, name, f"{where}: data.{role}")
+    return found
 
 
 def _promise_problems(draft: Draft, table: Table, key: str, source: _Source | None, where: str) -> list[str]:
@@ -282,7 +287,7 @@ def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     content: list[Any] = [source.cfg.science(), subjects, sets]
     name = f"{source.fragment}-{fingerprint(content, NAME_DIGITS)}"
     data = {role: config.model_dump(mode="json") for role, config in source.data.items()}
-    job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] and not data else name
+    job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
     entry = EvalEntry(fragment=source.fragment, config=config, subjects=subjects, data=data, job=job)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
@@ -296,4 +301,5 @@ def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> N
     job = graph.eval_jobs.setdefault(entry.job, EvalJob(runs=runs, data=data))
     if name not in job.evaluations:
         job.evaluations.append(name)
+        job.data = sorted({*job.data, *data})
         job.needs = job.needs | source.cfg.needs

@@ -5,8 +5,7 @@ import math
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from pipeline.config import Layers
-from pipeline.data.kind import parse_data
+from pipeline.data.kind import kind_of, made_from, made_with
 from pipeline.data.opening import prepared_from
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life, require_space
@@ -20,6 +19,7 @@ from pipeline.report.freshness import (
 from pipeline.report.summary import summarise_targets
 from pipeline.results import drawn_in
 from pipeline.study.graph import load_graph
+from pipeline.study.planned import data_of
 from pipeline.study.targets import target_name, targets_of
 from pipeline.verify import forget_unfinished_jobs
 from workflow import invocation
@@ -86,11 +86,24 @@ CPU_PARTITION = SLURM.cpu_partition or QUEUE["slurm_partition"]
 def prepare_params(wildcards):
     """Other counts prepare again, and so does a folder with other images; the same data elsewhere does not."""
     known = graph(wildcards.scale)
-    content = or_message(known.data_set, wildcards.data)
-    data = parse_data(Layers((wildcards.data, content)))
+    data = or_message(data_of, known, wildcards.data)
     index = known.results.manifest(data.name).parent
     folder = prepared_from(data, named_folder(SITE, data), index)
     return {"folder": folder, **{key: getattr(data, key) for key in data.counted}}
+
+
+def prepare_inputs(wildcards):
+    """What a set is made from: another set, and the run that chooses its images; nothing where it is published."""
+    data = or_message(data_of, graph(wildcards.scale), wildcards.data)
+    folder = named_folder(SITE, data)
+    if not made_from(data) or (folder and kind_of(data).is_there(folder)):
+        return []
+    chosen = (
+        [f"results/{{scale}}/runs/{made_with(data)}/train.json"]
+        if made_with(data)
+        else []
+    )
+    return [f"results/{{scale}}/data/{made_from(data)}/manifest.json", *chosen]
 
 
 def train_inputs(wildcards):

@@ -1,5 +1,7 @@
 # Another manifest retrains what was trained on the data; the same one, written again, does not.
 rule prepare_data:
+    input:
+        prepare_inputs,
     output:
         "results/{scale}/data/{data}/manifest.json",
     log:

@@ -1,0 +1,58 @@
+"""What data sets are made from: the validation samples of other sets, and what trained runs say of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.data.classes import class_names
+from pipeline.data.kind import BaseDataConfig
+from pipeline.data.manifest import read_manifest
+from pipeline.data.opening import open_split
+from pipeline.engine.distributed import World, device_of
+from pipeline.engine.run import RunConfig
+from pipeline.engine.train import load_method
+from pipeline.evals.base import EvalConfig, Evaluation
+from pipeline.results import ScaleFolder
+from pipeline.site import Site, data_folder
+
+
+@dataclass(frozen=True)
+class PreparedSources:
+    """The sets and runs of one scale; `Sources` in data/kind.py says what each function is."""
+
+    results: ScaleFolder
+    site: Site
+    configs: Mapping[str, BaseDataConfig]
+    run_of: Callable[[str], RunConfig]
+
+    def config(self, name: str) -> Any:
+        return self.configs[name]
+
+    def open(self, name: str) -> Any:
+        data = self.configs[name]
+        return open_split(data, data_folder(self.site, data), "val", self.results.manifest(name).parent)
+
+    def fingerprint(self, name: str) -> str:
+        return read_manifest(self.results.manifest(name)).splits["val"].fingerprint
+
+    def classes(self, name: str) -> list[str]:
+        return class_names(self.results.manifest(name))
+
+    def weights(self, run: str) -> str:
+        folder = self.results.run(run)
+        return folder.trained().files[folder.encoder.name]
+
+    @torch.no_grad()
+    def predict(self, run: str) -> np.ndarray:
+        config, world = self.run_of(run), World(0, 1, device_of(self.site.device))
+        method = load_method(config, self.results.run(run), world)
+        evaluation = Evaluation(EvalConfig(name="predict"), {}, self.results, self.site, world)
+        found = []
+        for batch in evaluation.batches(config.data):
+            with evaluation.precision():
+                logits = method.predict(batch.images).logits
+            found.append(logits.float().softmax(dim=1).cpu().numpy())
+        return np.concatenate(found)
