@@ -3,8 +3,11 @@
 import os
 import shutil
 import signal
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -61,12 +64,26 @@ def browser():
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     from playwright.sync_api import sync_playwright
 
+    others = set(psutil.Process().children())
     try:
         playwright = sync_playwright().start()
     except Exception as error:
         reason = f"the browser's driver does not start ({error}); on aarch64 it needs libatomic1"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    driver = set(psutil.Process().children()) - others
     chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
     yield chromium
-    chromium.close()
-    playwright.stop()
+    with ended_after(60, driver):
+        chromium.close()
+        playwright.stop()
+
+
+@contextmanager
+def ended_after(seconds: float, processes: set[psutil.Process]):
+    """Ends these processes if what is inside waits longer for them: closing a browser has no time limit of its own."""
+    timer = threading.Timer(seconds, lambda: [process.kill() for process in processes])
+    timer.daemon = True
+    timer.start()
+    with suppress(Exception):
+        yield
+    timer.cancel()

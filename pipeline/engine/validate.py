@@ -1,10 +1,9 @@
 """Running a trained method over a validation set, sharded over processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from pipeline.engine.distributed import World
 from pipeline.engine.metrics import Found, Metric
@@ -19,7 +18,7 @@ Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for mea
 @torch.no_grad()
 def measure_set(
     method: Method,
-    loader: DataLoader,
+    loader: Iterable[Any],
     task: Task,
     world: World,
     precision: Precision,

@@ -98,7 +98,11 @@ def prepare_inputs(wildcards):
     folder = named_folder(SITE, data)
     if not made_from(data) or (folder and kind_of(data).is_there(folder)):
         return []
-    chosen = [f"results/{{scale}}/runs/{made_with(data)}/train.json"] if made_with(data) else []
+    chosen = (
+        [f"results/{{scale}}/runs/{made_with(data)}/train.json"]
+        if made_with(data)
+        else []
+    )
     return [f"results/{{scale}}/data/{made_from(data)}/manifest.json", *chosen]
 
 

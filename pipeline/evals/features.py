@@ -1,0 +1,129 @@
+"""Frozen encoders of any method, and their features: pooled patches of every layer, and what the model pools itself.
+
+Layer 0 is what enters the first block: embedded patches with their positions; layer i is the output of block i, before
+the last norm. Of a Swin and of a CNN a layer is a stage, and layer 0 the embedded patches or the stem. They are
+recorded inside the encoder's own forward pass, so with the positions with which its method trained it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+from torch.utils.data import Subset
+from tqdm import tqdm
+
+from pipeline.data.kind import BaseDataConfig, kind_of
+from pipeline.data.loader import eval_loader
+from pipeline.data.samples import SplitName
+from pipeline.engine.loop import build_method
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import EvalConfig, Evaluation, Subject
+from pipeline.methods.base import Method
+from pipeline.methods.droppos_swin import DropPosSwin
+from pipeline.models.patches import Encoder, to_images
+from pipeline.models.position import encode, num_prefix_tokens
+from pipeline.registry import TASKS
+
+Pool = Literal["run", "cls", "avg"]
+NUM_PARTS = 8  # the train split is worked off in so many parts; a killed evaluation repeats one of them at most
+
+
+class ProbeConfig(EvalConfig):
+    """Fields of every evaluation of a frozen encoder."""
+
+    untrained: bool = Field(
+        False, description="in place of the trained encoder, one with the random weights from which a run starts"
+    )
+
+
+class Probe(Evaluation):
+    """An evaluation of the features of any encoder of classified images, whatever trained it."""
+
+    cfg: ProbeConfig
+
+    @classmethod
+    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        for run in subjects.values():
+            if run.task not in ("classify", "pretrain"):
+                return f"method {run.method.name} does not see classified images"
+            if not run.data.num_train:
+                return f"data set {run.data.name} has no train split, from which a probe learns"
+        return ""
+
+    @contextmanager
+    def frozen(self, model: Subject) -> Iterator[Method]:
+        """The subject's method, or a new one, in evaluation mode and without gradients; left as it was."""
+        method = build_method(model.run).to(self.world.device) if self.cfg.untrained else model.method
+        was_training, trained = method.training, [value for value in method.parameters() if value.requires_grad]
+        try:
+            yield method.eval().requires_grad_(False)
+        finally:
+            method.train(was_training)
+            for parameter in trained:
+                parameter.requires_grad_(True)
+
+    def seen(
+        self, data: BaseDataConfig, split: SplitName, indices: Sequence[int], batch: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of these samples, in this order, on the device, seen as in validation."""
+        task = TASKS.get("classify")(data, self.world.device)
+        samples: Any = Subset(self.open(data, split), indices)
+        loader = eval_loader(samples, kind_of(data).eval_view(), batch, 0, 1, self.site.workers, task.collate)
+        for inputs, targets in tqdm(loader, f"{self.cfg.name} {split}", unit="batch", disable=None, leave=False):
+            images, labels = task.eval_batch(inputs, targets)
+            yield images, labels
+
+
+def spread(count: int, limit: int | None) -> np.ndarray:
+    """All indices of a split, or `limit` of them spread evenly over it."""
+    return np.linspace(0, count - 1, min(limit or count, count)).round().astype(int)
+
+
+def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
+    """Of each layer the mean over its patches, (B, D) in float32; stages differ in D."""
+    encoder = method.encoder
+    if not hasattr(encoder, "patch_embed"):
+        return [stage.float().mean(dim=(2, 3)) for stage in encoder.forward_intermediates(images, intermediates_only=True)]
+    num_prefix, found = num_prefix_tokens(encoder), []
+
+    def keep(tokens: Tensor) -> None:
+        found.append(tokens.flatten(1, -2)[:, num_prefix:].float().mean(dim=1))
+
+    stages = _stages(encoder)
+    hooks = [stages[0].register_forward_pre_hook(lambda stage, given: keep(given[0]))]
+    hooks += [stage.register_forward_hook(lambda stage, given, made: keep(made)) for stage in stages]
+    try:
+        encode(encoder, images, own_positions(method))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def pooled_features(method: Method, images: Tensor, pool: Pool) -> Tensor:
+    """(B, D) in float32, after the last norm. `run`: as the model pools where it classifies; else CLS, or the patches."""
+    encoder = method.encoder
+    tokens = encode(encoder, images, own_positions(method))
+    if pool == "run":
+        return encoder.forward_head(tokens, pre_logits=True).float()
+    if pool == "cls":
+        return tokens[:, 0].float()
+    if not hasattr(encoder, "patch_embed"):
+        return tokens.float().mean(dim=(2, 3))
+    return tokens.flatten(1, -2)[:, num_prefix_tokens(encoder) :].float().mean(dim=1)
+
+
+def own_positions(method: Method) -> Tensor | None:
+    """(1, N, D): positions that a method adds to those of its encoder, which DropPos on a Swin does; else None."""
+    if not isinstance(method, DropPosSwin):
+        return None
+    side = method.cfg.cells * method.cell_patches
+    table = to_images(method.positions.transpose(1, 2)[None], (side, side), method.grid)  # (1, D, side, side)
+    return table.flatten(2).transpose(1, 2)
+
+
+def _stages(encoder: Encoder) -> Sequence[Any]:
+    return encoder.layers if hasattr(encoder, "layers") else encoder.blocks

@@ -1,0 +1,164 @@
+"""k-nearest-neighbour accuracy of every layer of a frozen encoder (MP3 App. C, Fig. 9).
+
+The paper names neither k, nor the distance, nor the vote. Chosen here, as is usual: averaged patches, cosine, k 20, and
+votes that weigh exp(cosine / 0.07) (`weighting: softmax`) or the same (`uniform`). The bank is the train split, seen as
+in validation. With `untrained` it is the paper's random model. `knn_best` is the best of the layers asked for, chosen
+on the images on which it is measured.
+
+The features of the validation images stay on the device; the bank passes by in blocks, and only its nearest images of
+every validation image are kept: memory does not grow with the bank.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.data.samples import SplitName
+from pipeline.engine.metrics import standard_error
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import BATCH, EVALS, Outcome, Subject
+from pipeline.evals.features import NUM_PARTS, Probe, ProbeConfig, pooled_layers, spread
+from pipeline.evals.parts import Arrays
+from pipeline.methods.base import Method
+
+Layer = Annotated[int, Field(ge=0)]
+BANK_BLOCK, QUERY_BLOCK = 32 * BATCH, 8192  # cosines that are in memory at a time: 134 MB in float32
+
+
+@EVALS.register("knn")
+class NearestNeighbours(Probe):
+    class Config(ProbeConfig):
+        name: Literal["knn"] = "knn"
+        layers: tuple[Layer, ...] = Field(tuple(range(13)), min_length=1, description="0: what enters the first block")
+        k: int = Field(20, ge=1)
+        weighting: Literal["softmax", "uniform"] = "softmax"
+        temperature: float = Field(0.07, gt=0, description="of the weights of votes, for weighting: softmax")
+        bank_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return (*map(layer_name, sorted({*self.layers})), "knn_best", "knn_last")
+
+    cfg: Config
+
+    def compute(self, model: Subject) -> Outcome:
+        run, chosen = model.run, spread(model.run.data.num_train, self.cfg.bank_limit)
+        found: dict[int, Neighbours] = {}
+        with self.frozen(model) as method, torch.no_grad():
+            queries = functools.cache(lambda: next(self._features(method, run, "val", np.arange(run.data.num_val), None)))
+            for number, indices in enumerate(np.array_split(chosen, min(NUM_PARTS, len(chosen)))):
+                search = functools.partial(self._search, method, run, indices, queries)
+                part = from_arrays(self.parts.once(f"bank_{number}", search))
+                found = {layer: near.merged(found.get(layer), self.cfg.k) for layer, near in part.items()}
+        labels = torch.as_tensor(np.asarray(self.open(run.data).labels))
+        right = {layer: self._right(near, labels, run.data.num_classes) for layer, near in found.items()}
+        return self._outcome(right, self.manifest(run.data).splits["val"].fingerprint)
+
+    def _features(
+        self, method: Method, run: RunConfig, split: SplitName, indices: np.ndarray, block: int | None
+    ) -> Iterator[tuple[dict[int, Tensor], Tensor]]:
+        """Blocks of normed features (n, D) by layer, and labels (n,); without a block size, everything at once."""
+        kept: list[tuple[dict[int, Tensor], Tensor]] = []
+        for images, labels in self.seen(run.data, split, indices, BATCH):
+            with self.precision():
+                layers = pooled_layers(method, images)
+            wanted = {layer for layer in self.cfg.layers if layer < len(layers)} | {len(layers) - 1}
+            kept.append(({layer: F.normalize(layers[layer], dim=1) for layer in sorted(wanted)}, labels))
+            if block and len(kept) * BATCH >= block:
+                yield _joined(kept)
+                kept = []
+        if kept:
+            yield _joined(kept)
+
+    def _search(
+        self, method: Method, run: RunConfig, indices: np.ndarray, queries: Callable[[], tuple[dict[int, Tensor], Tensor]]
+    ) -> Arrays:
+        """The nearest of these images of the bank to every validation image, in every layer."""
+        found: dict[int, Neighbours] = {}
+        of_val, _ = queries()
+        for bank, labels in self._features(method, run, "train", indices, BANK_BLOCK):
+            for layer, features in bank.items():
+                near = nearest(of_val[layer], features, labels, self.cfg.k)
+                found[layer] = near.merged(found.get(layer), self.cfg.k)
+        return to_arrays(found)
+
+    def _right(self, near: "Neighbours", labels: Tensor, num_classes: int) -> np.ndarray:
+        """(Q,) in per cent: is the class with the most votes the right one?"""
+        cfg = self.cfg
+        votes = cast_votes(near, num_classes, cfg.temperature if cfg.weighting == "softmax" else None)
+        return 100 * (votes.argmax(dim=1) == labels.to(votes.device)).float().cpu().numpy()
+
+    def _outcome(self, right: dict[int, np.ndarray], images: str) -> Outcome:
+        last = max(right)
+        asked = {layer: values for layer, values in right.items() if layer in self.cfg.layers} or right
+        best = max(asked, key=lambda layer: asked[layer].mean(dtype=np.float64))
+        per_image = {layer_name(layer): right[layer] for layer in sorted(right) if layer in self.cfg.layers}
+        per_image |= {"knn_best": right[best], "knn_last": right[last]}
+        return Outcome(
+            metrics={name: float(values.mean(dtype=np.float64)) for name, values in per_image.items()},
+            errors={name: standard_error(values) for name, values in per_image.items()},
+            count=len(right[last]),
+            per_image=per_image,
+            images=images,
+            reasons={
+                layer_name(layer): f"the encoder has layers 0 to {last}" for layer in self.cfg.layers if layer > last
+            },
+        )
+
+
+class Neighbours(NamedTuple):
+    """The nearest images of a bank to each query, the nearest first: cosines (Q, k) and labels (Q, k)."""
+
+    cosines: Tensor
+    labels: Tensor
+
+    def merged(self, other: "Neighbours | None", k: int) -> "Neighbours":
+        """The k nearest of both; at the same distance, those of the other."""
+        if other is None:
+            return self
+        cosines, labels = (torch.cat([old, new], dim=1) for old, new in zip(other, self, strict=True))
+        top = cosines.topk(min(k, cosines.shape[1]), dim=1)
+        return Neighbours(top.values, labels.gather(1, top.indices))
+
+
+def nearest(queries: Tensor, bank: Tensor, labels: Tensor, k: int) -> Neighbours:
+    """Queries (Q, D) and bank (M, D) of norm 1, labels (M,)."""
+    tops = [(block @ bank.T).topk(min(k, len(bank)), dim=1) for block in queries.split(QUERY_BLOCK)]
+    return Neighbours(torch.cat([top.values for top in tops]), labels[torch.cat([top.indices for top in tops])])
+
+
+def cast_votes(near: Neighbours, num_classes: int, temperature: float | None) -> Tensor:
+    """(Q, classes): the sum of each class's votes, which weigh exp(cosine / temperature), or 1 without one."""
+    weights = (near.cosines / temperature).exp() if temperature else torch.ones_like(near.cosines)
+    return torch.zeros(len(weights), num_classes, device=weights.device).scatter_add_(1, near.labels.long(), weights)
+
+
+def layer_name(layer: int) -> str:
+    return f"knn_layer_{layer:02d}"
+
+
+def to_arrays(found: dict[int, Neighbours]) -> Arrays:
+    return {
+        f"{layer}/{name}": values.cpu().numpy()
+        for layer, near in found.items()
+        for name, values in near._asdict().items()
+    }
+
+
+def from_arrays(arrays: Arrays) -> dict[int, Neighbours]:
+    layers = sorted({int(name.split("/")[0]) for name in arrays})
+    return {
+        layer: Neighbours(*(torch.as_tensor(arrays[f"{layer}/{name}"]) for name in Neighbours._fields))
+        for layer in layers
+    }
+
+
+def _joined(kept: list[tuple[dict[int, Tensor], Tensor]]) -> tuple[dict[int, Tensor], Tensor]:
+    layers = {layer: torch.cat([features[layer] for features, _ in kept]) for layer in kept[0][0]}
+    return layers, torch.cat([labels for _, labels in kept])

@@ -1,0 +1,116 @@
+"""Linear probing: a linear classifier on frozen, pooled features.
+
+The protocol of MAE's linear probing (BatchNorm without weights, LARS, rate 0.1 x batch / 256, 90 epochs of batches of
+16,384, 10 of warm-up, no decay), with one difference: features are computed once, from images seen as in validation,
+where MAE crops and flips them anew in every epoch. So it takes minutes, and finds a little less than MAE's would.
+
+`pool: run` takes what the model itself classifies by, which is CLS for most; a method's own positions are used.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.dynamo import dynamo_deferred
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import BATCH, EVALS, EvalConfig, Outcome, Subject
+from pipeline.evals.features import NUM_PARTS, Pool, Probe, ProbeConfig, pooled_features, spread
+from pipeline.evals.heads import Fitting, LinearHead, fit
+from pipeline.evals.parts import Arrays
+from pipeline.methods.base import Batch, Measured, Method, Prediction, accuracy
+from pipeline.seeds import seed_everything
+
+MOMENTUM, TRUST = 0.9, 0.001  # of LARS
+LR_BATCH = 256
+EPOCHS_PER_PART = 10  # one of ImageNet-1K takes a second
+
+
+@EVALS.register("linear_probe")
+class LinearProbe(Probe):
+    class Config(ProbeConfig):
+        name: Literal["linear_probe"] = "linear_probe"
+        pool: Pool = "run"
+        epochs: int = Field(90, ge=1)
+        batch: int = Field(16384, ge=1, description="at most all train images")
+        base_lr: float = Field(0.1, gt=0, description="of a batch of 256")
+        warmup_epochs: int = Field(10, ge=0)
+        train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("top1", "top5", "loss")
+
+    cfg: Config
+
+    @classmethod
+    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        others = [run.model.arch for run in subjects.values() if run.model.family != "vit"]
+        if isinstance(cfg, LinearProbe.Config) and cfg.pool == "cls" and others:
+            return f"{others[0]} has no CLS token"
+        return super().reason_against(cfg, subjects)
+
+    def compute(self, model: Subject) -> Outcome:
+        run, cfg = model.run, self.cfg
+        with self.frozen(model) as method:
+            indices = np.array_split(spread(run.data.num_train, cfg.train_limit), NUM_PARTS)
+            parts = [
+                self.parts.once(f"train_{number}", lambda some=some: self._extract(method, run, some))  # type: ignore[misc]
+                for number, some in enumerate(indices)
+                if len(some)
+            ]
+            features, labels = (
+                torch.as_tensor(np.concatenate([part[name] for part in parts])).to(self.world.device)
+                for name in ("features", "labels")
+            )
+            head = self._fit(features, labels, run.data.num_classes)
+
+            def measure(method: Method, batch: Batch) -> dict[str, Measured]:
+                pooled = pooled_features(method, batch.images, cfg.pool)
+                with torch.autocast(pooled.device.type, enabled=False):
+                    return accuracy(Prediction(pooled, head(pooled)), batch.targets)
+
+            return self.over_images(method, run.data, measure)
+
+    @torch.no_grad()
+    def _extract(self, method: Method, run: RunConfig, indices: np.ndarray) -> Arrays:
+        features, labels = [], []
+        for images, targets in self.seen(run.data, "train", indices, BATCH):
+            with self.precision():
+                features.append(pooled_features(method, images, self.cfg.pool).cpu().numpy())
+            labels.append(targets.cpu().numpy())
+        return {"features": np.concatenate(features), "labels": np.concatenate(labels)}
+
+    def _fit(self, features: Tensor, labels: Tensor, num_classes: int) -> nn.Module:
+        """The trained head, in evaluation mode."""
+        cfg, batch = self.cfg, min(self.cfg.batch, len(features))
+        steps = len(features) // batch
+        seed_everything("linear_probe", cfg.seed)
+        head = LinearHead(features.shape[1], num_classes).to(features.device)
+        peak = cfg.base_lr * batch / LR_BATCH
+        fitting = Fitting(head, lars(head), peak, cfg.epochs * steps, cfg.warmup_epochs * steps)
+
+        def train(epoch: int) -> None:
+            generator = torch.Generator().manual_seed(seed_everything("linear_probe", cfg.seed, epoch))
+            order = torch.randperm(len(features), generator=generator).to(features.device)
+            for chosen in order.split(batch)[:steps]:
+                F.cross_entropy(head(features[chosen]), labels[chosen]).backward()
+                fitting.descend()
+
+        fit(fitting, cfg.epochs, train, self.parts, EPOCHS_PER_PART)
+        return head.eval()
+
+
+def lars(head: nn.Module) -> Any:
+    """Layer-wise adaptive rates for matrices, plain momentum for biases."""
+    with dynamo_deferred():
+        from timm.optim import Lars
+
+    matrices = [parameter for parameter in head.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in head.parameters() if parameter.ndim <= 1]
+    groups = [{"params": matrices, "always_adapt": True}, {"params": vectors}]
+    return Lars(groups, lr=0.0, momentum=MOMENTUM, weight_decay=0.0, trust_coeff=TRUST)
