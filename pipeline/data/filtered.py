@@ -91,6 +91,11 @@ class FilteredImages(ClassifiedImages):
         )
         if _is_made(folder, recipe):
             return
+        if not (folder / RECIPE).exists() and folder.is_dir() and any(folder.iterdir()):
+            raise DataError(
+                f"{cfg.name}: {folder} holds files that were not made here and are no class folders; expected an empty "
+                "folder, or none: name another one in the site file"
+            )
         samples, classes = sources.open(cfg.made_from), sources.classes(cfg.made_from)
         chosen = self._chosen(samples, sources.predict(cfg.reference))
         # Made beside the folder and moved there when it is whole: a kill never leaves half a set, or two mixed.

@@ -288,15 +288,22 @@ def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, st
 def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     """Register an evaluation of these subjects, and the job that computes it; returns its name."""
     graph, config = draft.graph, source.cfg.model_dump(mode="json")
-    sets = {role: science(data) for role, data in source.data.items()}
-    content: list[Any] = [source.cfg.science(), subjects, sets]
-    name = f"{source.fragment}-{fingerprint(content, NAME_DIGITS)}"
+    name = evaluation_name(source.fragment, source.cfg, subjects, source.data)
     data = {role: config.model_dump(mode="json") for role, config in source.data.items()}
     job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
     entry = EvalEntry(fragment=source.fragment, config=config, subjects=subjects, data=data, job=job)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name
+
+
+def evaluation_name(
+    fragment: str, cfg: "EvalConfig", subjects: dict[str, str], data: "dict[str, BaseDataConfig]"
+) -> str:
+    """The name of a result: it changes with everything that decides what is computed."""
+    sets = {role: science(config) for role, config in data.items()}
+    content: list[Any] = [cfg.science(), subjects, sets]
+    return f"{fragment}-{fingerprint(content, NAME_DIGITS)}"
 
 
 def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> None:
