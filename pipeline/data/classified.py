@@ -122,7 +122,7 @@ class DataConfig(BaseDataConfig):
 
 @KINDS.register("images")
 class ClassifiedImages(DataKind):
-    Config = DataConfig
+    Config: ClassVar[type[DataConfig]] = DataConfig
     unit = "images"
     cfg: DataConfig
 

@@ -58,7 +58,7 @@ class _Recipe(Strict):
 
 @KINDS.register("filtered")
 class FilteredImages(ClassifiedImages):
-    Config = FilteredConfig
+    Config: ClassVar[type[DataConfig]] = FilteredConfig
     cfg: FilteredConfig
 
     def expected(self) -> str:
@@ -68,8 +68,8 @@ class FilteredImages(ClassifiedImages):
 
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
         count, classes = len(found.samples), len(set(found.samples.labels))
-        problems = []
-        if found.problems and not count:
+        problems: list[str] = []
+        if found.problems and not count:  # it has reported that already
             return problems
         if count < self.cfg.min_images or self.cfg.num_val not in (0, count):
             problems.append(f"{split}: found {count} {self.unit}, expected {self.cfg.num_val or self.cfg.min_images}")
