@@ -5,6 +5,7 @@ returns values from 0 to 255. Written with numpy, scipy and Pillow in place of O
 scripts are for squares of one size; here any rectangle is corrupted with the parameters of its table, in pixels.
 """
 
+import hashlib
 import importlib.util
 import io
 from collections.abc import Callable, Sequence
@@ -40,6 +41,20 @@ def corrupt(image: Array, corruption: str, severity: int, table: Table, seed: in
     parameters = TABLES[table][corruption][severity - 1]
     found = FUNCTIONS[corruption](image, parameters, np.random.default_rng(seed))
     return np.clip(found, 0, 255).astype(np.uint8)  # cut off, not rounded, as published
+
+
+def corrupt_picture(
+    picture: Image.Image, corruption: str, severity: int, table: Table, seed: int | Sequence[int]
+) -> Image.Image:
+    """A grey picture is corrupted in colour, and made grey again."""
+    found = corrupt(np.asarray(picture.convert("RGB")), corruption, severity, table, seed)
+    return Image.fromarray(found).convert(picture.mode)
+
+
+def seed_of(name: str, corruption: str, severity: int) -> int:
+    """By the image's own name: pixels do not depend on processes, order, or other images."""
+    key = f"{Path(name).with_suffix('').as_posix()} {corruption} {severity}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
 def gaussian_noise(image: Array, deviation: float, rng: Rng) -> Array:
