@@ -28,6 +28,7 @@ LABELS = {
     "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
     "eval.cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
+    "eval.knn.seed": "it draws nothing",
     "model.cnn.pos_resampling": "a CNN has no positions",
 }
 
@@ -269,6 +270,9 @@ EVAL_FIELDS = {
     },
     "jigsaw_pictures": {"data": {"images": "small"}},
     "shuffle_curve": {"ratios": (50, 90)},  # a twentieth of 16 patches is none
+    "knn": {"layers": (0, 1), "k": 7},
+    "linear_probe": {"epochs": 6, "batch": 8, "base_lr": 30, "warmup_epochs": 2},
+    "position_probe": {"epochs": 4, "batch": 8, "lr": 3e-2},
 }
 # A model whose predictions depend on the image: only then do they depend on how it is shuffled.
 LEARNED = {"optim": {"base_lr": 3e-2, "epochs": 20, "validate_every": 20}}
@@ -304,4 +308,31 @@ EVALS = {
     "eval.cost.batch": [Bite(6, "validation")],
     "eval.cost.steps": [Bite(2, "validation")],
     "eval.cost.seed": [Bite(1, "validation")],
+    "eval.knn.layers": [Bite((0, 2), "validation")],
+    "eval.knn.k": [Bite(3, "validation")],
+    "eval.knn.weighting": [Bite("uniform", "validation", LEARNED)],
+    "eval.knn.temperature": [Bite(10.0, "validation", LEARNED)],
+    "eval.knn.bank_limit": [Bite(12, "validation")],
+    "eval.knn.untrained": [Bite(True, "validation", LEARNED)],
+    "eval.linear_probe.pool": [Bite("avg", "validation")],
+    "eval.linear_probe.epochs": [Bite(7, "validation")],
+    "eval.linear_probe.batch": [Bite(12, "validation")],
+    "eval.linear_probe.base_lr": [Bite(40, "validation")],
+    "eval.linear_probe.warmup_epochs": [Bite(3, "validation")],
+    "eval.linear_probe.train_limit": [Bite(16, "validation")],
+    "eval.linear_probe.untrained": [Bite(True, "validation")],
+    "eval.linear_probe.seed": [Bite(1, "validation")],
+    "eval.position_probe.position_ratio": [Bite(0.25, "validation")],
+    "eval.position_probe.masked": [
+        Bite("zero", "validation", DROPPOS),
+        Bite("learned", "validation", DROPPOS),
+        Bite("learned", "validation"),
+    ],
+    "eval.position_probe.shuffle_tokens": [Bite(True, "validation")],
+    "eval.position_probe.epochs": [Bite(6, "validation")],
+    "eval.position_probe.batch": [Bite(12, "validation")],
+    "eval.position_probe.lr": [Bite(0.3, "validation")],
+    "eval.position_probe.train_limit": [Bite(16, "validation")],
+    "eval.position_probe.untrained": [Bite(True, "validation")],
+    "eval.position_probe.seed": [Bite(1, "validation")],
 }
