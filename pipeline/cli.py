@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from pipeline.errors import PatchworkError, storage_problem
+from pipeline.errors import ConfigError, PatchworkError, storage_problem
 from pipeline.logs import start_logging
 
 
@@ -144,14 +144,39 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
     return train_run(options.scale, options.run, options.config)
 
 
-def evaluate(options: argparse.Namespace, arguments: list[str]) -> None:
+def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
     from pipeline.evals.evaluate import evaluate_job
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
     from pipeline.study.planned import planned_evaluations
 
-    graph = load_graph(options.scale)
+    if options.model:
+        return _evaluate_model(options)
+    if options.weights or options.evaluations:
+        raise ConfigError("--weights and names of evaluations go with --model; a job has its own")
+    graph = load_graph(options.scale or "demo")
     evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
+    return 0
+
+
+def _evaluate_model(options: argparse.Namespace) -> int:
+    from pipeline.config import shown
+    from pipeline.site import load_site
+    from pipeline.study.foreign import evaluate_foreign
+
+    wanted, count = options.evaluations or ["robustness"], 0
+    for found in evaluate_foreign(options.model, options.weights, wanted, options.scale or "paper", load_site()):
+        if found.result is None or found.file is None:
+            print(f"{found.name:16} n/a: {found.reason}", flush=True)
+            continue
+        count += 1
+        for metric, value in found.result.metrics.items():
+            error = found.result.errors.get(metric)
+            spread = f" +/- {error:.2f}" if error else ""
+            number = f"n/a: {found.result.reasons.get(metric, '')}" if value is None else f"{value:10.2f}{spread}"
+            print(f"{found.name:16} {metric:24} {number}")
+        print(f"{found.name:16} {found.result.count or 0} images; {shown(found.file)}", flush=True)
+    return int(not count)
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:

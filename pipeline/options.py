@@ -28,6 +28,7 @@ examples
   python -m pipeline plan --scale tiny mjp_table4   the cost of one table on Tiny ImageNet
   python -m pipeline status                         progress of every scale
   python -m pipeline summary mjp_table4             one table, as far as it is finished
+  python -m pipeline evaluate --model resnet50      any timm model through the robustness evaluations
   python -m pipeline VERB --help                    the options of one verb
 
 exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command continues"""
@@ -154,9 +155,7 @@ def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
     which = train.add_mutually_exclusive_group(required=True)
     which.add_argument("--run", help="name of a run; `check --scale SCALE` lists them")
     which.add_argument("--config", type=Path, help="a config.resolved.yaml, which is enough to train that run again")
-    evaluate = add("evaluate", "compute the evaluations of one job; what is finished is not repeated")
-    _scale_and_site(evaluate)
-    evaluate.add_argument("--job", required=True, help="a run and a group, such as RUN-quick; `status` lists them")
+    _add_evaluate(add)
     table = add("table", "fill a table from the results and write it as JSON, CSV, Markdown and HTML")
     _scale(table)
     table.add_argument("--table", required=True, help="id of a table: study and key in configs/study, such as mjp.t4")
@@ -170,6 +169,32 @@ def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
     track = add("track", "mirror runs, evaluations and tables into MLflow")
     _scale_and_site(track)
     track.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
+
+
+def _add_evaluate(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """A step of the workflow, and a way to evaluate a model that no study has."""
+    evaluate = add(
+        "evaluate",
+        "compute the evaluations of one job, or of any timm model; what is finished is not repeated",
+        "With --job it is a step of the workflow. With --model it needs no run: `evaluate --model resnet50.a1_in1k "
+        "robustness` fetches timm's weights, `evaluate --model deit_small_patch16_224 --weights deit.pth robustness` "
+        "takes them from a file. It prepares the data sets that it needs, reports those that this site does not have, "
+        "and prints every number with its standard error.",
+    )
+    which = evaluate.add_mutually_exclusive_group(required=True)
+    which.add_argument("--job", help="a run and a group, such as RUN-quick; `status` lists them")
+    which.add_argument("--model", metavar="NAME", help="a timm model, such as resnet50 or vit_base_patch16_224.mae")
+    evaluate.add_argument(
+        "--weights", type=Path, metavar="FILE", help="of --model: safetensors or .pth (default: timm's own, downloaded)"
+    )
+    evaluate.add_argument(
+        "evaluations",
+        nargs="*",
+        metavar="EVALUATION",
+        help="of --model: files of configs/eval, such as adversarial, or a group of them (default: robustness)",
+    )
+    evaluate.add_argument("--scale", help="a file of configs/scale (default: demo with --job, paper with --model)")
+    _site(evaluate)
 
 
 def _scale_and_site(verb: argparse.ArgumentParser) -> None:

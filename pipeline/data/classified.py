@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import nearest
+from pipeline.config import added, nearest
 from pipeline.data.augment import Augment
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
 from pipeline.data.manifest import ImageSummary
 from pipeline.data.samples import Split, SplitName, shortened
+from pipeline.data.selection import with_classes
 from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
 from pipeline.results import prepare_command
@@ -31,7 +32,10 @@ LIST_HEADER = ["path", "label"]
 class DataConfig(BaseDataConfig):
     """A set of classified images."""
 
-    counted: ClassVar[tuple[str, ...]] = ("source", "num_classes", "num_train", "num_val", "val_share")
+    counted: ClassVar[tuple[str, ...]] = (
+        *("source", "num_classes", "num_train", "num_val", "val_share"),
+        *("only_classes", "without_classes"),
+    )
     seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
     shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
     peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
@@ -42,6 +46,15 @@ class DataConfig(BaseDataConfig):
     num_classes: int = Field(gt=0)
     val_share: float | None = Field(
         None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
+    )
+    only_classes: tuple[str, ...] | None = added(
+        None, before=None, description="images of other classes are left out; names as the set has them"
+    )
+    without_classes: tuple[str, ...] | None = added(
+        None, before=None, description="images of these classes are left out, such as classes held out of training"
+    )
+    part_of: str | None = added(
+        None, before=None, description="the set whose folder holds these images; null: it has a folder of its own"
     )
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -67,6 +80,18 @@ class DataConfig(BaseDataConfig):
         return self
 
     @model_validator(mode="after")
+    def _chooses_classes_in_one_way(self) -> "DataConfig":
+        only, without = self.only_classes, self.without_classes
+        if only is not None and without is not None:
+            raise ValueError("only_classes and without_classes are both given; keep one of them")
+        for key, names in (("only_classes", only), ("without_classes", without)):
+            if names is not None and (not names or len(set(names)) < len(names)):
+                raise ValueError(f"{key} is {list(names)}; expected at least one name, and each of them once")
+        if only is not None and len(only) != self.num_classes:
+            raise ValueError(f"only_classes has {len(only)} names, num_classes is {self.num_classes}; make them equal")
+        return self
+
+    @model_validator(mode="after")
     def _one_statistic_per_channel(self) -> "DataConfig":
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
@@ -83,6 +108,10 @@ class DataConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return self.image_size
 
+    @property
+    def folder_name(self) -> str:
+        return self.part_of or super().folder_name
+
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
@@ -93,7 +122,7 @@ class DataConfig(BaseDataConfig):
 
 @KINDS.register("images")
 class ClassifiedImages(DataKind):
-    Config = DataConfig
+    Config: ClassVar[type[DataConfig]] = DataConfig
     unit = "images"
     cfg: DataConfig
 
@@ -104,7 +133,8 @@ class ClassifiedImages(DataKind):
 
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}
-        return self._seen(self.source.read(folder, split, **options))
+        found = self.source.read(folder, split, **options)
+        return self._seen(with_classes(found, self.cfg.only_classes, self.cfg.without_classes))
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """From the list that `prepare` wrote."""

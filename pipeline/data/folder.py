@@ -1,13 +1,15 @@
 """A plain folder of class folders: any class names, any image files of the usual kinds.
 
 Either train/<class>/ and val/<class>/, or <class>/ alone: then `val_share` of each class is set aside as val. A hash of
-the file names chooses it, so it is the same on every machine, and a new image moves hardly any other.
+the file names chooses it, so it is the same on every machine, and a new image moves hardly any other. ImageNet-A and
+sets that are made in its layout have <class>/ alone, and all of it is val.
 """
 
 import hashlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from pipeline.data.images import FileImages
 from pipeline.data.samples import Split, shortened
@@ -34,6 +36,21 @@ def read_folder(folder: Path, split: str, val_share: float | None = None) -> Spl
     problems = _problems(contents, least=2 if val_share else 1) + _loose_problems(folder / inside, classes)
     where = "" if val_share else f"{split}: "
     return Split(FileImages(folder, files, labels), classes, [where + problem for problem in problems])
+
+
+def read_class_folders(folder: Path, split: str) -> Split:
+    """The layout of ImageNet-A: class folders directly in the set's folder, all of them val; nothing is decoded."""
+    folders = sorted(_class_names(folder), key=unquote)
+    contents = {name: _look_into(folder / name) for name in folders}
+    files = [(f"{name}/{image}", label) for label, name in enumerate(folders) for image in contents[name].images]
+    problems = _problems(contents, least=1) + _loose_problems(folder, folders)
+    images = FileImages(folder, [file for file, _ in files], [label for _, label in files])
+    return Split(images, [unquote(name) for name in folders], problems)
+
+
+def class_folder(name: str) -> str:
+    """The folder of a class in a set that is made: a name may have a slash in it, such as T-shirt/top."""
+    return quote(name, safe=" ")
 
 
 def class_names(folder: Path, val_share: float | None) -> list[str]:

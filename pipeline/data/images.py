@@ -27,6 +27,10 @@ class ImageSet(Labelled):
     def image(self, index: int) -> Image.Image:
         """The decoded image, in `mode`."""
 
+    @abstractmethod
+    def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "ImageSet":
+        """Some of the images, with labels of their own."""
+
 
 class ArrayImages(ImageSet):
     """Images decoded in memory: uint8, (count, height, width) or (count, height, width, 3)."""
@@ -46,6 +50,9 @@ class ArrayImages(ImageSet):
     def listing(self) -> memoryview:
         return self.pixels.reshape(-1).data
 
+    def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "ArrayImages":
+        return ArrayImages(self.pixels[np.asarray(indices, dtype=int)], labels, self.prefix)
+
     def image(self, index: int) -> Image.Image:
         image = Image.fromarray(self.pixels[index])
         return image if image.mode == self.mode else image.convert(self.mode)
@@ -53,6 +60,9 @@ class ArrayImages(ImageSet):
 
 class FileImages(LabelledFiles, ImageSet):
     """Images in files below a folder."""
+
+    def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "FileImages":
+        return FileImages(self.folder, [self.name(index) for index in indices], labels)
 
     def image(self, index: int) -> Image.Image:
         try:

@@ -41,7 +41,7 @@ def inspect_samples(
     """Decode the samples of all splits, of any kind."""
     found = {}
     for split, content in splits.items():
-        with _mapper(workers, content.samples) as run:
+        with mapper(workers, content.samples) as run:
             looks = run(_look, range(len(content.samples)))
             bar = tqdm(looks, f"{name} {split}", len(content.samples), unit="sample", disable=not progress)
             found[split] = list(bar)
@@ -65,7 +65,7 @@ def inspect_images(
 ) -> dict[SplitName, list[ImageInspection]]:
     """Decode the images of all splits; `measured_in` is the mode in which their pixels are averaged, if at all."""
     found = {}
-    with _mapper(workers) as run:
+    with mapper(workers) as run:
         for split, content in splits.items():
             images = _inspections(content.samples, run, measured_in)
             bar = tqdm(images, f"{name} {split}", len(content.samples), unit="img", disable=not progress)
@@ -74,7 +74,7 @@ def inspect_images(
 
 
 @contextmanager
-def _mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
+def mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
     """`map`, in this process or in a pool; `samples` are what `_look` looks at."""
     _forked[:] = [samples] if samples is not None else []
     if workers == 0:
@@ -86,7 +86,7 @@ def _mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
             yield lambda function, items: pool.map(function, items, chunksize=CHUNK)
         except BrokenProcessPool:
             raise DataError(
-                f"one of {workers} decoding processes was killed, most likely for memory; use fewer workers"
+                f"one of {workers} processes was killed, most likely for memory; use fewer workers"
             ) from None
         finally:
             # After Ctrl-C, a million images that wait are not decoded first.

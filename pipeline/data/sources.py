@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.data import cifar, fashion, tiny_imagenet
-from pipeline.data.folder import FORMATS, read_folder
+from pipeline.data.folder import FORMATS, read_class_folders, read_folder
 from pipeline.data.imagenet import read_imagenet
 from pipeline.data.samples import Split
 from pipeline.data.stanford_cars import read_stanford_cars
@@ -28,6 +28,8 @@ class Source:
     options: tuple[str, ...] = ()
 
 
+NATURAL_ADVERSARIAL = "https://github.com/hendrycks/natural-adv-examples"
+
 SOURCES = {
     "fashion_mnist": Source(
         read=fashion.read_fashion_mnist,
@@ -41,6 +43,24 @@ SOURCES = {
         "meta.mat and ILSVRC2012_validation_ground_truth.txt",
         obtained="https://image-net.org/download.php (account needed): ILSVRC2012_img_train.tar (one tar "
         "per class in it), ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz",
+        has_files=True,
+    ),
+    "imagenet_a": Source(
+        read=read_class_folders,
+        layout="<wnid>/*.jpg, 200 class folders",
+        obtained=f"{NATURAL_ADVERSARIAL}: imagenet-a.tar; the folder is imagenet-a/ in it",
+        has_files=True,
+    ),
+    "imagenet_o": Source(
+        read=read_class_folders,
+        layout="<wnid>/*.JPEG, 200 class folders",
+        obtained=f"{NATURAL_ADVERSARIAL}: imagenet-o.tar; the folder is imagenet-o/ in it",
+        has_files=True,
+    ),
+    "class_folders": Source(
+        read=read_class_folders,
+        layout="<class>/*.png; special characters of a class name are quoted as in a URL",
+        obtained="`python -m pipeline prepare` makes it from another set",
         has_files=True,
     ),
     "tiny_imagenet": Source(

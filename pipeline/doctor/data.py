@@ -38,7 +38,7 @@ def _data_set(subject: Subject, data: BaseDataConfig) -> Finding:
     problems = split.problems + kind.count_problems("val", split)
     if problems:
         return failed(what, f"{folder}: {problems[0]}", obtained)
-    found = f"{folder} has its {data.num_val} validation {kind.unit}"
+    found = f"{folder} has its {len(split.samples)} validation {kind.unit}"
     return ok(what, f"{found}; the first job verifies all and writes the manifest")
 
 

@@ -1,22 +1,23 @@
-"""What data sets are made from: the validation samples of other sets, and what trained runs say of them."""
+"""What data sets are made from: the validation samples of other sets, and what trained runs say of them.
+
+torch is imported where a run is asked: corrupting images needs none of it, and is done by many short processes.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from pipeline.data.classes import class_names
 from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
-from pipeline.engine.distributed import World, device_of
-from pipeline.engine.run import RunConfig
-from pipeline.engine.train import load_method
-from pipeline.evals.base import EvalConfig, Evaluation
 from pipeline.results import ScaleFolder
 from pipeline.site import Site, data_folder
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class PreparedSources:
     results: ScaleFolder
     site: Site
     configs: Mapping[str, BaseDataConfig]
-    run_of: Callable[[str], RunConfig]
+    run_of: "Callable[[str], RunConfig]"
 
     def config(self, name: str) -> Any:
         return self.configs[name]
@@ -45,14 +46,19 @@ class PreparedSources:
         folder = self.results.run(run)
         return folder.trained().files[folder.encoder.name]
 
-    @torch.no_grad()
     def predict(self, run: str) -> np.ndarray:
+        import torch
+
+        from pipeline.engine.distributed import World, device_of
+        from pipeline.engine.train import load_method
+        from pipeline.evals.base import EvalConfig, Evaluation
+
         config, world = self.run_of(run), World(0, 1, device_of(self.site.device))
         method = load_method(config, self.results.run(run), world)
         evaluation = Evaluation(EvalConfig(name="predict"), {}, self.results, self.site, world)
         found = []
         for batch in evaluation.batches(config.data):
-            with evaluation.precision():
+            with torch.no_grad(), evaluation.precision():
                 logits = method.predict(batch.images).logits
             found.append(logits.float().softmax(dim=1).cpu().numpy())
         return np.concatenate(found)

@@ -5,12 +5,14 @@ import os
 import textwrap
 from collections import Counter
 
+from pipeline.data.kind import made_from
 from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
 from pipeline.site import Site
 from pipeline.study.entries import Graph
+from pipeline.study.planned import data_of
 
 
 def plan(graph: Graph, site: Site, targets: list[str]) -> str:
@@ -19,6 +21,7 @@ def plan(graph: Graph, site: Site, targets: list[str]) -> str:
     runs, device = estimate(graph, site, work), "GPU" if trains_on_gpu(site) else "CPU"
     header = ("study", "runs", "evaluations", "tables", f"{device} hours", "storage", "longest run")
     parts = [_heading(graph, work, targets), aligned([header, *_rows(work, runs, device)])]
+    parts += [text for text in (_sets(graph, work), _evaluations(graph, work)) if text]
     if runs:
         when = _queue(runs, device) if site.slurm else _here(runs, site, device)
         parts += [_sources(runs, device), _storage(graph, runs), when]
@@ -27,17 +30,38 @@ def plan(graph: Graph, site: Site, targets: list[str]) -> str:
 
 def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
     done = work.finished or Work()
-    unread = sorted({graph.runs[name].data for name in work.runs} - _prepared(graph))
-    sets = f" Data sets to verify first: {', '.join(unread)}." if unread else ""
     return _wrapped(
         f"Scale {graph.scale}, {' '.join(targets) or 'all'}: {len(work.runs)} runs to train, {len(work.evaluations)} "
         f"evaluations, {len(work.tables)} tables. Finished before: {len(done.runs)} runs, {len(done.evaluations)} "
-        f"evaluations, {len(done.tables)} tables.{sets}"
+        f"evaluations, {len(done.tables)} tables."
     )
 
 
-def _prepared(graph: Graph) -> set[str]:
-    return {data for data in graph.data if graph.results.manifest(data).exists()}
+def _sets(graph: Graph, work: Work) -> str:
+    """Data sets that are verified first, and those that are made; the parts of one set are counted together."""
+    jobs = [graph.eval_jobs[job] for job in work.evaluations]
+    asked = {graph.runs[name].data for name in work.runs} | {name for job in jobs for name in job.data}
+    sets = [data_of(graph, name) for name in sorted(asked) if not graph.results.manifest(name).exists()]
+    verified = [data.name for data in sets if not made_from(data)]
+    parts = Counter((data.folder_name, made_from(data)) for data in sets if made_from(data))
+    made = [f"{name} from {source} in {count} job{'s' * (count > 1)}" for (name, source), count in parts.items()]
+    texts = [f"Data sets to verify first: {', '.join(verified)}." if verified else ""]
+    texts += [f"To make where the site has none: {', '.join(made)}." if made else ""]
+    return _wrapped(" ".join(filter(None, texts)))
+
+
+def _evaluations(graph: Graph, work: Work) -> str:
+    """What the jobs of evaluations ask a cluster for."""
+    needs = {job: graph.eval_jobs[job].needs for job in work.evaluations}
+    if not needs:
+        return ""
+    longest = max(needs, key=lambda job: needs[job].hours)
+    with_gpu = [need.hours for need in needs.values() if need.gpu]
+    return _wrapped(
+        f"Evaluation jobs: {len(needs)}, of which {len(with_gpu)} ask for a GPU, for up to {hours(sum(with_gpu))} h "
+        f"together. These are time limits. The longest asks for {hours(needs[longest].hours)} h: {longest} "
+        f"({len(graph.eval_jobs[longest].evaluations)} evaluations, one after the other)."
+    )
 
 
 def _rows(work: Work, runs: list[RunEstimate], device: str) -> list[tuple[str, ...]]:
@@ -71,8 +95,8 @@ def _sources(runs: list[RunEstimate], device: str) -> str:
     of_what = "" if device == "GPU" else " of one process with the threads of the site"
     return _wrapped(
         f"{device} hours{of_what}: {sources}. They are those of training steps: waiting for data, validation and the "
-        f"exchange of gradients come on top. {another if device == 'GPU' else ''}Evaluations and tables take seconds "
-        "to minutes each and are not included."
+        f"exchange of gradients come on top. {another if device == 'GPU' else ''}Evaluations are not included, and "
+        "tables take seconds."
     )
 
 

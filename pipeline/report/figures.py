@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.report import svg
 from pipeline.report.lines import TEXT_HEIGHT, WIDTH, draw_curves, draw_lines
 from pipeline.report.records import Cell, Drawing, FilledTable, Read
-from pipeline.report.view import ShownRow, TableView, view
+from pipeline.report.view import ShownColumn, ShownRow, TableView, view
 from pipeline.report.words import error, number
 
 FONTS = {"font.size": 12, "lines.linewidth": 1.8}
@@ -129,42 +129,51 @@ def _draw_bar(canvas: Axes, bar: Bar, y: float, unit: float, low: float) -> None
 
 
 def draw_heatmap(table: FilledTable, figure: Drawing) -> Figure:
-    """Every number in its cell; the stronger the tint, the larger the number."""
+    """Every number in its cell; the stronger the tint, the larger the number, or the better in its column.
+
+    Where the x values are those of rows, a row of the table is drawn as a column.
+    """
     shown = view(table)
-    left = min(0.4 * WIDTH, 8 + CHARACTER * max([0, *[len(row.label) for row in shown.rows]]))
-    width = (WIDTH - left) / max(1, len(shown.columns))
-    heads = [textwrap.wrap(column.label, max(4, int(width / CHARACTER))) for column in shown.columns]
+    sides: list[list[Any]] = [[*shown.rows], [*shown.columns]]
+    down, across = reversed(sides) if figure.x_from == "rows" else sides
+    left = min(0.4 * WIDTH, 8 + CHARACTER * max([0, *[len(side.label) for side in down]]))
+    width = (WIDTH - left) / max(1, len(across))
+    heads = [textwrap.wrap(side.label, max(4, int(width / CHARACTER))) for side in across]
     top = TEXT_HEIGHT * (max([1, *map(len, heads)]) + bool(figure.x_label)) + 6
-    drawing, canvas = _canvas(top + CELL_HEIGHT * len(shown.rows) + 4)
+    drawing, canvas = _canvas(top + CELL_HEIGHT * len(down) + 4)
     canvas.text(left, 11, figure.x_label)
     canvas.text(0, top - 9, textwrap.shorten(figure.y_label, max(4, int(left / CHARACTER)), placeholder=""))
     for place, lines in enumerate(heads):
         canvas.text(left + (place + 0.5) * width, top - 9, "\n".join(lines), ha="center", color=svg.INK)
-    for place, row in enumerate(shown.rows):
-        y = top + CELL_HEIGHT * place
-        label = textwrap.shorten(row.label, int(left / CHARACTER) + 1, placeholder="...")
+    for line, side in enumerate(down):
+        y = top + CELL_HEIGHT * line
+        label = textwrap.shorten(side.label, int(left / CHARACTER) + 1, placeholder="...")
         canvas.text(0, y + CELL_HEIGHT / 2, label, va="center", color=svg.INK)
-        _draw_heat(canvas, shown, row, (left, y, width))
+        for place, other in enumerate(across):
+            row, column = (other, side) if figure.x_from == "rows" else (side, other)
+            _draw_heat(canvas, shown, row, column, (left + place * width, y, width), figure.shade)
     return drawing
 
 
-def _draw_heat(canvas: Axes, shown: TableView, row: ShownRow, box: tuple[float, float, float]) -> None:
-    left, y, width = box
-    low, span = _range(shown)
-    for place, column in enumerate(shown.columns):
-        cell, x = shown.cell(row, column), left + place * width
-        ours = None if cell is None else cell.ours
-        tint = 0.0 if ours is None else STRONGEST * (ours - low) / span
-        patch: dict[str, Any] = {"facecolor": svg.ACCENT, "alpha": tint, "linewidth": 0}
-        canvas.add_patch(Rectangle((x + 1, y + 1), width - 2, CELL_HEIGHT - 2, **patch))
-        size = min(11.0, 1.6 * width / max(4, len(number(ours, column.first.decimals))))
-        about: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size}
-        about["color"] = svg.MUTED if ours is None else svg.INK
-        canvas.text(x + width / 2, y + CELL_HEIGHT / 2, number(ours, column.first.decimals), **about)
+def _draw_heat(
+    canvas: Axes, shown: TableView, row: ShownRow, column: ShownColumn, box: tuple[float, float, float], shade: str
+) -> None:
+    x, y, width = box
+    cell = shown.cell(row, column)
+    ours = None if cell is None else cell.ours
+    tint = 0.0 if ours is None else STRONGEST * _share(shown, ours, column if shade == "columns" else None)
+    patch: dict[str, Any] = {"facecolor": svg.ACCENT, "alpha": tint, "linewidth": 0}
+    canvas.add_patch(Rectangle((x + 1, y + 1), width - 2, CELL_HEIGHT - 2, **patch))
+    size = min(11.0, 1.6 * width / max(4, len(number(ours, column.first.decimals))))
+    about: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size}
+    about["color"] = svg.MUTED if ours is None else svg.INK
+    canvas.text(x + width / 2, y + CELL_HEIGHT / 2, number(ours, column.first.decimals), **about)
 
 
-def _range(shown: TableView) -> tuple[float, float]:
-    """The lowest number of a table, and how far the highest is from it."""
-    cells = [shown.cell(row, column) for row in shown.rows for column in shown.columns]
+def _share(shown: TableView, ours: float, column: ShownColumn | None) -> float:
+    """Where a number is between the lowest and the highest of all, or between the worst and the best of a column."""
+    columns = [column] if column else shown.columns
+    cells = [shown.cell(row, other) for row in shown.rows for other in columns]
     numbers = [cell.ours for cell in cells if cell is not None and cell.ours is not None]
-    return (float(min(numbers)), float(np.ptp(numbers)) or 1.0) if numbers else (0.0, 1.0)
+    share = (ours - min(numbers)) / (float(np.ptp(numbers)) or 1.0)
+    return 1 - share if column and column.first.direction == "down" and np.ptp(numbers) else share

@@ -246,8 +246,8 @@ def _fill_deltas(
     for key, column in columns.items():
         if not column.delta:
             continue
-        base = next(other for other in rows if other.id == f"{table_id}.{column.against}")
-        minuend, subtrahend = row.cells[column.delta], base.cells[column.delta]
+        base = row if column.minus else next(other for other in rows if other.id == f"{table_id}.{column.against}")
+        minuend, subtrahend = row.cells[column.delta], base.cells[column.minus or column.delta]
         cell = row.cells[key]
         cell.run = minuend.run
         if minuend.ours is None or subtrahend.ours is None:
@@ -257,7 +257,7 @@ def _fill_deltas(
         pairs = zip(minuend.values, subtrahend.values, strict=False)
         cell.values, cell.count = [one - other for one, other in pairs], minuend.count
         cell.error = _error_of_difference(graph, minuend, subtrahend)
-        cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {base.label}"}
+        cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {column.minus or base.label}"}
 
 
 def _error_of_difference(graph: Graph, one: Cell, other: Cell) -> float | None:

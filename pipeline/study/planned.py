@@ -9,6 +9,7 @@ from pipeline.site import Site
 from pipeline.study.entries import Graph
 
 if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
     from pipeline.evals.evaluate import Planned
     from pipeline.evals.sources import PreparedSources
 
@@ -20,11 +21,14 @@ def data_of(graph: Graph, name: str) -> Any:
 
 def sources_of(graph: Graph, site: Site) -> "PreparedSources":
     """What sets of this scale may be made from."""
-    from pipeline.engine.run import parse_run
     from pipeline.evals.sources import PreparedSources
 
-    configs = {name: data_of(graph, name) for name in graph.data}
-    return PreparedSources(graph.results, site, configs, lambda run: parse_run(Layers((run, graph.run(run).config))))
+    def run_of(name: str) -> "RunConfig":
+        from pipeline.engine.run import parse_run
+
+        return parse_run(Layers((name, graph.run(name).config)))
+
+    return PreparedSources(graph.results, site, {name: data_of(graph, name) for name in graph.data}, run_of)
 
 
 def planned_evaluations(graph: Graph, job: str) -> "Iterator[Planned]":

@@ -33,13 +33,14 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
     lines += _missing_runs(table, cells, where)
     if lines:
         raise ConfigError("\n".join(lines))
+    true_here = draft.scale.true_here
     draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
         study=draft.name,
         study_title=draft.study.title,
         label=table.label,
-        title=table.title,
-        note=table.note,
-        columns=table.columns,
+        title=true_here(table.title),
+        note=true_here(table.note),
+        columns={key: each.model_copy(update={"label": true_here(each.label)}) for key, each in table.columns.items()},
         rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
         figure=table.drawing if isinstance(table, Figure) else None,
     )
@@ -48,7 +49,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
 def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellEntry]) -> RowEntry:
     row = table.rows[key]
     return RowEntry(
-        label=row.label,
+        label=draft.scale.true_here(row.label),
         headline=draft.study.is_headline(name, key),
         runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
         cells=cells,
@@ -116,8 +117,10 @@ def _column_problems(table: Table, where: str) -> list[str]:
         at = f"{where}.columns.{key}"
         if column.file and not isinstance(table, Figure):
             lines.append(f"{at}.file: a table shows numbers; put pictures into a figure of kind: pictures")
-        if column.delta and column.delta not in measured:
-            lines.append(f"{at}.delta: no measured column {column.delta!r}; {nearest(column.delta, measured)}")
+        for name in ("delta", "minus"):
+            other = getattr(column, name)
+            if other and other not in measured:
+                lines.append(f"{at}.{name}: no measured column {other!r}; {nearest(other, measured)}")
         if column.against and column.against not in table.rows:
             lines.append(f"{at}.against: no row {column.against!r}; {nearest(column.against, table.rows)}")
     return lines
@@ -149,14 +152,17 @@ def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> lis
 
 def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str, CellEntry]], where: str) -> list[str]:
     """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
-    column = table.columns[key]
-    try:
-        source = None if column.eval == TRAIN else _source(draft, column, where)
-    except ConfigError as error:
-        return str(error).splitlines()
-    lines = _promise_problems(draft, table, key, source, where)
-    for row_id, row in table.rows.items():
-        cells[row_id][key] = _cell(draft, row, column, key, source)
+    column, lines = table.columns[key], []
+    for name in dict.fromkeys(row.eval or column.eval for row in table.rows.values()):
+        asked = column.model_copy(update={"eval": name})
+        rows = {row_id: row for row_id, row in table.rows.items() if (row.eval or column.eval) == name}
+        try:
+            source = None if name == TRAIN else _source(draft, asked, where)
+        except ConfigError as error:
+            return str(error).splitlines()
+        lines += _promise_problems(draft, asked, key, rows, source, where)
+        for row_id, row in rows.items():
+            cells[row_id][key] = _cell(draft, row, asked, key, source)
     filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
     reasons = [cell.why for row, cell in filled if cell.why not in ("", row.why, PROBLEM, MISSING)]
     is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
@@ -210,14 +216,15 @@ def _data_sets(
     return found
 
 
-def _promise_problems(draft: Draft, table: Table, key: str, source: _Source | None, where: str) -> list[str]:
+def _promise_problems(
+    draft: Draft, column: Column, key: str, rows: dict[str, Row], source: _Source | None, where: str
+) -> list[str]:
     """A metric or file that the evaluation does not give, asked for by the column or by one of its rows."""
-    column = table.columns[key]
     kind = "file" if column.file else "metric"
     promised = source and (source.cfg.files if column.file else source.cfg.metrics)
     known = _train_metrics(draft) if promised is None else promised
     named = {where: getattr(column, kind) or ""} if getattr(column, kind) else {}
-    named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in table.rows.items() if key in row.metrics}
+    named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in rows.items() if key in row.metrics}
     return [
         f"{place}.{kind}: {column.eval} has no {kind} {name!r}; {nearest(name, known)}"
         for place, name in named.items()
@@ -281,15 +288,22 @@ def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, st
 def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     """Register an evaluation of these subjects, and the job that computes it; returns its name."""
     graph, config = draft.graph, source.cfg.model_dump(mode="json")
-    sets = {role: science(data) for role, data in source.data.items()}
-    content: list[Any] = [source.cfg.science(), subjects, sets]
-    name = f"{source.fragment}-{fingerprint(content, NAME_DIGITS)}"
+    name = evaluation_name(source.fragment, source.cfg, subjects, source.data)
     data = {role: config.model_dump(mode="json") for role, config in source.data.items()}
     job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
     entry = EvalEntry(fragment=source.fragment, config=config, subjects=subjects, data=data, job=job)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name
+
+
+def evaluation_name(
+    fragment: str, cfg: "EvalConfig", subjects: dict[str, str], data: "dict[str, BaseDataConfig]"
+) -> str:
+    """The name of a result: it changes with everything that decides what is computed."""
+    sets = {role: science(config) for role, config in data.items()}
+    content: list[Any] = [cfg.science(), subjects, sets]
+    return f"{fragment}-{fingerprint(content, NAME_DIGITS)}"
 
 
 def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> None:

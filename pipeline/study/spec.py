@@ -51,7 +51,7 @@ class RunSpec(Strict):
 
 
 class Column(Strict):
-    """Where a column's cells come from: an evaluation (or `train`), or a difference to one row.
+    """Where a column's cells come from: an evaluation (or `train`), or a difference to one row or to another column.
 
     Of an evaluation a cell shows the `metric`, or the picture in a `file`; where both are left out, each row names its
     own metric in `metrics`.
@@ -66,8 +66,11 @@ class Column(Strict):
     run: str | dict[str, str] | None = Field(
         None, description="role of the row's run; for several subjects: role in the evaluation -> role of the row's run"
     )
-    delta: str | None = Field(None, description="column whose difference to the row `against` is shown")
+    delta: str | None = Field(
+        None, description="column whose difference to the row `against`, or to the column `minus`, is shown"
+    )
     against: str | None = None
+    minus: str | None = None
     x: float | None = Field(None, description="place on the axis of a figure")
     direction: Direction = "none"
     decimals: int = Field(1, ge=0, le=6)
@@ -82,10 +85,12 @@ class Column(Strict):
     def _has_one_source(self) -> "Column":
         if self.delta and self.run:
             raise ValueError("a difference is of another column, whose run it takes; leave out run")
-        given = [key for key in ("eval", "metric", "file", "delta", "against") if getattr(self, key)]
-        if given not in (["eval", "metric"], ["eval", "file"], ["eval"], ["delta", "against"]):
+        given = [key for key in ("eval", "metric", "file", "delta", "against", "minus") if getattr(self, key)]
+        if given not in (["eval", "metric"], ["eval", "file"], ["eval"], ["delta", "against"], ["delta", "minus"]):
             found = ", ".join(given) or "none of them"
-            raise ValueError(f"found {found}; give eval and metric, eval and file, or delta and against")
+            raise ValueError(
+                f"found {found}; give eval and metric, eval and file, delta and against, or delta and minus"
+            )
         return self
 
 
@@ -97,6 +102,7 @@ class Row(Strict):
     label: str
     run: dict[str, str] = Field(default_factory=dict)
     why: str = ""
+    eval: str | None = Field(None, description="evaluation in place of the columns', such as of an untrained network")
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
@@ -145,6 +151,9 @@ class Drawing(Strict):
     x_from: Literal["rows", "columns"] = "columns"
     levels: list[str] = Field(default_factory=list, description="rows drawn as horizontal lines, such as a baseline")
     curve: str = Field("", description="metric of `curves`, such as val_top1")
+    shade: Literal["all", "columns"] = Field(
+        "all", description="heatmap: the tint of a number among all of them, or from worst to best in its column"
+    )
 
 
 class Figure(Drawing, Table):
@@ -168,6 +177,8 @@ class Figure(Drawing, Table):
             raise ValueError(f"levels: no row {unknown[0]!r}; {nearest(unknown[0], self.rows)}")
         if self.kind != "lines" and (self.levels or self.log_x):
             raise ValueError(f"levels and log_x are for kind: lines; found kind: {self.kind}")
+        if self.kind != "heatmap" and self.shade != "all":
+            raise ValueError(f"shade is for kind: heatmap; found kind: {self.kind}")
         if self.kind == "lines":
             self._check_x()
         return self
@@ -249,7 +260,16 @@ class Scale(Strict):
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    words: dict[str, str] = Field(
+        default_factory=dict, description="words in labels, titles and notes of tables -> those that are true here"
+    )
     max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")
+
+    def true_here(self, text: str) -> str:
+        """A text of a study with this scale's words in place of the papers'."""
+        for word, other in self.words.items():
+            text = text.replace(word, other)
+        return text
 
 
 class Expected(Strict):

@@ -17,6 +17,7 @@ NOT_SCIENCE = {
 # By pattern; those of runs are part of the name all the same.
 LABELS = {
     "data.name": "a name alone",
+    "data.part_of": "in whose folder it lies; tests/data has such a set",
     "model.*.name": "a name alone",
     "*.code_epoch": "raised by hand when code changes",
     "method.supervised.fidelity": "there is one way to do it",
@@ -29,6 +30,9 @@ LABELS = {
     "eval.cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "eval.knn.seed": "it draws nothing",
+    "eval.adversarial.seed": "it draws the error alone",
+    "eval.outliers.seed": "it draws the errors alone",
+    "eval.calibration.seed": "it draws the errors alone",
     "model.cnn.pos_resampling": "a CNN has no positions",
 }
 
@@ -51,6 +55,8 @@ RUN = {
     "data.num_train": [Bite(23, "refused")],
     "data.num_val": [Bite(19, "refused")],
     "data.val_share": [Bite(0.2, "refused")],  # this set has a split of its own; tests/data has one that has not
+    "data.only_classes": [Bite(["Bag"], "refused")],  # the counts are then others; tests/data has such sets
+    "data.without_classes": [Bite(["Bag"], "refused")],
     "data.image_size": [Bite(14, "start batches"), Bite([28, 14], "start batches")],
     "data.channels": [Bite(3, "start batches", with_it=RGB)],
     "data.mean": [Bite([0.3], "batches")],
@@ -300,6 +306,8 @@ EVALS = {
     "eval.jigsaw_pictures.patches": [Bite(7, "validation")],
     "eval.jigsaw_pictures.images": [Bite(2, "validation")],
     "eval.jigsaw_pictures.seed": [Bite(1, "validation")],
+    "eval.calibration.bins": [Bite(3, "validation")],
+    "eval.calibration.per_bin": [Bite(7, "validation")],
     "eval.cost.method": [Bite({"mae": {**DECODER, "decoder_depth": 2}}, "validation")],
     "eval.cost.etas": [Bite((40,), "validation")],
     "eval.cost.image_size": [Bite(56, "validation")],

@@ -27,7 +27,7 @@ def test_tiny_imagenet__recipe_of_the_paper__trains_and_resumes_on_the_same_curv
     extract(Path(os.environ["PATCHWORK_DATA"]) / "tiny-imagenet-25/tiny-imagenet-25.tar", tmp_path)
     folder = tmp_path / "tiny-imagenet-25"
     fragments = [read_yaml(CONFIGS / name) for name in ("method/mjp.yaml", "data/tiny_imagenet.yaml")]
-    recipe = read_yaml(CONFIGS / "study/mjp.yaml")["common"]
+    recipe = read_yaml(CONFIGS / "recipe/mjp.yaml")
     run = parse_run(Layers(*[("test", content) for content in (*fragments, recipe, SMALL)]))
     at_once, in_pieces = tmp_path / "at_once", tmp_path / "in_pieces"
     for results in (at_once, in_pieces):

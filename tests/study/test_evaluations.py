@@ -285,3 +285,39 @@ def test_evaluate__before_its_data_are_prepared__is_one_message(toy, capsys):
     assert main(["evaluate", "--job", names(load_graph("demo"))["jigsaw_pictures"]]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "manifest.json not found; run `python -m pipeline prepare" in error
+
+
+# Rows with an evaluation of their own, and words of a scale
+
+
+def test_row__with_an_evaluation_of_its_own__takes_its_numbers_from_that(toy):
+    study = toy_study()
+    study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": "other", "paper": False}
+    del study["tables"]["t1"]["columns"]["consistency"]
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    toy.write("expected/toy.yaml", {"source": "a test", "rows": {"toy.t1.a": {"top1": 1.0}}})
+    toy.write("eval/other.yaml", {"name": "classify", "shuffle_ratio": 0.9})
+    graph = build_graph("demo")
+    found = {key: row.cells["top1"] for key, row in graph.tables["toy.t1"].rows.items()}
+    assert [cell.metric for cell in found.values()] == ["top1", "top1"]
+    assert [cell.sources[0].split("/")[1].split("-")[0] for cell in found.values()] == ["classify", "other"]
+
+
+def test_row__evaluation_without_the_columns_metric__is_refused(toy):
+    study = toy_study()
+    study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": "consistency", "paper": False}
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    (line,) = toy.problems()
+    assert "tables.t1.columns.top1.metric: consistency has no metric 'top1'" in line
+
+
+def test_words__of_a_scale__stand_in_labels_titles_and_notes(toy):
+    study = toy_study()
+    study["tables"]["t1"] |= {"title": "On ImageNet-C", "note": "ImageNet-C is large."}
+    study["tables"]["t1"]["columns"]["top1"]["label"] = "ImageNet-C top-1"
+    study["tables"]["t1"]["rows"]["a"]["label"] = "a on ImageNet-C"
+    toy.write("study/toy.yaml", {"title": "toy", **study})
+    toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "words": {"ImageNet-C": "Fashion-C"}})
+    table = build_graph("demo").tables["toy.t1"]
+    texts = [table.title, table.note, table.columns["top1"].label, table.rows["toy.t1.a"].label]
+    assert texts == ["On Fashion-C", "Fashion-C is large.", "Fashion-C top-1", "a on Fashion-C"]

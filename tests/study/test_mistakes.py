@@ -59,8 +59,8 @@ MISTAKES = {
     ),
     "key of a common recipe": (
         STUDY,
-        "weight_decay",
-        "wheight_decay",
+        "\nrecipes:",
+        "\ncommon: {optim: {wheight_decay: 0.05}}\n\nrecipes:",
         f"{STUDY}: common: optim.wheight_decay: unknown key; did you mean 'weight_decay'?",
     ),
     "key of a table": (
@@ -302,7 +302,7 @@ MISTAKES = {
         "a: {train: false, label: DeiT-S,",
         f"{STUDY}: runs.a.train: init is None, and train: false evaluates a weight file; write init: file:<path>",
     ),
-    "no seeds": (STUDY, "\ncommon:", "\nseeds: 0\n\ncommon:", f"{STUDY}: seeds: found 0; input should be greater"),
+    "no seeds": (STUDY, "\nrecipes:", "\nseeds: 0\n\nrecipes:", f"{STUDY}: seeds: found 0; input should be greater"),
     "short form of a run": (
         STUDY,
         "a: {label: DeiT-S,",

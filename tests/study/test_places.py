@@ -140,3 +140,34 @@ def test_heatmap__tint_and_number__are_in_the_cell_of_their_row_and_column():
     heads = [numbers[name][0] for name in ("at 0.9", "at 0.1")]
     sides = [numbers[name][1] for name in ("40.0", "25.0")]
     assert [numbers[name] for name in ("40.0", "10.0", "25.0", "30.0")] == [(x, y) for y in sides for x in heads]
+
+
+def tints_of(made) -> dict[str, float]:
+    """Number in a cell -> how strong its tint is."""
+    canvas = draw_heatmap(made, made.figure).axes[0]
+    boxes = [patch for patch in canvas.patches if isinstance(patch, Rectangle)]
+    numbers = {text.get_text(): text.get_position() for text in canvas.texts if text.get_text()[-2:] == ".0"}
+    found = {n: box for box in boxes for n, (x, y) in numbers.items() if box.get_bbox().contains(x, y)}
+    return {n: box.get_alpha() / STRONGEST for n, box in found.items()}
+
+
+def test_heatmap__shade_by_columns__is_strongest_for_the_best_of_each_column():
+    made = table("heatmap", shade="columns")
+    made.columns[0].direction, made.columns[1].direction = "up", "down"
+    assert tints_of(made) == pytest.approx({"40.0": 1, "25.0": 0, "10.0": 1, "30.0": 0})
+
+
+def test_heatmap__shade_by_columns__all_equal__is_weak():
+    made = table("heatmap", shade="columns")
+    for row in made.rows:
+        row.cells["at_10"].ours = 7.0
+    made.columns[1].direction = "down"
+    assert tints_of(made)["7.0"] == 0
+
+
+def test_heatmap__x_from_rows__is_turned_over():
+    made = table("heatmap", x_from="rows")
+    canvas = draw_heatmap(made, made.figure).axes[0]
+    at = {text.get_text(): text.get_position() for text in canvas.texts}
+    assert at["40.0"][1] == at["25.0"][1] < at["10.0"][1] == at["30.0"][1]
+    assert at["40.0"][0] == at["10.0"][0] < at["25.0"][0] == at["30.0"][0]

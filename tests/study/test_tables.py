@@ -322,6 +322,15 @@ def test_delta__against_another_row_than_the_first__is_the_difference_to_that_on
     assert cell(measured, "b", "delta")["ours"] == pytest.approx(80.16 - 77.0)
 
 
+def test_delta__minus_another_column__is_the_difference_within_the_row(measured):
+    columns = measured.tables["toy.t1"].columns
+    columns["delta"] = columns["delta"].model_copy(update={"against": None, "minus": "params_m"})
+    row = fill_table(measured, "toy.t1", "all").rows[1].cells
+
+    assert row["delta"].ours == pytest.approx(row["top1"].ours - row["params_m"].ours)
+    assert row["delta"].provenance["metric"] == "top1 minus params_m"
+
+
 def test_delta__exactly_at_its_tolerance__matches_in_spite_of_floating_point(measured):
     write_eval(measured, B, classify={"top1": 80.94})  # +1.1 where the paper has +0.7; 1.1 - 0.7 > 0.4
 

@@ -1,0 +1,84 @@
+"""Can a classifier tell images of unknown classes by its low confidence? (ImageNet-O; Hendrycks et al., CVPR 2021)
+
+An image's score is minus its largest class probability; outliers are the positives. The negatives are validation images
+of the model's own set. ImageNet-O lies in the folders of 200 known classes: logits and negatives are then of those
+classes alone. Classes that were held out of training have no column: then all columns and all images are used.
+FPR95 is the share of negatives above the highest threshold that finds 95 % of the outliers.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.restricted import CONFIDENCE, LABEL, confidences, own_columns, resampled_error, seen_by
+
+RECALL = 0.95
+
+
+@EVALS.register("outliers")
+class Outliers(Evaluation):
+    class Config(EvalConfig):
+        name: Literal["outliers"] = "outliers"
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("aupr", "auroc", "fpr95", "prevalence")
+
+    data_roles = ("outliers",)
+    cfg: Config
+
+    def compute(self, model: Subject) -> Outcome:
+        data, own = self.data["outliers"], model.run.data
+        columns = own_columns(self, model, data)
+        outliers = -self._kept("outliers", model, seen_by(model, data), columns)[CONFIDENCE]
+        known = self._kept("known", model, own, columns)
+        is_negative = np.isin(known[LABEL], columns) if columns is not None else np.ones(len(known[LABEL]), dtype=bool)
+        inliers = -known[CONFIDENCE][is_negative]
+        scores = {"aupr": aupr, "auroc": auroc, "fpr95": fpr95}
+        groups, seed = ((outliers,), (inliers,)), self.cfg.seed
+        return Outcome(
+            metrics={name: 100 * score(outliers, inliers) for name, score in scores.items()}
+            | {"prevalence": 100 * len(outliers) / (len(outliers) + len(inliers))},
+            errors={name: 100 * resampled_error(score, *groups, seed=seed) for name, score in scores.items()}
+            | {"prevalence": 0.0},
+            count=len(outliers) + len(inliers),
+        )
+
+    def _kept(self, part: str, model: Subject, data: Any, columns: list[int] | None) -> dict[str, np.ndarray]:
+        """Confidence and label of each image; finished parts survive a kill."""
+
+        def compute() -> dict[str, np.ndarray]:
+            found = confidences(self, model, data, columns).per_image
+            return {name: found[name] for name in (CONFIDENCE, LABEL)}
+
+        return self.parts.once(part, compute)
+
+
+def aupr(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """Average precision: precision at each threshold, weighted by the recall that it adds."""
+    true, false = _found(positives, negatives)
+    recall, precision = true / len(positives), true / (true + false)
+    return float(np.sum(np.diff(recall, prepend=0) * precision))
+
+
+def auroc(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """Area under the ROC curve, by trapezoids: a tie counts one half."""
+    true, false = _found(positives, negatives)
+    return float(np.trapezoid(np.r_[0, true / len(positives)], np.r_[0, false / len(negatives)]))
+
+
+def fpr95(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """Share of negatives that are found with the highest threshold that finds 95 % of the positives."""
+    true, false = _found(positives, negatives)
+    return float(false[np.argmax(true >= RECALL * len(positives))] / len(negatives))
+
+
+def _found(positives: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many positives and negatives score at least as high as each distinct score, from the highest down."""
+    scores = np.concatenate([positives, negatives])
+    is_positive = np.arange(len(scores)) < len(positives)
+    order = np.argsort(-scores, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+    true = np.cumsum(is_positive[order])[ends]
+    return true, ends + 1 - true

@@ -1,0 +1,250 @@
+"""Adversarial images, outliers and calibration: each number against a plain loop or scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from small_set import MEAN, STD, build
+
+from pipeline.data.prepare import prepare
+from pipeline.data.published import check_classes, published_classes
+from pipeline.errors import DataError
+from pipeline.evals.adversarial import Adversarial, aurra
+from pipeline.evals.base import Subject
+from pipeline.evals.calibration import Calibration, ece, rms_calibration
+from pipeline.evals.outliers import Outliers, aupr, auroc, fpr95
+from pipeline.evals.parts import Parts
+from pipeline.evals.restricted import resampled_error
+from pipeline.engine.distributed import World
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def draw(seed, count=237, ties=False):
+    """Confidences and whether each answer is right, more often the surer it is."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.1, 1.0, count)
+    confidence = confidence.round(1) if ties else confidence
+    return confidence, (rng.uniform(size=count) < confidence**2).astype(float)
+
+
+# Numbers of whole sets
+
+
+def test_aurra__any_answers__is_the_mean_accuracy_of_the_surest():
+    confidence, right = draw(0)
+    order = sorted(range(len(right)), key=lambda i: -confidence[i])
+    accuracies = []
+    for n in range(1, len(order) + 1):
+        accuracies.append(sum(right[i] for i in order[:n]) / n)
+    assert aurra(confidence, right) == pytest.approx(sum(accuracies) / len(accuracies), abs=1e-12)
+
+
+def test_aurra__confidence_says_nothing__is_near_the_accuracy():
+    rng = np.random.default_rng(0)
+    right = (rng.uniform(size=20000) < 0.3).astype(float)
+    assert aurra(rng.uniform(size=20000), right) == pytest.approx(0.3, abs=0.03)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_scores_of_outliers__with_and_without_ties__equal_scikit_learn(ties):
+    positives, negatives = draw(1, 90, ties)[0] + 0.2, draw(2, 300, ties)[0]
+    truth, scores = np.r_[np.ones(90), np.zeros(300)], np.r_[positives, negatives]
+    false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
+
+    assert aupr(positives, negatives) == pytest.approx(average_precision_score(truth, scores), abs=1e-12)
+    assert auroc(positives, negatives) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert fpr95(positives, negatives) == pytest.approx(false_rate[true_rate >= 0.95].min(), abs=1e-12)
+
+
+def test_aupr__random_scores__is_the_prevalence():
+    rng = np.random.default_rng(0)
+    found = [aupr(rng.uniform(size=200), rng.uniform(size=1000)) for _ in range(200)]
+    assert np.mean(found) == pytest.approx(1 / 6, abs=0.005)
+    assert aupr(np.zeros(200), np.zeros(1000)) == pytest.approx(1 / 6)
+
+
+def test_auroc_and_fpr__perfect_and_reversed_scores__are_the_extremes():
+    low, high = np.linspace(0, 1, 50), np.linspace(2, 3, 70)
+    assert (aupr(high, low), auroc(high, low), fpr95(high, low)) == (1, 1, 0)
+    assert (auroc(low, high), fpr95(low, high)) == (0, 1)
+
+
+def hand_ece(confidence, right, bins):
+    total = 0.0
+    for number in range(bins):
+        inside = [i for i, c in enumerate(confidence) if number / bins < c <= (number + 1) / bins]
+        if inside:
+            accuracy = sum(right[i] for i in inside) / len(inside)
+            total += len(inside) / len(right) * abs(accuracy - sum(confidence[i] for i in inside) / len(inside))
+    return total
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_ece__any_answers__equals_a_loop_over_bins(bins):
+    confidence, right = draw(3)
+    assert ece(confidence, right, bins) == pytest.approx(hand_ece(confidence, right, bins), abs=1e-12)
+
+
+def test_ece__sure_and_always_wrong__is_one():
+    assert ece(np.ones(5), np.zeros(5), 15) == 1
+
+
+@pytest.mark.parametrize("per_bin", [10, 100, 1000])
+def test_rms_calibration__any_answers__equals_a_loop_over_ranks(per_bin):
+    confidence, right = draw(4)
+    order = sorted(range(len(right)), key=lambda i: confidence[i])
+    bins = [order[start : start + per_bin] for start in range(0, len(order), per_bin)]
+    if len(bins) > 1 and len(bins[-1]) < per_bin:
+        bins[-2:] = [bins[-2] + bins[-1]]
+    squares = [len(b) * (np.mean(right[b]) - np.mean(confidence[b])) ** 2 for b in bins]
+    expected = math.sqrt(sum(squares) / len(right))
+    assert rms_calibration(confidence, right, per_bin) == pytest.approx(expected, abs=1e-12)
+
+
+def test_resampled_error__of_a_mean__is_its_standard_error():
+    values = np.random.default_rng(0).normal(size=400)
+    found = resampled_error(lambda drawn: drawn.mean(), (values,), seed=0, times=2000)
+    assert found == pytest.approx(values.std() / 20, rel=0.06)
+
+
+# Evaluations
+
+
+def probabilities(world, method, columns=None):
+    """One image at a time."""
+    found = []
+    for pixels in world.pixels:
+        image = (torch.tensor(pixels).float()[None, None] / 255 - MEAN) / STD
+        with torch.no_grad():
+            logits = method.predict(image).logits[0]
+        kept = logits if columns is None else logits[columns]
+        found.append(torch.softmax(kept, 0).numpy())
+    return np.stack(found)
+
+
+def part_of_world(world, name, *classes):
+    """Some classes of the small set, prepared as a set of their own."""
+    changes = {"only_classes": classes, "num_classes": len(classes), "num_train": 0, "num_val": 15 * len(classes)}
+    data = world.data.model_copy(update={"name": name, "part_of": world.data.name, **changes})
+    prepare(data, world.site.data[world.data.name], world.results.manifest(name).parent, progress=False)
+    return data
+
+
+def evaluate(world, kind, method, data, own=None, parts=None, **fields):
+    run = world.run_of(method)
+    run = run if own is None else run.model_copy(update={"data": own})
+    evaluation = kind(kind.Config(**fields), data, world.results, world.site, ALONE, parts)
+    return evaluation.compute(Subject(run, method))
+
+
+@pytest.mark.slow
+def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
+    method, names = build("baseline"), ("Trouser", "Sandal", "Ankle boot")
+    columns = [1, 5, 9]
+    expected = probabilities(world, method, columns)[np.isin(world.labels, columns)]
+    labels = np.searchsorted(columns, world.labels[np.isin(world.labels, columns)])
+
+    found = evaluate(world, Adversarial, method, {"adversarial": part_of_world(world, "three", *names)})
+
+    right = (expected.argmax(1) == labels).astype(float)
+    assert found.metrics["top1"] == pytest.approx(100 * right.mean(), abs=1e-4)
+    assert found.metrics["aurra"] == pytest.approx(100 * aurra(expected.max(1), right), abs=1e-3)
+    assert found.count == 45 and set(found.errors) == {"top1", "aurra"}
+    unrestricted = (probabilities(world, method)[np.isin(world.labels, columns)].argmax(1)).tolist()
+    assert 100 * np.mean(np.isin(unrestricted, columns)) < 100, "the restriction changes nothing here"
+
+
+@pytest.mark.slow
+def test_outliers__of_known_classes__are_compared_with_images_of_the_same_classes(world):
+    method, columns = build("baseline"), [0, 3]
+    data = part_of_world(world, "two", "T-shirt/top", "Dress")
+    sure = probabilities(world, method, columns).max(1)[np.isin(world.labels, columns)]
+
+    found = evaluate(world, Outliers, method, {"outliers": data})
+
+    # The outliers are the negatives here, so every score is that of chance.
+    assert found.metrics["aupr"] == pytest.approx(100 * aupr(-sure, -sure), abs=1e-3)
+    assert found.metrics["auroc"] == pytest.approx(50, abs=1e-6)
+    assert found.metrics["prevalence"] == 50 and found.count == 60
+
+
+@pytest.mark.slow
+def test_outliers__of_held_out_classes__are_compared_with_every_image(world):
+    method = build("baseline")
+    held_out = part_of_world(world, "held_out", "Sandal", "Bag")
+    rest = {"without_classes": ("Sandal", "Bag"), "num_classes": 8, "num_train": 32, "num_val": 120}
+    known = world.data.model_copy(update={"name": "known", "part_of": world.data.name, **rest})
+    prepare(known, world.site.data[world.data.name], world.results.manifest("known").parent, progress=False)
+    sure, is_outlier = probabilities(world, method).max(1), np.isin(world.labels, [5, 8])
+
+    found = evaluate(world, Outliers, method, {"outliers": held_out}, own=known)
+
+    expected = average_precision_score(is_outlier, -sure)
+    assert found.metrics["aupr"] == pytest.approx(100 * expected, abs=1e-3)
+    assert found.metrics["auroc"] == pytest.approx(100 * roc_auc_score(is_outlier, -sure), abs=1e-3)
+    assert found.metrics["prevalence"] == 20 and found.errors["prevalence"] == 0
+    with pytest.raises(DataError, match="does not have: Sandal"):
+        mixed = part_of_world(world, "mixed", "Sandal", "Coat")
+        evaluate(world, Outliers, method, {"outliers": mixed}, own=known)
+    with pytest.raises(DataError, match="has no class of known"):
+        evaluate(world, Adversarial, method, {"adversarial": held_out}, own=known)
+
+
+@pytest.mark.slow
+def test_outliers__killed_after_the_first_part__does_not_repeat_it(world, tmp_path, monkeypatch):
+    method, data = build("baseline"), {"outliers": part_of_world(world, "two", "T-shirt/top", "Dress")}
+    whole = evaluate(world, Outliers, method, data, parts=Parts(tmp_path, "key"))
+    seen = []
+    over_images = Outliers.over_images
+    monkeypatch.setattr(Outliers, "over_images", lambda *args: seen.append(args[2].name) or over_images(*args))
+    (tmp_path / "known-key.npz").unlink()
+    assert evaluate(world, Outliers, method, data, parts=Parts(tmp_path, "key")).metrics == whole.metrics
+    assert seen == ["small_fashion"]
+
+
+@pytest.mark.slow
+def test_calibration__small_set__matches_one_image_at_a_time(world):
+    method = build("baseline")
+    found = evaluate(world, Calibration, method, {}, per_bin=20)
+
+    expected = probabilities(world, method).astype(np.float64)
+    sure, right = expected.max(1), (expected.argmax(1) == world.labels).astype(float)
+    assert found.metrics["ece"] == pytest.approx(100 * hand_ece(sure, right, 15), abs=1e-3)
+    for centre in range(5, 100, 10):
+        inside = (sure > (centre - 5) / 100) & (sure <= (centre + 5) / 100)
+        name = f"reliability_{centre}"
+        if inside.any():
+            assert found.metrics[name] == pytest.approx(100 * right[inside].mean(), abs=1e-4)
+        else:
+            assert "no answer" in found.reasons[name]
+    assert {*found.metrics, *found.reasons} == set(Calibration.Config().metrics)
+    assert found.reasons, "a diagram of a small set has empty bins"
+
+
+# Published class lists
+
+
+def test_class_list__of_imagenet_a__is_the_one_in_timm():
+    from importlib.resources import files
+
+    known = (files("timm") / "data/_info/imagenet_a_indices.txt").read_text().split()
+    assert published_classes("imagenet_a") == [int(index) for index in known]
+
+
+def test_class_lists__of_a_and_o__have_200_classes_and_share_59():
+    a, o = published_classes("imagenet_a"), published_classes("imagenet_o")
+    assert len(set(a)) == len(set(o)) == 200 and a == sorted(a) and o == sorted(o)
+    assert len(set(a) & set(o)) == 59
+
+
+def test_check_classes__other_classes_than_published__names_those_that_differ():
+    names = [f"n{index:08d}" for index in range(1000)]
+    listed = published_classes("imagenet_a")
+    check_classes("imagenet_a", listed, names)
+    check_classes("class_folders", [1, 2], names)
+    check_classes("imagenet_a", [0, 1], names[:200])  # the model is of another set
+    with pytest.raises(DataError, match="n00000005 should not be there; n00000006 missing"):
+        check_classes("imagenet_a", [5, *listed[1:]], names)
