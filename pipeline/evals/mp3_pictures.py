@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
-from pipeline.evals.mp3_positions import num_context
+from pipeline.evals.mp3_positions import named_positions, num_context
 from pipeline.evals.pictures import labelled_grid, outlined, placed
 from pipeline.methods.mp3 import MP3
 
@@ -35,7 +35,8 @@ class MP3Pictures(Evaluation):
         generator = torch.Generator().manual_seed(self.cfg.seed)
         order = torch.rand(len(inputs), model.method.grid.size, generator=generator).argsort(dim=1)
         shown_at = torch.rand(model.method.grid.size, generator=generator).argsort()
-        predicted = {eta: self._predict(model.method, inputs, order, eta) for eta in self.cfg.etas}
+        with self.precision():
+            predicted = {eta: named_positions(model.method, inputs, order, eta) for eta in self.cfg.etas}
         rows: list[tuple[str, list[Tensor | None]]] = []
         for number, picture in enumerate(pictures):
             about = picture, order[number], shown_at
@@ -45,13 +46,6 @@ class MP3Pictures(Evaluation):
                 rows.append((f"{number + 1}: {label}", [original, *(column[place] for column in columns)]))
         headings = ["original", *(f"eta {eta / 100:g}" for eta in self.cfg.etas)]
         return Outcome(files={"rebuilt.png": labelled_grid(rows, headings)})
-
-    @torch.no_grad()
-    def _predict(self, method: MP3, inputs: Tensor, order: Tensor, eta: int) -> Tensor:
-        """(B, N): the position that is predicted for each patch of `order`."""
-        with self.precision():
-            logits = method.position_logits(inputs, order.to(inputs.device), num_context(method, eta))
-        return logits.float().argmax(dim=2).cpu()
 
     def _column(
         self, method: MP3, picture: Tensor, order: Tensor, shown_at: Tensor, predicted: Tensor, eta: int

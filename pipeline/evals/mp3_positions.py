@@ -5,7 +5,9 @@ Top-1 in per cent over all patches of the validation set; chance is 100 / N. `at
 
 from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
 from pipeline.methods.base import Batch, Measured
@@ -36,3 +38,10 @@ class MP3Positions(Evaluation):
 def num_context(method: MP3, eta: int) -> int:
     """Context patches at an eta in per cent."""
     return int(method.grid.size * (100 - eta) / 100)
+
+
+@torch.no_grad()
+def named_positions(method: MP3, images: Tensor, order: Tensor, eta: int) -> Tensor:
+    """(B, N) on the CPU: the position that is named for each patch of `order` (B, N)."""
+    logits = method.position_logits(images, order.to(images.device), num_context(method, eta))
+    return logits.float().argmax(dim=2).cpu()

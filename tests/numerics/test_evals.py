@@ -27,6 +27,7 @@ CLASSIFIERS = ("baseline", "no positions", "mjp")
 POSITIONS = ("mp3_positions", "droppos_positions")
 OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost"}
+FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe"}
 
 
 def evaluate(world, name, *methods, **options):
@@ -331,10 +332,10 @@ def test_ensemble__with_a_pretrained_encoder__does_not_apply(world):
 
 @pytest.mark.parametrize("name", OF_SUBJECTS)
 @pytest.mark.parametrize("kind", ["mjp", "mp3", "droppos"])
-def test_reason_against__every_evaluation__is_for_classifiers_or_for_its_own_method(world, name, kind):
+def test_reason_against__every_evaluation__is_for_classifiers_or_its_own_method_or_any_encoder(world, name, kind):
     runs = dict.fromkeys(EVALS.get(name).roles(), world.run_of(build(kind)))
     applies = EVALS.get(name).reason_against(config_of(name), runs) == ""
-    assert applies is (kind == SUITED.get(name, "mjp"))
+    assert applies is (name in FOR_ANY_ENCODER or kind == SUITED.get(name, "mjp"))
 
 
 def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():
