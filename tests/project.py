@@ -115,3 +115,15 @@ def shrink_images(project: Project, num_train: int, num_val: int) -> None:
             path.write_bytes(gzip.compress(cut))
     project.edit("configs/data/fashion_mnist.yaml", "num_train: 5000", f"num_train: {num_train}")
     project.edit("configs/data/fashion_mnist.yaml", "num_val: 1000", f"num_val: {num_val}")
+    for name, old, new in (
+        # Two of ten classes are held out.
+        ("known", "num_train: 4000", f"num_train: {num_train * 8 // 10}"),
+        ("known", "num_val: 800", f"num_val: {num_val * 8 // 10}"),
+        ("o", "num_val: 200", f"num_val: {num_val * 2 // 10}"),
+        ("c", "per_class: 20", "per_class: 1"),
+        ("c", "num_val: 200 ", "num_val: 10 "),
+        # Hardly trained models are wrong about most images, and not sure of anything.
+        ("a", "min_confidence: 0.5", "min_confidence: 0.1"),
+        ("a", "min_images: 20", "min_images: 2"),
+    ):
+        project.edit(f"configs/data/fashion_mnist_{name}.yaml", old, new)

@@ -66,11 +66,11 @@ class Probe(Evaluation):
                 parameter.requires_grad_(True)
 
     def seen(
-        self, data: BaseDataConfig, split: SplitName, indices: Sequence[int], batch: int
+        self, data: BaseDataConfig, split: SplitName, indices: np.ndarray, batch: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of these samples, in this order, on the device, seen as in validation."""
         task = TASKS.get("classify")(data, self.world.device)
-        samples: Any = Subset(self.open(data, split), indices)
+        samples: Any = Subset(self.open(data, split), indices)  # type: ignore[arg-type]  # an array is smaller
         loader = eval_loader(samples, kind_of(data).eval_view(), batch, 0, 1, self.site.workers, task.collate)
         for inputs, targets in tqdm(loader, f"{self.cfg.name} {split}", unit="batch", disable=None, leave=False):
             images, labels = task.eval_batch(inputs, targets)
@@ -86,7 +86,9 @@ def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
     """Of each layer the mean over its patches, (B, D) in float32; stages differ in D."""
     encoder = method.encoder
     if not hasattr(encoder, "patch_embed"):
-        return [stage.float().mean(dim=(2, 3)) for stage in encoder.forward_intermediates(images, intermediates_only=True)]
+        return [
+            stage.float().mean(dim=(2, 3)) for stage in encoder.forward_intermediates(images, intermediates_only=True)
+        ]
     num_prefix, found = num_prefix_tokens(encoder), []
 
     def keep(tokens: Tensor) -> None:
@@ -104,7 +106,7 @@ def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
 
 
 def pooled_features(method: Method, images: Tensor, pool: Pool) -> Tensor:
-    """(B, D) in float32, after the last norm. `run`: as the model pools where it classifies; else CLS, or the patches."""
+    """(B, D) in float32, after the last norm: `run` as the model pools where it classifies, else CLS or the patches."""
     encoder = method.encoder
     tokens = encode(encoder, images, own_positions(method))
     if pool == "run":

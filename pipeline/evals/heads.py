@@ -81,7 +81,9 @@ class Fitting:
             }
 
 
-def fit(fitting: Fitting, num_epochs: int, train: Callable[[int], None], parts: Parts, epochs_per_part: int = 1) -> None:
+def fit(
+    fitting: Fitting, num_epochs: int, train: Callable[[int], None], parts: Parts, epochs_per_part: int = 1
+) -> None:
     """Train every epoch once: what was finished before a kill is read, and training goes on from there."""
     for first in range(0, num_epochs, epochs_per_part):
         epochs = range(first, min(first + epochs_per_part, num_epochs))

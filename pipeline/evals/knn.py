@@ -11,7 +11,7 @@ every validation image are kept: memory does not grow with the bank.
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -48,17 +48,19 @@ class NearestNeighbours(Probe):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        run, chosen = model.run, spread(model.run.data.num_train, self.cfg.bank_limit)
+        run = model.run
+        data: Any = run.data
+        chosen = spread(data.num_train, self.cfg.bank_limit)
         found: dict[int, Neighbours] = {}
         with self.frozen(model) as method, torch.no_grad():
-            queries = functools.cache(lambda: next(self._features(method, run, "val", np.arange(run.data.num_val), None)))
+            queries = functools.cache(lambda: next(self._features(method, run, "val", np.arange(data.num_val), None)))
             for number, indices in enumerate(np.array_split(chosen, min(NUM_PARTS, len(chosen)))):
                 search = functools.partial(self._search, method, run, indices, queries)
                 part = from_arrays(self.parts.once(f"bank_{number}", search))
                 found = {layer: near.merged(found.get(layer), self.cfg.k) for layer, near in part.items()}
-        labels = torch.as_tensor(np.asarray(self.open(run.data).labels))
-        right = {layer: self._right(near, labels, run.data.num_classes) for layer, near in found.items()}
-        return self._outcome(right, self.manifest(run.data).splits["val"].fingerprint)
+        labels = torch.as_tensor(np.asarray(self.open(data).labels))
+        right = {layer: self._right(near, labels, data.num_classes) for layer, near in found.items()}
+        return self._outcome(right, self.manifest(data).splits["val"].fingerprint)
 
     def _features(
         self, method: Method, run: RunConfig, split: SplitName, indices: np.ndarray, block: int | None
@@ -77,7 +79,11 @@ class NearestNeighbours(Probe):
             yield _joined(kept)
 
     def _search(
-        self, method: Method, run: RunConfig, indices: np.ndarray, queries: Callable[[], tuple[dict[int, Tensor], Tensor]]
+        self,
+        method: Method,
+        run: RunConfig,
+        indices: np.ndarray,
+        queries: Callable[[], tuple[dict[int, Tensor], Tensor]],
     ) -> Arrays:
         """The nearest of these images of the bank to every validation image, in every layer."""
         found: dict[int, Neighbours] = {}
@@ -135,7 +141,8 @@ def nearest(queries: Tensor, bank: Tensor, labels: Tensor, k: int) -> Neighbours
 
 def cast_votes(near: Neighbours, num_classes: int, temperature: float | None) -> Tensor:
     """(Q, classes): the sum of each class's votes, which weigh exp(cosine / temperature), or 1 without one."""
-    weights = (near.cosines / temperature).exp() if temperature else torch.ones_like(near.cosines)
+    # As a softmax, which changes no order and cannot overflow.
+    weights = (near.cosines / temperature).softmax(dim=1) if temperature else torch.ones_like(near.cosines)
     return torch.zeros(len(weights), num_classes, device=weights.device).scatter_add_(1, near.labels.long(), weights)
 
 

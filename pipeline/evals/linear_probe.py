@@ -56,8 +56,9 @@ class LinearProbe(Probe):
 
     def compute(self, model: Subject) -> Outcome:
         run, cfg = model.run, self.cfg
+        data: Any = run.data
         with self.frozen(model) as method:
-            indices = np.array_split(spread(run.data.num_train, cfg.train_limit), NUM_PARTS)
+            indices = np.array_split(spread(data.num_train, cfg.train_limit), NUM_PARTS)
             parts = [
                 self.parts.once(f"train_{number}", lambda some=some: self._extract(method, run, some))  # type: ignore[misc]
                 for number, some in enumerate(indices)
@@ -67,14 +68,14 @@ class LinearProbe(Probe):
                 torch.as_tensor(np.concatenate([part[name] for part in parts])).to(self.world.device)
                 for name in ("features", "labels")
             )
-            head = self._fit(features, labels, run.data.num_classes)
+            head = self._fit(features, labels, data.num_classes)
 
             def measure(method: Method, batch: Batch) -> dict[str, Measured]:
                 pooled = pooled_features(method, batch.images, cfg.pool)
                 with torch.autocast(pooled.device.type, enabled=False):
                     return accuracy(Prediction(pooled, head(pooled)), batch.targets)
 
-            return self.over_images(method, run.data, measure)
+            return self.over_images(method, data, measure)
 
     @torch.no_grad()
     def _extract(self, method: Method, run: RunConfig, indices: np.ndarray) -> Arrays:

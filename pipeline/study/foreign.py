@@ -20,7 +20,7 @@ from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig, parse_run
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import CheckpointError, ConfigError, DataError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
 from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
 from pipeline.evals.sources import PreparedSources
@@ -60,9 +60,8 @@ def evaluate_foreign(
     foreign = Foreign.of(model, weights, scale, site)
     for name in chosen:
         try:
+            foreign.prepare(foreign.run.data)
             planned = foreign.planned(name)
-            for data in (foreign.run.data, *planned.data.values()):
-                foreign.prepare(data)
             folder = foreign.results.evaluation(planned.name)
             yield Evaluated(name, evaluate_one(planned, folder, foreign.workshop), folder.result)
         except (DataError, ConfigError) as error:
@@ -72,22 +71,19 @@ def evaluate_foreign(
 def chosen_evaluations(wanted: Iterable[str]) -> list[str]:
     """Files of configs/eval; the name of a group stands for `classify` and all of the group that are of one model."""
     configs = {name: read_yaml(CONFIGS / "eval" / f"{name}.yaml") for name in names(CONFIGS / "eval")}
-    groups: dict[str, list[str]] = {}
-    for name, content in configs.items():
-        if name != CLEAN and _is_of_one_model(content):
-            groups.setdefault(content.get("group", EvalConfig.model_fields["group"].default), [CLEAN]).append(name)
+    default = EvalConfig.model_fields["group"].default
+    group_of = {name: content.get("group", default) for name, content in configs.items()}
     found: list[str] = []
     for name in wanted:
-        if name not in configs and name not in groups:
-            raise ConfigError(
-                f"no evaluation or group {name!r}; {nearest(name, configs)}; groups: {', '.join(sorted(groups))}"
-            )
-        found += groups.get(name, []) if name not in configs else [name]
+        if name in configs:
+            found.append(name)
+        elif name in group_of.values():
+            members = [each for each, group in group_of.items() if group == name]
+            found += [CLEAN, *(each for each in members if EVALS.get(configs[each]["name"]).roles() == ("model",))]
+        else:
+            groups = ", ".join(sorted({*group_of.values()}))
+            raise ConfigError(f"no evaluation or group {name!r}; {nearest(name, configs)}; groups: {groups}")
     return list(dict.fromkeys(found))
-
-
-def _is_of_one_model(content: dict[str, Any]) -> bool:
-    return EVALS.get(content["name"]).roles() == ("model",)
 
 
 class AsItIs(Supervised):
@@ -132,7 +128,7 @@ class Foreign:
             method=Supervised.Config(),
             model=ModelConfig(name=model, arch=model),
             data=data,
-            optim=OptimConfig(epochs=1, global_batch=1, micro_batch=2, base_lr=1.0),  # it is not trained
+            optim=OptimConfig(epochs=1, global_batch=2, micro_batch=2, base_lr=1.0),  # it is not trained
             init=f"{FILE}{file}",
             train=False,
         )
@@ -143,7 +139,7 @@ class Foreign:
         return cls(run, view, scale, results, site, workshop)
 
     def planned(self, name: str) -> Planned:
-        """The evaluation as the graph would name it."""
+        """The evaluation under the name that the graph would give it; its data sets are prepared."""
         scale = _scale(self.scale)
         file, content = fragment("eval", name, "evaluate")
         layers = Layers((file, content), (f"configs/scale/{self.scale}.yaml: eval.{name}", scale.eval.get(name, {})))
@@ -153,11 +149,13 @@ class Foreign:
             raise ConfigError(f"{name} is not of one model; a study gives it its subjects")
         if reason := evaluation.reason_against(cfg, {"model": self.run}):
             raise ConfigError(reason)
-        data: dict[str, BaseDataConfig] = {}
+        sets: dict[str, BaseDataConfig] = {}
         for role, of_role in cfg.data.items():
-            data |= self._sets(role, of_role, scale)
-        name_of_result = evaluation_name(name, cfg, {"model": self.run.name}, data)
-        return Planned(name_of_result, name, cfg, {"model": self.run}, data)
+            sets |= self._sets(role, of_role, scale)
+        for each in sets.values():
+            self.prepare(each)  # as it is published or made, whatever the model sees of it
+        data = {role: _seen(each, self.view) for role, each in sets.items()}
+        return Planned(evaluation_name(name, cfg, {"model": self.run.name}, data), name, cfg, {"model": self.run}, data)
 
     def prepare(self, data: BaseDataConfig) -> None:
         """Verify a set, or make it, unless that was done before."""
@@ -175,7 +173,7 @@ class Foreign:
         return parse_run(Layers((name, load_graph(self.scale).run(name).config)))
 
     def _sets(self, role: str, name: str, scale: Scale) -> dict[str, BaseDataConfig]:
-        """The set of a role, or its parts, as the model sees them."""
+        """The set of a role, or its parts."""
         file, content = fragment("data", scale.replace_data.get(name, name), "evaluate")
         data = parse_data(Layers((file, content)).below("data"), "data.")
         if made_with(data):
@@ -185,15 +183,17 @@ class Foreign:
             if origin != getattr(self.run.data, "part_of", None):
                 raise DataError(f"{data.name} is made from {origin}, which is not the set of the model")
             data = data.model_copy(update={"made_from": self.run.data.name})
-        found = {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
-        return {key: _seen(cfg, self.view) for key, cfg in found.items()}
+        return {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
 
     def _as_in_a_study(self, data: Any) -> Any:
         """A set that is made with a run of a study, which must have been trained."""
         known = load_graph(self.scale).data.get(data.name)
         if known is None:
             raise DataError(f"{data.name} is made with a run, and no study has it at scale {self.scale}")
-        self.results.run(known["reference"]).trained()
+        try:
+            self.results.run(known["reference"]).trained()
+        except CheckpointError as error:
+            raise DataError(f"{data.name} is made with a run that is not there: {error}") from None
         return parse_data(Layers((data.name, known)))
 
 

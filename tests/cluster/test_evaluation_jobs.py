@@ -4,6 +4,7 @@ import shutil
 from dataclasses import dataclass
 
 import pytest
+import yaml
 from bench import Trial, copy_for, write_yaml
 from project import Project
 
@@ -16,6 +17,13 @@ FIGURE = {
     "columns": {"shuffled": {"label": "shuffled", "eval": "jigsaw_pictures", "file": "shuffled.png"}},
     "rows": {"all": {"label": "images", "paper": False}},
 }
+CORRUPTIONS = {
+    "label": "Table 2",
+    "title": "Corrupted images",
+    "columns": {"error": {"label": "error", "eval": "corruptions", "metric": "error"}},
+    "rows": {"s0": {"label": "seed 0", "run": "s0", "paper": False}},
+}
+CORRUPTED = ["fog", "contrast", "brightness"]
 PICTURES = {"name": "jigsaw_pictures", "data": {"images": "fashion_mnist"}, "patches": 7}
 SLURM = {"partition": "main", "cpu_partition": "grace", "gres": "gpu", "memory_gb": 3}
 
@@ -37,9 +45,12 @@ def project(cluster, undisturbed, tmp_path_factory) -> Project:
     project = copy_for(cluster, undisturbed, tmp_path_factory.mktemp("evaluations") / "clone")
     shutil.rmtree(project.root / "results/demo/evals")
     study = project.root / "configs/study/tiny.yaml"
-    study.write_text(study.read_text() + "figures: {f1: " + str(FIGURE) + "}\n")
+    content = yaml.safe_load(study.read_text())
+    content["tables"]["t2"], content["figures"] = CORRUPTIONS, {"f1": FIGURE}
+    write_yaml(study, content)
     configs = project.root / "configs/eval"
     write_yaml(configs / "jigsaw_pictures.yaml", {**PICTURES, "needs": {"gpu": False, "hours": 0.4}})
+    write_yaml(configs / "corruptions.yaml", {"name": "corruptions", "data": {"corrupted": "fashion_mnist_c"}})
     write_yaml(configs / "classify.yaml", {"name": "classify", "needs": {"memory_gb": 2, "hours": 1.9}})
     return project
 
@@ -82,3 +93,19 @@ def test_picture__computed_in_the_queue__is_the_one_of_this_machine(project, ask
     done = project.run("python", "-m", "pipeline", "evaluate", "--job", job)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes() == before
+
+
+def test_parts_of_a_set__are_prepared_by_a_job_each(cluster, project):
+    graph = project.graph("demo")
+    parts = [name for name in graph.data if name.startswith("fashion_mnist_c-")]
+    assert len(parts) == 15
+    site = Trial(project, cluster, next(iter(graph.runs))).write_site(**SLURM)
+    files = [f"results/demo/data/fashion_mnist_c-{name}/manifest.json" for name in CORRUPTED]
+    before = len(cluster.files.calls.read_text().splitlines())
+    options = ["--profile", "slurm", "--config", "scale=demo", f"site={site}"]
+    result = project.run("snakemake", *files, *options, "--slurm-init-seconds-before-status-checks", "3")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert all((project.root / file).exists() for file in files)
+    calls = cluster.files.calls.read_text().splitlines()[before:]
+    submitted = [line for line in calls if line.startswith("sbatch ")]
+    assert len(submitted) == len(CORRUPTED) and all("grace" in line for line in submitted), submitted

