@@ -51,7 +51,9 @@ class ArrayImages(ImageSet):
         return self.pixels.reshape(-1).data
 
     def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "ArrayImages":
-        return ArrayImages(self.pixels[np.asarray(indices, dtype=int)], labels, self.prefix)
+        found = ArrayImages(self.pixels[np.asarray(indices, dtype=int)], labels, self.prefix)
+        found.mode = self.mode
+        return found
 
     def image(self, index: int) -> Image.Image:
         image = Image.fromarray(self.pixels[index])
@@ -62,7 +64,9 @@ class FileImages(LabelledFiles, ImageSet):
     """Images in files below a folder."""
 
     def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "FileImages":
-        return FileImages(self.folder, [self.name(index) for index in indices], labels)
+        found = FileImages(self.folder, [self.name(index) for index in indices], labels)
+        found.mode = self.mode
+        return found
 
     def image(self, index: int) -> Image.Image:
         try:

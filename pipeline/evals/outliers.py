@@ -6,12 +6,16 @@ classes alone. Classes that were held out of training have no column: then all c
 FPR95 is the share of negatives above the highest threshold that finds 95 % of the outliers.
 """
 
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.data.kind import BaseDataConfig
+from pipeline.data.samples import SplitName
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.restricted import CONFIDENCE, LABEL, confidences, own_columns, resampled_error, seen_by
+from pipeline.evals.restricted import CONFIDENCE, confidences, own_columns, resampled_error, seen_by
 
 RECALL = 0.95
 
@@ -27,14 +31,15 @@ class Outliers(Evaluation):
 
     data_roles = ("outliers",)
     cfg: Config
+    only: Mapping[str, Collection[int]] = MappingProxyType({})  # by set: labels of the images that are looked at
 
     def compute(self, model: Subject) -> Outcome:
         data, own = self.data["outliers"], model.run.data
         columns = own_columns(self, model, data)
-        outliers = -self._kept("outliers", model, seen_by(model, data), columns)[CONFIDENCE]
-        known = self._kept("known", model, own, columns)
-        is_negative = np.isin(known[LABEL], columns) if columns is not None else np.ones(len(known[LABEL]), dtype=bool)
-        inliers = -known[CONFIDENCE][is_negative]
+        if columns is not None and data.name != own.name:
+            self.only = {own.name: set(columns)}
+        outliers = self._scores("outliers", model, seen_by(model, data), columns)
+        inliers = self._scores("inliers", model, own, columns)
         scores = {"aupr": aupr, "auroc": auroc, "fpr95": fpr95}
         groups, seed = ((outliers,), (inliers,)), self.cfg.seed
         return Outcome(
@@ -45,14 +50,21 @@ class Outliers(Evaluation):
             count=len(outliers) + len(inliers),
         )
 
-    def _kept(self, part: str, model: Subject, data: Any, columns: list[int] | None) -> dict[str, np.ndarray]:
-        """Confidence and label of each image; finished parts survive a kill."""
+    def open(self, data: BaseDataConfig, split: SplitName = "val") -> Any:
+        """Of the model's own set only the images of the outliers' classes, where it has them: a fifth of ImageNet."""
+        samples = super().open(data, split)
+        if data.name not in self.only:
+            return samples
+        indices = [index for index, label in enumerate(samples.labels) if label in self.only[data.name]]
+        return samples.subset(indices, [samples.labels[index] for index in indices])
+
+    def _scores(self, part: str, model: Subject, data: Any, columns: list[int] | None) -> np.ndarray:
+        """Minus the confidence of each image; finished parts survive a kill."""
 
         def compute() -> dict[str, np.ndarray]:
-            found = confidences(self, model, data, columns).per_image
-            return {name: found[name] for name in (CONFIDENCE, LABEL)}
+            return {CONFIDENCE: confidences(self, model, data, columns).per_image[CONFIDENCE]}
 
-        return self.parts.once(part, compute)
+        return -self.parts.once(part, compute)[CONFIDENCE]
 
 
 def aupr(positives: np.ndarray, negatives: np.ndarray) -> float:

@@ -67,7 +67,7 @@ class PositionEmbeddings(Evaluation):
         if not values.any():
             names = [name for name in self.cfg.metrics if name.startswith(("ev", "energy"))]
             return {}, dict.fromkeys(names, "all position embeddings are equal: there is no variance to explain")
-        squared, plain = (100 * np.cumsum(part) / part.sum() for part in (values**2, values))
+        squared, plain = (100 * (total / total[-1]) for total in (np.cumsum(values**2), np.cumsum(values)))
         kept = {dim: min(dim, len(values)) - 1 for dim in self.cfg.dims}
         variance = {f"ev{dim}": float(squared[last]) for dim, last in kept.items()}
         return variance | {f"energy_{dim}": float(plain[last]) for dim, last in kept.items()}, {}

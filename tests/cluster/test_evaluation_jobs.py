@@ -50,7 +50,10 @@ def project(cluster, undisturbed, tmp_path_factory) -> Project:
     write_yaml(study, content)
     configs = project.root / "configs/eval"
     write_yaml(configs / "jigsaw_pictures.yaml", {**PICTURES, "needs": {"gpu": False, "hours": 0.4}})
-    write_yaml(configs / "corruptions.yaml", {"name": "corruptions", "data": {"corrupted": "fashion_mnist_c"}})
+    write_yaml(
+        configs / "corruptions.yaml",
+        {"name": "corruptions", "group": "robustness", "data": {"corrupted": "fashion_mnist_c"}},
+    )
     write_yaml(configs / "classify.yaml", {"name": "classify", "needs": {"memory_gb": 2, "hours": 1.9}})
     return project
 

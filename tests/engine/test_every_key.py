@@ -100,7 +100,7 @@ def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, ke
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVALS.names())
 def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
-    base = {"mp3": bites.MP3, "droppos": bites.DROPPOS}.get(name.split("_")[0], {})
+    base = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS}.get(name.split("_")[0], {})
     assert evaluate(name, base) == evaluate(name, base)
 
 

@@ -231,5 +231,3 @@ def test_real_classifier__on_photographs_in_published_layouts__has_its_known_acc
     assert number["adversarial", "top1"] > per_image["top1"].mean()  # of 200 classes instead of 1,000
     assert number["adversarial", "aurra"] > number["adversarial", "top1"]
     assert number["outliers", "auroc"] > 60 and number["outliers", "aupr"] > 50  # half of them are outliers
-    again = project.run(*command, "--site", str(site), "adversarial")
-    assert "finished already" in again.stderr and "loading" not in again.stderr

@@ -37,6 +37,7 @@ METHODS = {
 }
 # Evaluations that need another subject than a classifier, or other fields than they start with.
 SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
+SUITED |= {"mixed_pictures": "mp3"}
 FIELDS = {
     "cost": {
         "model": tiny_model(),

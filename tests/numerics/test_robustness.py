@@ -10,6 +10,7 @@ from small_set import MEAN, STD, build
 
 from pipeline.data.prepare import prepare
 from pipeline.data.published import check_classes, published_classes
+from pipeline.engine.distributed import World
 from pipeline.errors import DataError
 from pipeline.evals.adversarial import Adversarial, aurra
 from pipeline.evals.base import Subject
@@ -17,7 +18,6 @@ from pipeline.evals.calibration import Calibration, ece, rms_calibration
 from pipeline.evals.outliers import Outliers, aupr, auroc, fpr95
 from pipeline.evals.parts import Parts
 from pipeline.evals.restricted import resampled_error
-from pipeline.engine.distributed import World
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -200,7 +200,7 @@ def test_outliers__killed_after_the_first_part__does_not_repeat_it(world, tmp_pa
     seen = []
     over_images = Outliers.over_images
     monkeypatch.setattr(Outliers, "over_images", lambda *args: seen.append(args[2].name) or over_images(*args))
-    (tmp_path / "known-key.npz").unlink()
+    (tmp_path / "inliers-key.npz").unlink()
     assert evaluate(world, Outliers, method, data, parts=Parts(tmp_path, "key")).metrics == whole.metrics
     assert seen == ["small_fashion"]
 
