@@ -159,7 +159,7 @@ def test_command__of_a_model__prints_numbers_with_errors_and_reasons(tmp_path, r
     code = main(["evaluate", "--model", "test_resnet", "--weights", str(path), "--scale", "demo", "calibration"])
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
-    assert lines[0].startswith("calibration      ece") and "+/-" in lines[0]
+    assert lines[2].startswith("calibration      ece") and "+/-" in lines[2]
     assert any("n/a: no answer has a confidence" in line for line in lines)
     assert "1000 images" in lines[-1] and "result.json" in lines[-1]
 

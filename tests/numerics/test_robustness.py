@@ -158,7 +158,8 @@ def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
     right = (expected.argmax(1) == labels).astype(float)
     assert found.metrics["top1"] == pytest.approx(100 * right.mean(), abs=1e-4)
     assert found.metrics["aurra"] == pytest.approx(100 * aurra(expected.max(1), right), abs=1e-3)
-    assert found.count == 45 and set(found.errors) == {"top1", "aurra"}
+    assert found.count == 45 and set(found.errors) == {"top1", "aurra", "confidence"}
+    assert found.metrics["confidence"] == pytest.approx(100 * expected.max(1).mean(), abs=1e-3)
     unrestricted = (probabilities(world, method)[np.isin(world.labels, columns)].argmax(1)).tolist()
     assert 100 * np.mean(np.isin(unrestricted, columns)) < 100, "the restriction changes nothing here"
 
