@@ -54,8 +54,19 @@ def corrupted_config(data, **changes) -> CorruptedImages.Config:
 
 
 def prepared_parts(cfg, source: OneSource, folder: Path) -> dict[str, CorruptedImages.Config]:
-    """The parts of a set, each made and prepared."""
+    """The parts of a set, each made and prepared once."""
     parts = dict(kind_of(cfg).parts())
     for data in parts.values():
+        if source.results.manifest(data.name).exists():
+            continue
         prepare(data, folder, source.results.manifest(data.name).parent, progress=False, sources=source)
     return parts
+
+
+def sets_of_roles(kind, data, folder, results, **changes) -> tuple[dict[str, Any], dict[str, Path]]:
+    """A prepared set in all data roles of an evaluation, or its corrupted parts, and the folders of what was made."""
+    if "corrupted" not in kind.data_roles:
+        return dict.fromkeys(kind.data_roles, data.model_copy(update=changes)), {}
+    cfg, made = corrupted_config(data), results.folder / "corrupted"
+    parts = prepared_parts(cfg, OneSource(data, folder, results), made)
+    return {f"corrupted/{name}": part.model_copy(update=changes) for name, part in parts.items()}, {cfg.name: made}

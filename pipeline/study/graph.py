@@ -70,7 +70,7 @@ def build_graph(scale: str) -> Graph:
         spec = parse_file(Scale, path)
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
-    studies = {name: _add_study(graph, spec, name, collector) for name in names(CONFIGS / "study")}
+    studies = {name: _add_study(graph, spec, name, collector) for name in _papers_first(names(CONFIGS / "study"))}
     _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     collector.finish()
     return graph
@@ -153,6 +153,11 @@ def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) 
             where = f"{shown(CONFIGS / 'study' / f'{name}.yaml')}: claims.{key}.holds"
             with collector:
                 graph.claims.setdefault(name, {})[f"{name}.{key}"] = resolve(claim, known, where)
+
+
+def _papers_first(studies: list[str]) -> list[str]:
+    """A run that several studies have goes by the label of a paper's."""
+    return sorted(studies, key=lambda name: name not in names(CONFIGS / "expected"))
 
 
 def _expected(study: str) -> Expected:

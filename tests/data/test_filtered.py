@@ -164,7 +164,7 @@ def test_filtered__folder_of_somebody_else__is_read_as_it_is(tmp_path, images):
     folder = tmp_path / "made" / "small_a"
     write_jpeg(folder / "Coat" / "own.jpg", 3, (28, 28), "L")
     sources = Reference(images, WRONG_TWICE)
-    manifest, *_ = made(tmp_path, sources)
+    manifest, _, _ = made(tmp_path, sources)
     assert manifest.classes == ["Coat"] and sources.asked == 0 and kind_of(filtered()).is_there(folder)
     assert not (folder / "made.json").exists()
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 
 import bites
 import pytest
+from corrupted_sets import sets_of_roles
 from every_key import SHORT, Recorder, differences, eval_fields, method_fields, model_fields, nested, run_fields
 from safetensors.torch import save_file
 from tiny_runs import ALONE, tiny_run
@@ -71,8 +72,10 @@ def evaluate(record, monkeypatch):
     def found(name, base, **fields):
         kind, run = EVALS.get(name), tiny_run(SHORT, base)
         subject = Subject(run, record([base]).method)
-        data = dict.fromkeys(kind.data_roles, run.data)
-        evaluation = kind(eval_config(name, **fields), data, results, record.site(), ALONE)
+        data, made = sets_of_roles(kind, run.data, record.images, results)
+        site = record.site()
+        site = site.model_copy(update={"data": {**site.data, **made}})
+        evaluation = kind(eval_config(name, **fields), data, results, site, ALONE)
         outcome = evaluation.compute(**dict.fromkeys(kind.roles(), subject))
         return outcome.metrics, outcome.files
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from corrupted_sets import sets_of_roles
 from tiny_vit import tiny_encoder, tiny_model
 
 from pipeline.data.classified import DataConfig
@@ -47,6 +48,7 @@ FIELDS = {
         "batch": 4,
         "steps": 1,
     },
+    "corruption_pictures": {"data": {"images": "small_fashion"}, "table": "cifar"},
     "jigsaw_pictures": {"data": {"images": "small_fashion"}, "patches": 7},
     "knn": {"layers": (0, 1, 2), "k": 5},
     "linear_probe": {"epochs": 20, "batch": 20, "base_lr": 30, "warmup_epochs": 2},
@@ -78,8 +80,10 @@ class SmallWorld:
         kind, cfg = EVALS.get(name), config_of(name, **fields)
         runs = [self.run_of(method, eval_crop=crop) for method in methods]
         subjects = [Subject(run, method) for run, method in zip(runs, methods, strict=True)]
-        data = {role: self.data.model_copy(update={"eval_crop": crop}) for role in kind.data_roles}
-        evaluation = kind(cfg, data, self.results, self.site, peer or World(0, 1, torch.device("cpu")))
+        folder = self.site.data[self.data.name]
+        data, made = sets_of_roles(kind, self.data, folder, self.results, eval_crop=crop)
+        site = self.site.model_copy(update={"data": {**self.site.data, **made}})
+        evaluation = kind(cfg, data, self.results, site, peer or World(0, 1, torch.device("cpu")))
         return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
 
 
