@@ -20,7 +20,7 @@ class Adversarial(Evaluation):
 
         @property
         def metrics(self) -> tuple[str, ...]:
-            return (TOP1, "aurra")
+            return (TOP1, "aurra", CONFIDENCE)
 
     data_roles = ("adversarial",)
     cfg: Config
@@ -34,13 +34,13 @@ class Adversarial(Evaluation):
                 "expected images of classes that it knows: name another set in `data` of the evaluation"
             )
         found = confidences(self, model, seen_by(model, data), columns)
-        right, confidence = found.per_image[TOP1] / 100, found.per_image[CONFIDENCE]
+        right, confidence = found.per_image[TOP1] / 100, found.per_image[CONFIDENCE] / 100
         error = resampled_error(aurra, (confidence, right), seed=self.cfg.seed)
         return Outcome(
-            metrics={TOP1: found.metrics[TOP1], "aurra": 100 * aurra(confidence, right)},
-            errors={TOP1: found.errors[TOP1], "aurra": 100 * error},
+            metrics={**found.metrics, "aurra": 100 * aurra(confidence, right)},
+            errors={**found.errors, "aurra": 100 * error},
             count=found.count,
-            per_image={TOP1: found.per_image[TOP1], CONFIDENCE: confidence},
+            per_image=found.per_image,
             images=self.manifest(data).splits["val"].fingerprint,
         )
 

@@ -28,15 +28,15 @@ class Calibration(Evaluation):
 
         @property
         def metrics(self) -> tuple[str, ...]:
-            return ("ece", "rms_calibration", *(f"reliability_{centre}" for centre in CENTRES))
+            return (TOP1, CONFIDENCE, "ece", "rms_calibration", *(f"reliability_{centre}" for centre in CENTRES))
 
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
         data, cfg = model.run.data, self.cfg
         found = confidences(self, model, data, None)
-        confidence, right = found.per_image[CONFIDENCE].astype(np.float64), found.per_image[TOP1] / 100
-        metrics, errors, reasons = {}, {}, {}
+        confidence, right = found.per_image[CONFIDENCE].astype(np.float64) / 100, found.per_image[TOP1] / 100
+        metrics, errors, reasons = {**found.metrics}, {**found.errors}, {}
         for name, error_of, size in (("ece", ece, cfg.bins), ("rms_calibration", rms_calibration, cfg.per_bin)):
             metrics[name] = 100 * error_of(confidence, right, size)
             spread = resampled_error(
@@ -50,8 +50,7 @@ class Calibration(Evaluation):
             else:
                 reasons[name] = f"no answer has a confidence of {centre - 5} to {centre + 5} %"
         images = self.manifest(data).splits["val"].fingerprint
-        per_image = {TOP1: found.per_image[TOP1], CONFIDENCE: found.per_image[CONFIDENCE]}
-        return Outcome(metrics, errors, found.count, per_image, reasons=reasons, images=images)
+        return Outcome(metrics, errors, found.count, found.per_image, reasons=reasons, images=images)
 
 
 def ece(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:

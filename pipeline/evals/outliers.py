@@ -36,6 +36,9 @@ class Outliers(Evaluation):
     def compute(self, model: Subject) -> Outcome:
         data, own = self.data["outliers"], model.run.data
         columns = own_columns(self, model, data)
+        if columns is not None and data.only_classes and data.folder_name == own.folder_name:
+            reason = f"the model was trained on the classes of {data.name}; expected one that never saw them"
+            return Outcome(reasons=dict.fromkeys(self.cfg.metrics, reason))
         if columns is not None and data.name != own.name:
             self.only = {own.name: set(columns)}
         outliers = self._scores("outliers", model, seen_by(model, data), columns)

@@ -37,7 +37,7 @@ def own_columns(evaluation: Evaluation, model: Subject, data: Any) -> list[int] 
 
 
 def confidences(evaluation: Evaluation, model: Subject, data: Any, columns: list[int] | None) -> Found:
-    """Per image: whether the answer is right (per cent), and its confidence.
+    """Per image: whether the answer is right, and its confidence, both in per cent.
 
     `columns` are those of the labels of `data`; None: all of them, in the order of the model's own labels.
     """
@@ -45,7 +45,7 @@ def confidences(evaluation: Evaluation, model: Subject, data: Any, columns: list
     def measure(method: Method, batch: Batch) -> dict[str, Measured]:
         logits = method.predict(batch.images).logits.float()
         answers = _answers(logits if columns is None else logits[:, columns])
-        return {TOP1: percent(answers[1] == batch.targets), CONFIDENCE: answers[0]}
+        return {TOP1: percent(answers[1] == batch.targets), CONFIDENCE: percent(answers[0])}
 
     return evaluation.over_images(model.method, data, measure)
 

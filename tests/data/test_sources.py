@@ -23,10 +23,9 @@ from layouts import (
 )
 from PIL import Image
 
-from pipeline.config import CONFIGS, Layers, names, parse, read_yaml
+from pipeline.config import CONFIGS, Layers, names, read_yaml
 from pipeline.data import samples
-from pipeline.data.classified import DataConfig
-from pipeline.data.kind import kind_of
+from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.data.sources import SOURCES
@@ -38,14 +37,28 @@ from pipeline.errors import ConfigError
 def fragment(name):
     content = read_yaml(CONFIGS / "data" / f"{name}.yaml")
     assert list(content) == ["data"]
-    return parse(DataConfig, Layers((name, content["data"])))
+    return parse_data(Layers((name, content["data"])))
 
 
 @pytest.mark.parametrize("name", names(CONFIGS / "data"))
 def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
     cfg = fragment(name)
     # A set seen at another size is still that set: one folder on the site, one manifest.
-    assert name in (cfg.name, f"{cfg.name}_{cfg.image_size}")
+    assert name in (cfg.name, f"{cfg.name}_{cfg.image_size}", f"{cfg.name}_known")
+
+
+def test_data_config__of_known_classes_at_paper_scale__is_the_whole_set():
+    assert fragment("imagenet1k_known") == fragment("imagenet1k")
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "tiny_imagenet"])
+def test_data_configs__known_classes_and_outliers__are_the_whole_set_together(name):
+    whole, known, outliers = (fragment(f"{name}{part}") for part in ("", "_known", "_o"))
+    assert known.without_classes == outliers.only_classes
+    for key in ("num_classes", "num_val"):
+        assert getattr(known, key) + getattr(outliers, key) == getattr(whole, key)
+    assert known.folder_name == outliers.folder_name == whole.folder_name
+    assert known.num_train * whole.num_classes == whole.num_train * known.num_classes
 
 
 @pytest.mark.parametrize("name", ["cifar10_224", "imagenet1k_256"])

@@ -315,7 +315,7 @@ EVALS = {
     "eval.jigsaw_pictures.patches": [Bite(7, "validation")],
     "eval.jigsaw_pictures.images": [Bite(2, "validation")],
     "eval.jigsaw_pictures.seed": [Bite(1, "validation")],
-    "eval.calibration.bins": [Bite(3, "validation")],
+    "eval.calibration.bins": [Bite(3, "validation", LEARNED)],
     "eval.calibration.per_bin": [Bite(7, "validation")],
     "eval.mixed_pictures.etas": [Bite((10, 60), "validation", MP3)],
     "eval.mixed_pictures.pairs": [Bite(1, "validation", MP3)],

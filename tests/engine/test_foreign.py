@@ -122,6 +122,7 @@ def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missin
 
     assert found["calibration"].result.count == 1000
     assert found["outliers"].result.data == {"outliers": "fashion_mnist_o"}
+    assert "trained on the classes of fashion_mnist_o" in found["outliers"].result.reasons["aupr"]
     assert found["calibration"].file.is_relative_to(results / "evals")
     assert "ensemble is not of one model" in found["ensemble"].reason
     assert "fashion_mnist_a is made with a run" in found["adversarial"].reason
@@ -158,7 +159,7 @@ def test_command__of_a_model__prints_numbers_with_errors_and_reasons(tmp_path, r
     code = main(["evaluate", "--model", "test_resnet", "--weights", str(path), "--scale", "demo", "calibration"])
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
-    assert lines[0].startswith("calibration      ece") and "+/-" in lines[0]
+    assert lines[2].startswith("calibration      ece") and "+/-" in lines[2]
     assert any("n/a: no answer has a confidence" in line for line in lines)
     assert "1000 images" in lines[-1] and "result.json" in lines[-1]
 

@@ -184,7 +184,8 @@ def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_ima
     methods = subjects_of(name)
     whole, cropped = (world.evaluate(name, *methods, crop=crop) for crop in (1.0, 0.6))
     is_same = (whole.metrics, whole.files) == (cropped.metrics, cropped.files)
-    assert is_same is (name == "consistency" or name in OF_TABLES)
+    # Outliers and inliers are the same images here, so they cannot be told apart through any crop.
+    assert is_same is (name in ("consistency", "outliers") or name in OF_TABLES)
 
 
 @pytest.mark.parametrize("name", POSITIONS)

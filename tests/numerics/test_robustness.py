@@ -133,6 +133,12 @@ def part_of_world(world, name, *classes):
     return data
 
 
+def elsewhere(world, data):
+    """The set in a folder of its own, as ImageNet-O has one."""
+    folders = {**world.site.data, data.name: world.site.data[world.data.name]}
+    return world.with_site(data=folders), data.model_copy(update={"part_of": None})
+
+
 def evaluate(world, kind, method, data, own=None, parts=None, **fields):
     run = world.run_of(method)
     run = run if own is None else run.model_copy(update={"data": own})
@@ -152,7 +158,8 @@ def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
     right = (expected.argmax(1) == labels).astype(float)
     assert found.metrics["top1"] == pytest.approx(100 * right.mean(), abs=1e-4)
     assert found.metrics["aurra"] == pytest.approx(100 * aurra(expected.max(1), right), abs=1e-3)
-    assert found.count == 45 and set(found.errors) == {"top1", "aurra"}
+    assert found.count == 45 and set(found.errors) == {"top1", "aurra", "confidence"}
+    assert found.metrics["confidence"] == pytest.approx(100 * expected.max(1).mean(), abs=1e-3)
     unrestricted = (probabilities(world, method)[np.isin(world.labels, columns)].argmax(1)).tolist()
     assert 100 * np.mean(np.isin(unrestricted, columns)) < 100, "the restriction changes nothing here"
 
@@ -160,7 +167,7 @@ def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
 @pytest.mark.slow
 def test_outliers__of_known_classes__are_compared_with_images_of_the_same_classes(world):
     method, columns = build("baseline"), [0, 3]
-    data = part_of_world(world, "two", "T-shirt/top", "Dress")
+    world, data = elsewhere(world, part_of_world(world, "two", "T-shirt/top", "Dress"))
     sure = probabilities(world, method, columns).max(1)[np.isin(world.labels, columns)]
 
     found = evaluate(world, Outliers, method, {"outliers": data})
@@ -194,8 +201,17 @@ def test_outliers__of_held_out_classes__are_compared_with_every_image(world):
 
 
 @pytest.mark.slow
+def test_outliers__of_classes_that_the_model_was_trained_on__are_none(world):
+    found = evaluate(world, Outliers, build("baseline"), {"outliers": part_of_world(world, "pair", "Sandal", "Bag")})
+    assert set(found.reasons) == set(Outliers.Config().metrics) and not found.metrics
+    assert "the model was trained on the classes of pair" in found.reasons["aupr"]
+
+
+@pytest.mark.slow
 def test_outliers__killed_after_the_first_part__does_not_repeat_it(world, tmp_path, monkeypatch):
-    method, data = build("baseline"), {"outliers": part_of_world(world, "two", "T-shirt/top", "Dress")}
+    method = build("baseline")
+    world, two = elsewhere(world, part_of_world(world, "two", "T-shirt/top", "Dress"))
+    data = {"outliers": two}
     whole = evaluate(world, Outliers, method, data, parts=Parts(tmp_path, "key"))
     seen = []
     over_images = Outliers.over_images
