@@ -79,6 +79,9 @@ class EvalResult(Measured):
     subjects: dict[str, str] = Field(description="runs by role")
     data: dict[str, str] = Field(description="data sets by role")
     images: str = Field("", description="which images, in which order, the per-image values are of")
+    per_image: list[str] = Field(
+        default_factory=list, description="metrics that are the mean of one value per image, which are kept beside it"
+    )
     files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote beside it")
     inputs: EvalInputs
 

@@ -41,6 +41,7 @@ def write_evaluation(graph: Graph, name: str, metrics: dict, per_image: dict | N
     about = {
         "subjects": entry.subjects,
         "data": {role: config["name"] for role, config in entry.data.items()},
+        "per_image": [*(per_image or {})],
         "files": {} if per_image is None else {folder.per_image.name: digest(folder.per_image)},
         "inputs": EvalInputs(weights=weights, data={}),
         "provenance": ORIGIN,

@@ -118,6 +118,7 @@ def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> Ev
         errors=outcome.errors,
         count=outcome.count or None,
         images=outcome.images,
+        per_image=[name for name in outcome.per_image if name in outcome.metrics],
         files=files,
         inputs=inputs,
         provenance=facts,

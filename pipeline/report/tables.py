@@ -203,7 +203,7 @@ def _images(entry: CellEntry, records: list[tuple[str, Measured]]) -> dict[str, 
     counts = {record.count for _, record in records if _is_over_images(record, entry.metric)}
     found: dict[str, Any] = {"count": counts.pop() if len(counts) == 1 else None}
     results = [(source, record) for source, record in records if isinstance(record, EvalResult) and record.images]
-    kept = [source for source, record in results if entry.metric in record.errors and PER_IMAGE in record.files]
+    kept = [source for source, record in results if entry.metric in record.per_image]
     images = {record.images for _, record in results}
     if len(kept) == len(records) and len(images) == 1:
         found |= {"images": images.pop(), "per_image": [str(Path(source).with_name(PER_IMAGE)) for source in kept]}

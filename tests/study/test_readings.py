@@ -96,6 +96,13 @@ def test_cell__of_one_of_several_metrics__has_the_error_of_its_own(toy):
     assert cells["top1"].error == pytest.approx(100 * math.sqrt(0.6 * 0.4 / IMAGES), rel=1e-6)
 
 
+def test_cell__metric_of_the_whole_set__has_an_error_and_nothing_to_pair_by(toy):
+    graph = toy(per_image=["loss"])  # such as AUROC beside accuracy: an error, and no value per image
+    cell = filled(graph).rows[0].cells["top1"]
+    assert cell.error > 0 and (cell.images, cell.per_image) == ("", [])
+    assert filled(graph).rows[0].cells["loss"].per_image != []
+
+
 def test_cell__that_is_exact__is_over_no_images(toy):
     cell = filled(toy()).rows[0].cells["params"]
     assert (cell.error, cell.count) == (0.0, None)

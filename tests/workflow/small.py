@@ -34,7 +34,8 @@ def small_project(root: Path) -> Project:
     studies = project.root / "configs/study"
     shrink_study(studies / "mjp.yaml", {"a", "d", "j"}, headline={"t1", "t3", "t4"})
     shrink_study(studies / "mp3.yaml", {"c_abs", "c_mp3", "c_mp3_abs"}, headline={"t3", "f3"})
-    (studies / "droppos.yaml").unlink()
+    for name in ("droppos", "crossing"):
+        (studies / f"{name}.yaml").unlink()
     shrink_images(project, 600, 100)
     scale = "configs/scale/demo.yaml"
     project.edit(scale, "    epochs: 4\n", f"    epochs: {EPOCHS}\n")
@@ -83,6 +84,7 @@ def shrink_study(path: Path, runs: set[str], headline: set[str]) -> None:
     # Evaluations that no headline table asks for would have to be computed by the tests of `snakemake mjp`.
     if path.stem == "mjp":
         study["figures"] = {key: figure for key, figure in study["figures"].items() if figure["kind"] == "curves"}
+        study["tables"] = {key: table for key, table in study["tables"].items() if key in headline}
     for claim in study["claims"].values():
         claim["holds"] = [text for text in claim["holds"] if names_only_kept_cells(text, path.stem, study)]
     study["claims"] = {key: claim for key, claim in study["claims"].items() if claim["holds"]}
