@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from result_files import write_evaluation, write_training
 
+from pipeline.records import EvalResult, read_record, write_record
 from pipeline.report.tables import CellReadings, fill_table, judge_tables
 from pipeline.study.entries import Graph
 
@@ -97,7 +98,10 @@ def test_cell__of_one_of_several_metrics__has_the_error_of_its_own(toy):
 
 
 def test_cell__metric_of_the_whole_set__has_an_error_and_nothing_to_pair_by(toy):
-    graph = toy(per_image=["loss"])  # such as AUROC beside accuracy: an error, and no value per image
+    graph = toy()
+    path = graph.results.evaluation(f"classify-{next(iter(graph.runs))}").result
+    # Such as AUROC beside accuracy: an error, and no value per image.
+    write_record(path, read_record(path, EvalResult).model_copy(update={"per_image": ["loss"]}))
     cell = filled(graph).rows[0].cells["top1"]
     assert cell.error > 0 and (cell.images, cell.per_image) == ("", [])
     assert filled(graph).rows[0].cells["loss"].per_image != []
