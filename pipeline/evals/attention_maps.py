@@ -18,7 +18,7 @@ from torch import Tensor
 from pipeline.engine.run import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.evals.attention import attention_of, entropies, look_at_attention, over_patches, reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
 from pipeline.evals.heat import bar_of_multiples, enlarged, limit_of, of_multiples, zoom_to
 from pipeline.evals.pictures import labelled_grid
 from pipeline.models.patches import Encoder, Grid, grid_of
@@ -58,7 +58,8 @@ class AttentionMaps(Evaluation):
             raise ConfigError(f"layers {list(self.cfg.layers)}: the model has {depth}; name one that it has")
         seen = {layer: HeadSums(encoder, attention_of(encoder.blocks[layer - 1]).num_heads) for layer in layers}
         count = 0
-        for batch in self.batches(model.run.data, limit=self.cfg.limit):
+        chosen = spread(model.run.data.num_val, self.cfg.limit)
+        for batch in self.batches(model.run.data, indices=chosen):
             count += len(batch.images)
             with self.precision():
                 look_at_attention(encoder, batch.images, lambda block, found: _give(seen, block, found))

@@ -6,7 +6,7 @@ result of its own as soon as it is done.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from pipeline.config import Strict, science
 from pipeline.data.classes import labels_in
 from pipeline.data.kind import BaseDataConfig, kind_of
-from pipeline.data.loader import eval_loader
+from pipeline.data.loader import Collate, eval_loader
 from pipeline.data.manifest import Manifest, read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.samples import SplitName
@@ -43,6 +43,7 @@ from pipeline.site import Site, data_folder
 
 Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
 BATCH = 128
+Indices = Sequence[int] | np.ndarray
 SCHEDULING = ("group", "needs")  # which evaluations share a process, and where it runs, change no number
 
 
@@ -150,33 +151,44 @@ class Evaluation:
         return in_precision(precision_of(self.site, self.world.device), self.world.device)
 
     def batches(
-        self, data: BaseDataConfig, split: SplitName = "val", crop: float | None = None, limit: int | None = None
+        self, data: BaseDataConfig, split: SplitName = "val", indices: Indices | None = None, batch: int = BATCH
     ) -> Iterator[Batch]:
-        """Samples of a split, all or `limit` of them spread over it, in order, on the device, seen as in validation."""
+        """Samples of a split, all or those with these indices, in order, on the device, seen as in validation."""
         task = TASKS.get("classify")(data, self.world.device)
-        for number, (inputs, targets) in enumerate(self._loader(data, task.collate, split, crop, limit)):
+        for number, (inputs, targets) in enumerate(self._loader(data, task.collate, split, indices, batch)):
             generator = torch.Generator().manual_seed(seed_everything("measure", self.cfg.seed, number))
             yield Batch(*task.eval_batch(inputs, targets), generator)
 
     def over_images(self, model: Method, data: BaseDataConfig, measure: Measure, crop: float | None = None) -> Outcome:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
         task = TASKS.get(model.cfg.task)(data, self.world.device)
-        loader = self._loader(data, task.collate, "val", crop)
+        seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
+        loader = self._loader(seen, task.collate)
         precision = precision_of(self.site, self.world.device)
         found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
 
     def _loader(
-        self, data: Any, collate: Any, split: SplitName, crop: float | None, limit: int | None = None
+        self,
+        data: BaseDataConfig,
+        collate: Collate,
+        split: SplitName = "val",
+        indices: Indices | None = None,
+        batch: int = BATCH,
     ) -> "tqdm[DataLoader]":
         """Batches of a split with a bar that shows how far they are."""
-        view = kind_of(data if crop is None else data.model_copy(update={"eval_crop": crop})).eval_view()
         samples = self.open(data, split)
-        if limit is not None and limit < len(samples):
-            samples = Subset(samples, np.linspace(0, len(samples) - 1, limit).round().astype(int).tolist())
-        loader = eval_loader(samples, view, BATCH, self.world.rank, self.world.size, self.site.workers, collate)
+        if indices is not None:
+            samples = Subset(samples, [int(index) for index in indices])
+        place, view = (self.world.rank, self.world.size), kind_of(data).eval_view()
+        loader = eval_loader(samples, view, batch, *place, self.site.workers, collate)
         return tqdm(loader, f"{self.cfg.name} {data.name}", unit="batch", disable=None, leave=False)
+
+
+def spread(count: int, limit: int | None) -> np.ndarray:
+    """All indices of a split, or `limit` of them spread evenly over it."""
+    return np.linspace(0, count - 1, min(limit or count, count)).round().astype(int)
 
 
 def only_for(*methods: str) -> Any:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.attention import entropies, look_at_attention, normalised, reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
 from pipeline.evals.heat import bar_of_multiples, limit_of, of_multiples
 from pipeline.evals.pictures import MIN_SIDE, labelled_grid
 from pipeline.models.patches import Encoder, grid_of
@@ -52,7 +52,9 @@ class CLSAttention(Evaluation):
 
     def compute(self, model: Subject) -> Outcome:
         encoder = model.method.encoder
-        parts = [self._measure(encoder, batch.images) for batch in self.batches(model.run.data, limit=self.cfg.limit)]
+        chosen = spread(model.run.data.num_val, self.cfg.limit)
+        batches = self.batches(model.run.data, indices=chosen)
+        parts = [self._measure(encoder, batch.images) for batch in batches]
         values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         count = len(next(iter(values.values())))
         return Outcome(

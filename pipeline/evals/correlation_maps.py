@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.attention import reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
 from pipeline.evals.heat import SIGNED, bar, coloured, zoom_to
 from pipeline.evals.pictures import grid_of_grids
 from pipeline.models.patches import Grid, grid_of
@@ -52,7 +52,8 @@ class CorrelationMaps(Evaluation):
         encoder = model.method.encoder
         grid, first = grid_of(encoder), num_prefix_tokens(encoder)
         sums = CorrelationSums(grid)
-        for batch in self.batches(model.run.data, limit=self.cfg.limit):
+        chosen = spread(model.run.data.num_val, self.cfg.limit)
+        for batch in self.batches(model.run.data, indices=chosen):
             with self.precision():
                 tokens = encode(encoder, batch.images)
             sums.add(tokens[:, first:])

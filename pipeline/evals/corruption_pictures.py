@@ -1,6 +1,6 @@
 """A sheet of the 15 corruptions at 5 severities (as in Hendrycks and Dietterich 2019, Fig. 1). No run is needed.
 
-Small images are enlarged pixel by pixel, large ones shown at half their size or less.
+Small images are enlarged pixel by pixel, large ones reduced, so that 15 of them fit on a screen.
 """
 
 from typing import Literal
@@ -15,9 +15,10 @@ from pipeline.data.corruptions import corrupt_picture, seed_of
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES, Table
 from pipeline.data.transforms import eval_view
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome
-from pipeline.evals.pictures import MIN_SIDE, as_shown, labelled_grid, one_per_class
+from pipeline.evals.pictures import as_shown, labelled_grid, one_per_class
 
 FILE = "corruptions.png"
+SIDE = 72  # px of an image on the sheet, at least
 
 
 @EVALS.register("corruption_pictures")
@@ -55,5 +56,5 @@ class CorruptionPictures(Evaluation):
 
 def _shown(picture: Image.Image) -> Tensor:
     """uint8 (3, H, W)"""
-    small = picture.convert("RGB").reduce(max(1, min(picture.size) // MIN_SIDE))
-    return as_shown(torch.from_numpy(np.array(small)).permute(2, 0, 1)[None])[0]
+    small = picture.convert("RGB").reduce(max(1, min(picture.size) // SIDE))
+    return as_shown(torch.from_numpy(np.array(small)).permute(2, 0, 1)[None], SIDE)[0]

@@ -9,15 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor
-from torch.utils.data import Subset
-from tqdm import tqdm
 
-from pipeline.data.kind import BaseDataConfig, kind_of
-from pipeline.data.loader import eval_loader
-from pipeline.data.samples import SplitName
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EvalConfig, Evaluation, Subject
@@ -25,7 +19,6 @@ from pipeline.methods.base import Method
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.models.patches import Encoder, to_images
 from pipeline.models.position import encode, num_prefix_tokens
-from pipeline.registry import TASKS
 
 Pool = Literal["run", "cls", "avg"]
 NUM_PARTS = 8  # the train split is worked off in so many parts; a killed evaluation repeats one of them at most
@@ -64,22 +57,6 @@ class Probe(Evaluation):
             method.train(was_training)
             for parameter in trained:
                 parameter.requires_grad_(True)
-
-    def seen(
-        self, data: BaseDataConfig, split: SplitName, indices: np.ndarray, batch: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of these samples, in this order, on the device, seen as in validation."""
-        task = TASKS.get("classify")(data, self.world.device)
-        samples: Any = Subset(self.open(data, split), indices)  # type: ignore[arg-type]  # an array is smaller
-        loader = eval_loader(samples, kind_of(data).eval_view(), batch, 0, 1, self.site.workers, task.collate)
-        for inputs, targets in tqdm(loader, f"{self.cfg.name} {split}", unit="batch", disable=None, leave=False):
-            images, labels = task.eval_batch(inputs, targets)
-            yield images, labels
-
-
-def spread(count: int, limit: int | None) -> np.ndarray:
-    """All indices of a split, or `limit` of them spread evenly over it."""
-    return np.linspace(0, count - 1, min(limit or count, count)).round().astype(int)
 
 
 def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:

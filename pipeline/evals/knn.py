@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from pipeline.data.samples import SplitName
 from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import BATCH, EVALS, Outcome, Subject
-from pipeline.evals.features import NUM_PARTS, Probe, ProbeConfig, pooled_layers, spread
+from pipeline.evals.base import BATCH, EVALS, Outcome, Subject, spread
+from pipeline.evals.features import NUM_PARTS, Probe, ProbeConfig, pooled_layers
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Method
 
@@ -67,11 +67,11 @@ class NearestNeighbours(Probe):
     ) -> Iterator[tuple[dict[int, Tensor], Tensor]]:
         """Blocks of normed features (n, D) by layer, and labels (n,); without a block size, everything at once."""
         kept: list[tuple[dict[int, Tensor], Tensor]] = []
-        for images, labels in self.seen(run.data, split, indices, BATCH):
+        for batch in self.batches(run.data, split, indices):
             with self.precision():
-                layers = pooled_layers(method, images)
+                layers = pooled_layers(method, batch.images)
             wanted = {layer for layer in self.cfg.layers if layer < len(layers)} | {len(layers) - 1}
-            kept.append(({layer: F.normalize(layers[layer], dim=1) for layer in sorted(wanted)}, labels))
+            kept.append(({layer: F.normalize(layers[layer], dim=1) for layer in sorted(wanted)}, batch.targets))
             if block and len(kept) * BATCH >= block:
                 yield _joined(kept)
                 kept = []

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from pipeline.dynamo import dynamo_deferred
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import BATCH, EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.features import NUM_PARTS, Pool, Probe, ProbeConfig, pooled_features, spread
+from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject, spread
+from pipeline.evals.features import NUM_PARTS, Pool, Probe, ProbeConfig, pooled_features
 from pipeline.evals.heads import Fitting, LinearHead, fit
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch, Measured, Method, Prediction, accuracy
@@ -80,10 +80,10 @@ class LinearProbe(Probe):
     @torch.no_grad()
     def _extract(self, method: Method, run: RunConfig, indices: np.ndarray) -> Arrays:
         features, labels = [], []
-        for images, targets in self.seen(run.data, "train", indices, BATCH):
+        for batch in self.batches(run.data, "train", indices):
             with self.precision():
-                features.append(pooled_features(method, images, self.cfg.pool).cpu().numpy())
-            labels.append(targets.cpu().numpy())
+                features.append(pooled_features(method, batch.images, self.cfg.pool).cpu().numpy())
+            labels.append(batch.targets.cpu().numpy())
         return {"features": np.concatenate(features), "labels": np.concatenate(labels)}
 
     def _fit(self, features: Tensor, labels: Tensor, num_classes: int) -> nn.Module:

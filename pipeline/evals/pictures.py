@@ -33,9 +33,9 @@ def one_per_class(images: ImageSet, view: View, count: int) -> Tensor:
     return torch.stack([torch.as_tensor(view(images.image(index))) for index in chosen])
 
 
-def as_shown(images: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, 3, H', W'): in colour, small ones enlarged pixel by pixel, so that outlines are thin."""
-    zoom = max(1, -(-MIN_SIDE // min(images.shape[2:])))
+def as_shown(images: Tensor, side: int = MIN_SIDE) -> Tensor:
+    """(B, C, H, W) -> (B, 3, H', W'): in colour, those smaller than `side` enlarged pixel by pixel."""
+    zoom = max(1, -(-side // min(images.shape[2:])))
     return images.expand(-1, 3, -1, -1).repeat_interleave(zoom, dim=2).repeat_interleave(zoom, dim=3)
 
 

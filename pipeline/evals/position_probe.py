@@ -26,8 +26,8 @@ from torch.nn import functional as F
 
 from pipeline.dynamo import AdamW
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import BATCH, EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.features import Probe, ProbeConfig, spread
+from pipeline.evals.base import BATCH, EVALS, EvalConfig, Outcome, Subject, spread
+from pipeline.evals.features import Probe, ProbeConfig
 from pipeline.evals.heads import Fitting, LinearHead, fit
 from pipeline.methods.base import Batch, Measured, Method, percent
 from pipeline.methods.droppos import DropPos
@@ -86,11 +86,11 @@ class PositionProbe(Probe):
         def train(epoch: int) -> None:
             generator = torch.Generator().manual_seed(seed_everything("position_probe", cfg.seed, epoch))
             order = torch.randperm(len(chosen), generator=generator).numpy()[: num_batches * batch]
-            for images, _ in self.seen(run.data, "train", chosen[order], batch):
-                for some in images.split(BATCH):  # so that memory does not depend on the batch
+            for seen in self.batches(run.data, "train", chosen[order], batch):
+                for some in seen.images.split(BATCH):  # so that memory does not depend on the batch
                     with self.precision():
                         tokens, _ = reader.tokens(some, generator)
-                    (position_loss(reader.head(tokens)) * len(some) / len(images)).backward()
+                    (position_loss(reader.head(tokens)) * len(some) / len(seen.images)).backward()
                 fitting.descend()
 
         fit(fitting, cfg.epochs, train, self.parts)

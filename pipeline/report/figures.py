@@ -138,13 +138,16 @@ def draw_heatmap(table: FilledTable, figure: Drawing) -> Figure:
     down, across = reversed(sides) if figure.x_from == "rows" else sides
     left = min(0.4 * WIDTH, 8 + CHARACTER * max([0, *[len(side.label) for side in down]]))
     width = (WIDTH - left) / max(1, len(across))
-    heads = [textwrap.wrap(side.label, max(4, int(width / CHARACTER))) for side in across]
+    heads = [textwrap.wrap(side.label, max(4, int(width / CHARACTER)), break_long_words=False) for side in across]
+    longest = max([1, *[len(line) for lines in heads for line in lines]])
     top = TEXT_HEIGHT * (max([1, *map(len, heads)]) + bool(figure.x_label)) + 6
     drawing, canvas = _canvas(top + CELL_HEIGHT * len(down) + 4)
     canvas.text(left, 11, figure.x_label)
     canvas.text(0, top - 9, textwrap.shorten(figure.y_label, max(4, int(left / CHARACTER)), placeholder=""))
     for place, lines in enumerate(heads):
-        canvas.text(left + (place + 0.5) * width, top - 9, "\n".join(lines), ha="center", color=svg.INK)
+        about: dict[str, Any] = {"ha": "center", "color": svg.INK}
+        about["fontsize"] = min(FONTS["font.size"], 1.6 * width / longest)
+        canvas.text(left + (place + 0.5) * width, top - 9, "\n".join(lines), **about)
     for line, side in enumerate(down):
         y = top + CELL_HEIGHT * line
         label = textwrap.shorten(side.label, int(left / CHARACTER) + 1, placeholder="...")

@@ -206,3 +206,5 @@ def _set_ticks(axes: Axes, across: list[float], names: dict[float, str], log_x: 
         axes.set_xscale("log")
         axes.set_xticks(sorted(set(across)), [f"{x:g}" for x in sorted(set(across))])
         axes.minorticks_off()
+    elif across and all(float(x).is_integer() for x in across):  # counts: layers, severities, dimensions
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -30,7 +30,7 @@ def summarise(graph: Graph, selection: str) -> str:
     tables, claims, _ = collect(graph, selection)
     parts = _tables([table for table in tables if table.figure is None])
     parts += _figures(graph, [table for table in tables if table.figure is not None], selection)
-    parts += [_claims(study) for study in claims]
+    parts += [_claims(study) for study in claims if study.claims]
     parts += [_times(graph.results.benchmarks)]
     report = graph.results.report(selection)
     left_out = len(graph.tables) - len(tables)
@@ -49,7 +49,7 @@ def _target(graph: Graph, target: str) -> str:
     paths = {table: graph.results.table(table, rows) for table, rows in chosen}
     drawn = [table for table in tables if paths[table.id].exists()]
     parts = _tables([table for table in tables if table.columns or table not in drawn])  # curves have no numbers
-    parts += [_claims(_judge(graph, target, tables))] if target in graph.studies() else []
+    parts += [_claims(_judge(graph, target, tables))] if graph.claims.get(target) else []
     files = [_files(paths[table.id], table) for table in drawn]
     return "\n\n".join([*parts, *["files: " + "\n       ".join(files)] * bool(files)])
 

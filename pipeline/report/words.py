@@ -7,6 +7,7 @@ import re
 from markupsafe import Markup, escape
 
 MISSING = "n/a"
+ROUNDING = 1e-9  # what is below it is the noise of arithmetic
 PLUS_MINUS = "\u00b1"
 
 
@@ -61,7 +62,7 @@ def duration(seconds: float | None) -> str:
 
 def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
     """A standard error such as "+/- 1.3"; nothing where it is unknown or the number is exact."""
-    if not value:
+    if not value or value < ROUNDING:
         return ""
     # One that would read 0.0 gets the digits that it needs.
     digits = decimals if round(value, decimals) else -math.floor(math.log10(value))
