@@ -57,7 +57,7 @@ def prepared_parts(cfg, source: OneSource, folder: Path) -> dict[str, CorruptedI
     """The parts of a set, each made and prepared once."""
     parts = dict(kind_of(cfg).parts())
     for data in parts.values():
-        if source.results.manifest(data.name).exists():
+        if source.results.manifest(data.name).exists() and folder.is_dir():
             continue
         prepare(data, folder, source.results.manifest(data.name).parent, progress=False, sources=source)
     return parts

@@ -45,9 +45,7 @@ def _run_name(draft: Draft, key: str, where: str) -> str:
         raise ConfigError(
             f"{where}: no run {key!r} in {draft.file}, which uses the set; {nearest(key, draft.study.runs)}"
         )
-    if key not in draft.runs:
-        raise ConfigError(f"{where}: run {key!r} of {draft.file} has a problem")
-    return draft.runs[key][0]
+    return draft.runs.get(key, [key])[0]  # the problem of a run without a name is reported already
 
 
 def add_data(draft: Draft, data: "BaseDataConfig", where: str) -> None:

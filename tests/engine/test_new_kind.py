@@ -275,8 +275,8 @@ def test_config__of_a_new_kind__is_checked_by_its_own_class():
 def test_config__unknown_kind__lists_those_that_there_are():
     with pytest.raises(ConfigError) as caught:
         a_run({"data": {"kind": "sentence"}})
-    message = "test: data.kind: kind of data 'sentence' is unknown; did you mean 'sentences'? valid: images, sentences"
-    assert str(caught.value) == message
+    message = "test: data.kind: kind of data 'sentence' is unknown; did you mean 'sentences'? valid: "
+    assert str(caught.value) == message + ", ".join(KINDS.names())
 
 
 def test_config__of_a_new_kind__is_read_back_from_its_dump():

@@ -5,8 +5,8 @@ import torch
 from small_set import build
 from tiny_vit import build_tiny, image_size_of, tiny_batch, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.evals.base import Subject
-from pipeline.evals.features import NUM_PARTS, pooled_features, pooled_layers, spread
+from pipeline.evals.base import Subject, spread
+from pipeline.evals.features import NUM_PARTS, pooled_features, pooled_layers
 from pipeline.evals.knn import NearestNeighbours
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.methods.supervised import Supervised

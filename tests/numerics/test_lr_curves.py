@@ -75,7 +75,7 @@ def mae_rates(epochs, warmup, peak, last):
 
 # Epochs, warm-up and rates as the papers and their scripts have them, for the batch of the study.
 OFFICIAL = {
-    "mjp": (lambda: optim_of(study("mjp")["common"]), mjp_rates(300, 20, peak=1e-3, first=1e-6, last=1e-5)),
+    "mjp": (lambda: optim_of(shared("mjp")), mjp_rates(300, 20, peak=1e-3, first=1e-6, last=1e-5)),
     "deit, by mp3": (
         lambda: optim_of(*[study("mp3")["recipes"][name] for name in ("deit", "supervised", "imagenet")]),
         deit_rates(300, 5, peak=2e-3, first=1e-6, last=1e-5),

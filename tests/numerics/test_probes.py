@@ -39,7 +39,8 @@ def compute(world, name, method, parts=None, **fields):
 def features_in(world, method, split, of=pooled_layers):
     """What `of` finds in a split, and labels."""
     count = world.data.count(split)
-    ((images, labels),) = probe_of(world, "knn").seen(world.data, split, np.arange(count), count)
+    (batch,) = probe_of(world, "knn").batches(world.data, split, np.arange(count), count)
+    images, labels = batch.images, batch.targets
     return of(method, images), labels.numpy()
 
 
@@ -117,13 +118,13 @@ def test_knn__layers_that_the_encoder_lacks__have_a_reason_and_last_is_its_own_l
 
 @pytest.mark.slow
 def test_knn__bank_with_a_limit__has_images_of_the_whole_split(world, monkeypatch):
-    seen, take = [], Probe.seen
+    seen, take = [], Probe.batches
 
-    def noted(self, data, split, indices, batch):
+    def noted(self, data, split, indices):
         seen.extend(indices if split == "train" else [])
-        return take(self, data, split, indices, batch)
+        return take(self, data, split, indices)
 
-    monkeypatch.setattr(Probe, "seen", noted)
+    monkeypatch.setattr(Probe, "batches", noted)
     compute(world, "knn", build("mjp"), bank_limit=4)
     assert seen == [0, 13, 26, 39]
 

@@ -47,7 +47,7 @@ def test_study__without_a_paper__still_refuses_a_claim_about_no_cell(mine):
 
 
 def test_row__of_ones_own_in_a_papers_table__says_that_the_paper_has_none(project):
-    row = "      swin-t: {label: Swin-T, run: swin}\n      swin-t-mjp: {label: Swin-T + MJP, run: swin_mjp}\n  t3:\n"
+    row = "      swin-t: {label: Swin-T, run: swin}\n      swin-t-mjp: {label: Swin-T + MJP, run: swin_mjp}\n  t2:\n"
     project.edit("study/mjp.yaml", row, "      mine: {label: Mine, run: b}\n" + row)
     (line,) = project.problems()
     assert "mjp.yaml has no row 'mjp.t1.mine'" in line and "`paper: false`" in line
@@ -63,7 +63,7 @@ def prints(graph) -> tuple:
 
 def test_report__label_of_a_run_changed__is_written_again_and_no_table_is(mine):
     before = prints(build_graph("demo"))
-    mine.edit("study/mine.yaml", "label: Mine\n    method", "label: Renamed\n    method")
+    mine.edit("study/mjp.yaml", "a: {label: DeiT-S, method", "a: {label: Renamed, method")  # it is a paper's run, too
     after = prints(build_graph("demo"))
     assert after[:2] == before[:2] and after[2] != before[2]
 

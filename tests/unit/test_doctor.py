@@ -27,7 +27,8 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
     found = graphs.load_graph("demo")
     name = next(name for name, run in found.runs.items() if not run.init)
     found.runs = {name: found.runs[name]}
-    found.tables = {}
+    found.tables, data = {}, found.runs[name].data
+    found.data = {data: found.data[data]}
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return found
