@@ -152,7 +152,7 @@ def test_corruption_pictures__of_small_images__are_15_rows_of_enlarged_images(wo
     cfg = CorruptionPictures.Config(data={"images": "any"}, table="cifar", images=2)
     evaluation = CorruptionPictures(cfg, {"images": world.data}, world.results, world.site, ALONE)
     sheet = Image.open(io.BytesIO(evaluation.compute().files["corruptions.png"]))
-    assert sheet.height > 15 * 72 and sheet.width > 12 * 112
+    assert sheet.height > 15 * 72 and sheet.width > 12 * 72
 
 
 # Real photographs
