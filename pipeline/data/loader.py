@@ -17,7 +17,6 @@ from pipeline.data.kind import View
 from pipeline.data.samples import Samples
 from pipeline.seeds import seed_everything
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)  # which the loop answers
 Collate = Callable[[list[Any]], tuple[Any, Any]]
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
 
@@ -96,7 +95,7 @@ def train_loader(
     collate: Collate | None = None,
 ) -> DataLoader:
     """Inputs and targets of this rank's micro-batches, from update `start` on."""
-    return _Loader(
+    return DataLoader(
         TrainViews(samples, view, plan.seed),
         collate_fn=collate,
         batch_sampler=MicroBatches(plan, start, rank, world_size),
@@ -107,20 +106,9 @@ def train_loader(
     )
 
 
-class _Loader(DataLoader):
-    """Workers start with the signals of the loop blocked: one that comes before they ignore it does not end them."""
-
-    def __iter__(self) -> Any:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            return super().__iter__()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _leave_signals_to_the_loop(worker: int) -> None:
     """A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint."""
-    for number in SIGNALS:
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -136,7 +124,7 @@ def eval_loader(
     """Inputs and targets, in order: every `world_size`-th batch, so that batches are the same for any number."""
     starts = range(rank * batch, len(samples), batch * world_size)
     pin = torch.cuda.is_available()
-    return _Loader(
+    return DataLoader(
         EvalViews(samples, view),
         collate_fn=collate,
         batch_sampler=[list(range(start, min(start + batch, len(samples)))) for start in starts],
