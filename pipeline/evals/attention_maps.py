@@ -15,10 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.engine.run import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.evals.attention import attention_of, entropies, look_at_attention, over_patches, reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import bar_of_multiples, enlarged, limit_of, of_multiples, zoom_to
 from pipeline.evals.pictures import labelled_grid
 from pipeline.models.patches import Encoder, Grid, grid_of
@@ -44,11 +43,8 @@ class AttentionMaps(Evaluation):
         def files(self) -> tuple[str, ...]:
             return ("maps.png",)
 
+    reason_against = refused_by(reason_not_vit)
     cfg: Config
-
-    @classmethod
-    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        return reason_not_vit(subjects)
 
     def compute(self, model: Subject) -> Outcome:
         encoder = model.method.encoder

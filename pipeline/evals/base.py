@@ -6,7 +6,7 @@ result of its own as soon as it is done.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -189,6 +189,11 @@ class Evaluation:
 def spread(count: int, limit: int | None) -> np.ndarray:
     """All indices of a split, or `limit` of them spread evenly over it."""
     return np.linspace(0, count - 1, min(limit or count, count)).round().astype(int)
+
+
+def refused_by(reason: Callable[[Mapping[str, RunConfig]], str]) -> Any:
+    """`reason_against` of an evaluation for which a function of the subjects gives the reason."""
+    return classmethod(lambda cls, cfg, subjects: reason(subjects))
 
 
 def only_for(*methods: str) -> Any:

@@ -7,7 +7,6 @@ for maps that do not meet. `cls_entropy` is the entropy of the maps in nats, the
 """
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -16,9 +15,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.engine.run import RunConfig
 from pipeline.evals.attention import entropies, look_at_attention, normalised, reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import bar_of_multiples, limit_of, of_multiples
 from pipeline.evals.pictures import MIN_SIDE, labelled_grid
 from pipeline.models.patches import Encoder, grid_of
@@ -44,11 +42,8 @@ class CLSAttention(Evaluation):
         def files(self) -> tuple[str, ...]:
             return ("attention.png",)
 
+    reason_against = refused_by(reason_not_vit)
     cfg: Config
-
-    @classmethod
-    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        return reason_not_vit(subjects)
 
     def compute(self, model: Subject) -> Outcome:
         encoder = model.method.encoder

@@ -8,7 +8,6 @@ pair of different images, which is what random pairs come close to, and needs no
 in a row or column, `across_same` over the same position in two images. The vectors are those after the last norm.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -16,9 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.engine.run import RunConfig
 from pipeline.evals.attention import reason_not_vit
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, spread
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import SIGNED, bar, coloured, zoom_to
 from pipeline.evals.pictures import grid_of_grids
 from pipeline.models.patches import Grid, grid_of
@@ -41,11 +39,8 @@ class CorrelationMaps(Evaluation):
         def files(self) -> tuple[str, ...]:
             return ("within.png", "across.png")
 
+    reason_against = refused_by(reason_not_vit)
     cfg: Config
-
-    @classmethod
-    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        return reason_not_vit(subjects)
 
     @torch.no_grad()
     def compute(self, model: Subject) -> Outcome:

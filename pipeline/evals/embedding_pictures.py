@@ -9,14 +9,12 @@ patches.
 import functools
 import io
 import warnings
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from pipeline.engine.run import RunConfig
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by
 from pipeline.evals.position_embeddings import reason_without_table, tables_of
 from pipeline.models.patches import Grid
 
@@ -38,11 +36,8 @@ class EmbeddingPictures(Evaluation):
         def files(self) -> tuple[str, ...]:
             return ("pca.png", "umap.png")
 
+    reason_against = refused_by(reason_without_table)
     cfg: Config
-
-    @classmethod
-    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        return reason_without_table(subjects)
 
     def compute(self, model: Subject) -> Outcome:
         prefix, patches, grid = tables_of(model.method.encoder)
