@@ -33,7 +33,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output, Prediction
+from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Encoder, Grid, grid_of, send
@@ -163,7 +163,8 @@ class MJP(Method):
         if "pixel_order" in draw:
             images = shuffle_pixels(images, draw["pixel_order"], self.grid)
         images = shuffle_patches(images, draw["order"], self.grid)
-        class_loss = F.cross_entropy(self._predict(images, shuffled, draw["order"]).logits, targets)
+        tokens = encode(self.encoder, images, self.positions(shuffled, draw["order"]))
+        class_loss = F.cross_entropy(self.classify(tokens).logits, targets)
         scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
         if self.cfg.dal == "none":
             return Output(class_loss, scalars)
@@ -187,17 +188,12 @@ class MJP(Method):
         weights = kept.float().mean(dim=0)
         return (error * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
-    def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
-        return self._predict(images, shuffled, None)
-
-    def _predict(self, images: Tensor, shuffled: Tensor | None, order: Tensor | None) -> Prediction:
+    def positions(self, shuffled: Tensor | None = None, order: Tensor | None = None) -> Tensor | None:
         """`order` tells where the patches went; an evaluation does not."""
-        positions: Any = getattr(self.encoder, "pos_embed", None)
+        positions: Any = super().positions()
         if shuffled is not None and self.cfg.unknown:
             positions = with_unknown(positions, self.unknown, shuffled)
-        if self.cfg.index != "none":
-            positions = positions + self._indices(order)
-        return self.classify(encode(self.encoder, images, positions))
+        return positions if self.cfg.index == "none" else positions + self._indices(order)
 
     def _indices(self, order: Tensor | None) -> Tensor:
         """The index table (1, P+N, D), or (B or 1, P+N, D) with each row where its patch went."""

@@ -13,6 +13,7 @@ from pipeline.methods.mjp import MJP
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Grid
+from pipeline.models.position import encode
 
 GRID = Grid(7, 7)
 SPP = {"shuffle": "pixels", "unknown": False, "dal": "none"}
@@ -136,7 +137,9 @@ def test_index__patches_not_shuffled__is_that_of_slots():
     method, images = mjp(**{**IDX, "index": "patches"}), tiny_batch().images
     with torch.no_grad():
         method.index.normal_(generator=torch.Generator().manual_seed(0))
-        in_place = method._predict(images, None, torch.arange(49).expand(len(images), -1)).logits
+        in_place = method.classify(
+            encode(method.encoder, images, method.positions(order=torch.arange(49).expand(len(images), -1)))
+        ).logits
     torch.testing.assert_close(in_place, method.predict(images).logits, atol=1e-6, rtol=0)
 
 

@@ -20,6 +20,7 @@ FLOORS = [
     {"site"},
     {"inputs"},
     {"engine", "tasks"},
+    {"privacy"},
     {"evals"},
     {"study", "launch"},
     {"report"},
