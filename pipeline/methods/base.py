@@ -164,9 +164,9 @@ class Method(nn.Module):
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
         """Features and logits; `shuffled` (B, N) tells a method that knows the word which patches were moved."""
-        return self.classify(encode(self.encoder, images, self.positions(shuffled)))
+        return self.classify(encode(self.encoder, images, self.slot_positions(shuffled)))
 
-    def positions(self, shuffled: Tensor | None = None) -> Tensor | None:
+    def slot_positions(self, shuffled: Tensor | None = None) -> Tensor | None:
         """(B or 1, P+N, D): what is added to the tokens; none where the encoder has no absolute positions."""
         return getattr(self.encoder, "pos_embed", None)
 

@@ -163,7 +163,7 @@ class MJP(Method):
         if "pixel_order" in draw:
             images = shuffle_pixels(images, draw["pixel_order"], self.grid)
         images = shuffle_patches(images, draw["order"], self.grid)
-        tokens = encode(self.encoder, images, self.positions(shuffled, draw["order"]))
+        tokens = encode(self.encoder, images, self.slot_positions(shuffled, draw["order"]))
         class_loss = F.cross_entropy(self.classify(tokens).logits, targets)
         scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
         if self.cfg.dal == "none":
@@ -188,9 +188,9 @@ class MJP(Method):
         weights = kept.float().mean(dim=0)
         return (error * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
-    def positions(self, shuffled: Tensor | None = None, order: Tensor | None = None) -> Tensor | None:
+    def slot_positions(self, shuffled: Tensor | None = None, order: Tensor | None = None) -> Tensor | None:
         """`order` tells where the patches went; an evaluation does not."""
-        positions: Any = super().positions()
+        positions: Any = super().slot_positions()
         if shuffled is not None and self.cfg.unknown:
             positions = with_unknown(positions, self.unknown, shuffled)
         return positions if self.cfg.index == "none" else positions + self._indices(order)

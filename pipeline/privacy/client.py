@@ -48,8 +48,8 @@ class Client(nn.Module):
         return self.slots.dtype
 
     def forward(self, images: Tensor, shuffled: Tensor | None = None) -> Tensor:
-        """Logits of images (B, C, H, W); the patches in `shuffled` (B, N) have the unknown position, if there is one."""
-        positions = self.method.positions(shuffled)
+        """Logits of images (B, C, H, W); patches in `shuffled` (B, N) have the unknown position, if there is one."""
+        positions = self.method.slot_positions(shuffled)
         added = self.slots if positions is None else positions + self.slots
         return self.method.classify(encode(self.method.encoder, images, added)).logits
 

@@ -138,7 +138,7 @@ def test_index__patches_not_shuffled__is_that_of_slots():
     with torch.no_grad():
         method.index.normal_(generator=torch.Generator().manual_seed(0))
         in_place = method.classify(
-            encode(method.encoder, images, method.positions(order=torch.arange(49).expand(len(images), -1)))
+            encode(method.encoder, images, method.slot_positions(order=torch.arange(49).expand(len(images), -1)))
         ).logits
     torch.testing.assert_close(in_place, method.predict(images).logits, atol=1e-6, rtol=0)
 
