@@ -17,8 +17,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, captioned, pixels_of, setting_of, shown
-from pipeline.evals.pictures import labelled_grid, note
+from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, drawn, pixels_of, setting_of
 from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.base import Batch, Measured, Method, accuracy
 from pipeline.privacy.april import Assumptions, Recovery, attack, reason_against
@@ -32,8 +31,14 @@ Cutoff = Annotated[float, Field(ge=0, lt=1)]
 class Attacked:
     """What a client saw of some images, (B, C, H, W) as its model sees them, and what the attack found of it."""
 
+    setting: str
+    is_moved: bool
     inputs: Tensor
     found: Recovery
+
+    @property
+    def recovered(self) -> Shown:
+        return Shown(f"recovered ({self.setting})", self.found.images, self.inputs)
 
 
 @EVALS.register("april")
@@ -44,7 +49,7 @@ class April(LeakageEvaluation):
         shuffle_ratio: float = Field(0.27, ge=0, le=1, description="of settings other than a")
         images: int = Field(1000, ge=1, description="attacked, one of each class while there are classes")
         batch: int = Field(32, ge=1, description="images attacked at once")
-        pictures: int = Field(5, ge=1, description="rows of the picture")
+        pictures: int = Field(5, ge=1, description="rows of the picture, at most those of a batch")
         assumptions: Assumptions = Assumptions()
         cutoffs: tuple[Cutoff, ...] = Field(
             (),
@@ -71,13 +76,13 @@ class April(LeakageEvaluation):
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
         assert isinstance(cfg, cls.Config)
-        return super().reason_against(cfg, subjects) or reason_against(subjects["model"], cfg.assumptions)
+        return super().reason_against(cfg, subjects) or reason_against(subjects["model"].model, cfg.assumptions)
 
     def compute(self, model: Subject) -> Outcome:
         self.settings = {name: setting_of(name, model.run) for name in self.cfg.settings}
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
         values: dict[str, list[Tensor]] = defaultdict(list)
-        rows: list[list[tuple[Tensor, str]]] = []
+        picture = b""
         for batch in self.client_batches(model.run.data, self.cfg.images, self.cfg.batch):
             attacked = self._attack(model, batch, *shuffler(model.method, batch.images))
             for name, setting in self.settings.items():
@@ -85,18 +90,20 @@ class April(LeakageEvaluation):
                 wanted = batch.images if setting.original else each.inputs
                 for metric, value in self._measure(each.found, wanted, model.run).items():
                     values[f"{metric}_{name}"].append(value)
-            rows += self._rows(model.run, batch.images[: self.cfg.pictures - len(rows)], attacked)
-        return self.outcome(values, model.run.data, self._accuracies(model), {FILE: self._draw(rows)})
+            picture = picture or self._draw(batch.images, [*attacked.values()], model.run)
+        return self.outcome(values, model.run.data, self._accuracies(model), {FILE: picture})
 
     def _attack(
         self, model: Subject, batch: Batch, moved: Tensor, shuffled: Tensor
     ) -> dict[tuple[bool, bool], Attacked]:
         """Settings that differ in the comparison alone share an attack."""
-        attacked = {}
-        for setting in self.settings.values():
+        attacked: dict[tuple[bool, bool], Attacked] = {}
+        for name, setting in self.settings.items():
             if setting.seen not in attacked:
                 inputs, hidden = setting.inputs(batch.images, moved, shuffled)
-                attacked[setting.seen] = Attacked(inputs, self._recover(model, batch, inputs, hidden))
+                attacked[setting.seen] = Attacked(
+                    name, setting.moved, inputs, self._recover(model, batch, inputs, hidden)
+                )
         return attacked
 
     def _recover(self, model: Subject, batch: Batch, inputs: Tensor, hidden: Tensor | None) -> Recovery:
@@ -134,27 +141,11 @@ class April(LeakageEvaluation):
 
         return self.over_images(model.method, model.run.data, measure)
 
-    def _rows(
-        self, run: RunConfig, images: Tensor, attacked: Mapping[tuple[bool, bool], Attacked]
-    ) -> list[list[tuple[Tensor, str]]]:
-        """For each image its pictures with captions, in the order of `_headings`."""
-        rows = []
-        for i in range(len(images)):
-            ceiling = next(iter(attacked.values()))
-            row = [(shown(images[i], run.data), ""), captioned(ceiling.found.ceiling[i], ceiling.inputs[i], run.data)]
-            for (moved, _), each in attacked.items():
-                row += [(shown(each.inputs[i], run.data), "")] if moved and moved not in before else []
-                row.append(captioned(each.found.images[i], each.inputs[i], run.data))
-            rows.append(row)
-        return rows
-
-    def _draw(self, rows: list[list[tuple[Tensor, str]]]) -> bytes:
-        headings, seen = ["original", "ceiling"], set()
-        for name, setting in self.settings.items():
-            if setting.seen not in seen:
-                headings += ["shuffled"] * setting.moved + [f"recovered ({name})"]
-                seen.add(setting.seen)
-        pictures = [(f"image {number + 1}", [picture for picture, _ in row]) for number, row in enumerate(rows)]
-        captions = [[caption for _, caption in row] for row in rows]
-        text = f"PSNR in dB below. The attacker has {self.cfg.assumptions.words()}."
-        return labelled_grid(pictures, headings, captions, lambda width: note(text, width))
+    def _draw(self, images: Tensor, attacked: list[Attacked], run: RunConfig) -> bytes:
+        columns = [Shown("original", images), Shown("ceiling", attacked[0].found.ceiling, attacked[0].inputs)]
+        still, moved = ([each for each in attacked if each.is_moved == kind] for kind in (False, True))
+        columns += [each.recovered for each in still]
+        columns += [Shown("shuffled", each.inputs) for each in moved[:1]]
+        columns += [each.recovered for each in moved]
+        text = f"The attacker has {self.cfg.assumptions.words()}."
+        return drawn(columns, run.data, self.cfg.pictures, text)

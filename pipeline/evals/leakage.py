@@ -8,7 +8,7 @@ the patches that (b) would shuffle. `own` is the setting in which the method of 
 Similarity is measured on images of 256 levels, as the authors do on PNG files; `psnr_raw` before they are rounded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from torch import Tensor
 from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
-from pipeline.evals.pictures import as_shown, first_of_each_class
+from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
@@ -114,12 +114,25 @@ def raw_psnr(one: Tensor, other: Tensor) -> Tensor:
     return -10 * (one - other).square().mean(dim=(1, 2, 3)).clamp(min=1e-30).log10()
 
 
-def shown(image: Tensor, data: Any) -> Tensor:
-    """An image (C, H, W) as a model sees it -> a picture, uint8 (3, H', W')."""
-    return as_shown((255 * pixels_of(image, data)).round().to(torch.uint8)[None].cpu())[0]
+@dataclass(frozen=True)
+class Shown:
+    """A column of a picture: images (B, C, H, W) as the model sees them, and those with which they are compared."""
+
+    heading: str
+    images: Tensor
+    wanted: Tensor | None = None
 
 
-def captioned(image: Tensor, wanted: Tensor, data: Any) -> tuple[Tensor, str]:
-    """A recovered image as a picture, and its PSNR."""
-    rounded = [as_png(pixels_of(each[None], data)) for each in (image, wanted)]
-    return shown(image, data), f"{float(similarity(*rounded)['psnr']):.1f}"
+def drawn(columns: Sequence[Shown], data: Any, count: int, text: str) -> bytes:
+    """A PNG with a row for each of the first `count` images, their PSNR below those that are compared."""
+    pictures, captions = [], []
+    for column in columns:
+        pixels = as_png(pixels_of(column.images[:count], data))
+        pictures.append(as_shown((255 * pixels).round().to(torch.uint8).cpu()))
+        captions.append([""] * len(pixels))
+        if column.wanted is not None:
+            wanted = as_png(pixels_of(column.wanted[:count], data))
+            captions[-1] = [f"{value:.1f} dB" for value in similarity(pixels, wanted)["psnr"].tolist()]
+    rows = [(f"image {number + 1}", [column[number] for column in pictures]) for number in range(len(pictures[0]))]
+    below = [[column[number] for column in captions] for number in range(len(rows))]
+    return labelled_grid(rows, [column.heading for column in columns], below, lambda width: note(text, width))

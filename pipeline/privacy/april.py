@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
-from pipeline.engine.run import RunConfig
 from pipeline.methods.base import Method
+from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import to_images, to_patches
 from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, protect
 
@@ -71,9 +71,8 @@ class Recovery:
 EXACT, UNPROTECTED = Assumptions(), Protection()
 
 
-def reason_against(run: RunConfig, assumptions: Assumptions) -> str:
-    """Why these gradients of this model cannot be attacked."""
-    model = run.model
+def reason_against(model: ModelConfig, assumptions: Assumptions) -> str:
+    """Why the gradients of such a model cannot be attacked."""
     if model.family != "vit":
         return f"{model.arch} is not a ViT"
     if assumptions.given == "parameters" and model.positions not in ("learn", "sincos_learn"):
