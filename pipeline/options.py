@@ -230,8 +230,8 @@ def _add_attack(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--attack",
         required=True,
         choices=["april", "cosine", "gradvit"],
-        help="april: the closed form, in seconds, given float64 gradients of a model whose first block has neither norm "
-        "nor skips. cosine (Geiping et al. 2020), gradvit (Hatamizadeh et al. 2022): a search for an image with the "
+        help="april: the closed form, in seconds, given float64 gradients of a model whose first block has no norm and "
+        "no skips. cosine (Geiping et al. 2020), gradvit (Hatamizadeh et al. 2022): a search for an image with the "
         "same gradient, on the model as it is; for a GPU, unless the model is tiny",
     )
     attack.add_argument(

@@ -23,8 +23,7 @@ from pipeline.data.transforms import eval_view
 from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError, DataError
 from pipeline.evals.leakage import Shown, drawn, pixels_of
-from pipeline.files import digest, write_atomic, write_json
-from pipeline.methods.base import Method
+from pipeline.files import digest, remove, write_atomic, write_json
 from pipeline.privacy import april
 from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
 from pipeline.privacy.similarity import as_png, similarity
@@ -36,7 +35,8 @@ from pipeline.study.victim import Victim, find_victim, reason_against_april
 
 AttackName = Literal["april", "cosine", "gradvit"]
 Numbers = dict[str, float | None]
-SHOWN = {
+FILES = ("original.png", "recovered.png", "ceiling.png", "loss.png", "comparison.png", "numbers.json")
+PRINTED = {
     "psnr": "PSNR {:.2f} dB",
     "ssim": "SSIM {:.3f}",
     "mse": "MSE {:.2g}",
@@ -59,15 +59,26 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What an attack found of one image, (1, C, H, W) as the model sees it."""
+class Target:
+    """One image of the client, (1, C, H, W) as the model sees it, with the label (1,) that it trains with."""
 
-    images: Tensor
+    file: Path
+    inputs: Tensor
+    label: Tensor
+    label_is_predicted: bool
+    predicted: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an attack made of one image; pictures are (1, C, H, W) as the model sees them."""
+
+    pictures: dict[str, Tensor]  # `recovered`, and `ceiling` where there is one
     given: str  # what the attacker has, in words
     config: dict[str, Any]
-    numbers: Numbers = field(default_factory=dict)
-    ceiling: Tensor | None = None
-    between: tuple[Shown, ...] = ()  # pictures on the way
+    numbers: Numbers
+    on_the_way: tuple[Shown, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -85,155 +96,154 @@ class Report:
 def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
     """Each image in turn."""
     torch.set_num_threads(site.threads)
-    for image in wish.images:
-        _open(image, "RGB")  # a wrong name is said before anything is loaded
+    for file in wish.images:
+        _open(file, "RGB")  # so that a wrong name is said before anything is loaded
     victim = find_victim(wish.model, wish.weights, wish.scale, site)
     labels = _labels(wish, victim)
-    for image, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
-        yield _attack_one(image, label, folder, wish.attack, victim, site)
+    for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
+        yield _attack_one(_target(file, label, folder, victim), wish.attack, victim, site)
 
 
-def _attack_one(image: Path, label: int | None, folder: Path, attack: AttackName, victim: Victim, site: Site) -> Report:
+def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) -> Report:
+    for name in FILES:
+        remove(target.folder / name)  # those of an attack before
+    # First of all, to know that the folder can be written.
+    write_atomic(target.folder / "original.png", _png(target.inputs, victim.data))
     started = time.monotonic()
-    inputs = _inputs(image, victim)
-    write_atomic(folder / "original.png", _png(inputs, victim.data))  # also tells whether the folder can be written
-    predicted = _predicted(victim.method, inputs)
-    target = predicted if label is None else label
-    found = ATTACKS[attack](victim, inputs, torch.tensor([target], device=inputs.device), folder)
-    numbers, lacking = _numbers(found.images, inputs, victim.data, site)
-    pictures = {"recovered.png": _png(found.images, victim.data)}
-    ceiling: Numbers = {}
-    if found.ceiling is not None:
-        ceiling, _ = _numbers(found.ceiling, inputs, victim.data, site)
-        pictures["ceiling.png"] = _png(found.ceiling, victim.data)
-    lines = [
-        ("image", f"{image}, seen by {victim.name}"),
-        ("label", f"{target}, {_why(label, predicted)}"),
-        ("attacker", f"has {found.given}{_protected(victim)}"),
-        ("recovered", _in_words(numbers, lacking)),
-        *([("ceiling", _in_words(ceiling, {}))] if ceiling else []),
-    ]
-    pictures["comparison.png"] = _comparison(found, inputs, victim, ". ".join(f"{a}: {b}" for a, b in lines[2:]))
-    for name, content in {**pictures, **found.files}.items():
-        write_atomic(folder / name, content)
+    found = ATTACKS[attack](victim, target)
+    seconds = time.monotonic() - started
+    measured = {name: _numbers(each, target.inputs, victim.data, site) for name, each in found.pictures.items()}
+    lines = _lines(target, found, victim, measured, lpips_reason(site, victim.data.image_size))
+    files = {f"{name}.png": _png(each, victim.data) for name, each in found.pictures.items()} | found.files
+    files["comparison.png"] = _comparison(target, found, victim, lines)
+    for name, content in files.items():
+        write_atomic(target.folder / name, content)
     record = {
         "attack": attack,
         "model": victim.name,
-        "image": {"file": str(image), "sha256": digest(image)},
-        "label": target,
-        "label_from": "the command line" if label is not None else "the model's prediction",
-        "predicted": predicted,
+        "image": {"file": str(target.file), "sha256": digest(target.file)},
+        "label": int(target.label),
+        "label_is_predicted": target.label_is_predicted,
+        "predicted": target.predicted,
         "given": found.given,
         "config": found.config,
         "protection": victim.protection.model_dump(),
-        "metrics": {**numbers, **found.numbers},
-        "ceiling": ceiling,
-        "reasons": lacking,
-        "seconds": round(time.monotonic() - started, 2),
-        "provenance": provenance(weights=victim.weights, device=device_name(inputs.device)),
+        "metrics": {**measured.pop("recovered"), **found.numbers},
+        **measured,
+        "lpips_reason": lpips_reason(site, victim.data.image_size),
+        "seconds": round(seconds, 2),
+        "provenance": provenance(weights=victim.weights, device=device_name(target.inputs.device)),
     }
-    write_json(folder / "numbers.json", record)
-    return Report(lines, folder)
+    write_json(target.folder / "numbers.json", record)
+    return Report(lines, target.folder)
 
 
-# The image
+# The client's image
 
 
-def _open(path: Path, mode: str) -> Image.Image:
+def _open(file: Path, mode: str) -> Image.Image:
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             return image.convert(mode)
     except FileNotFoundError:
-        raise DataError(f"--image {path} not found; expected the file of an image") from None
+        raise DataError(f"--image {file} not found; expected the file of an image") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"--image {path} could not be read ({error}); expected an image, such as PNG or JPEG") from None
+        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None
 
 
-def _inputs(path: Path, victim: Victim) -> Tensor:
-    """(1, C, H, W) as the model sees it."""
+@torch.no_grad()
+def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Target:
     data, device = victim.data, next(victim.method.parameters()).device
-    seen = torch.as_tensor(eval_view(data, data.eval_crop)(_open(path, MODES[data.channels])))
+    seen = torch.as_tensor(eval_view(data, data.eval_crop)(_open(file, MODES[data.channels])))
     inputs, _ = TASKS.get("classify")(data, device).eval_batch(seen[None], torch.zeros(1))
-    return inputs
+    predicted = int(victim.method.predict(inputs).logits.argmax())
+    trained_with = torch.tensor([predicted if label is None else label], device=device)
+    return Target(file, inputs, trained_with, label is None, predicted, folder)
 
 
 def _labels(wish: Wish, victim: Victim) -> list[int | None]:
     """One for each image; None: what the model predicts."""
-    given, count, classes = wish.labels, len(wish.images), victim.data.num_classes
-    wrong = [label for label in given if not 0 <= label < classes]
+    count, classes = len(wish.images), victim.data.num_classes
+    wrong = [label for label in wish.labels if not 0 <= label < classes]
     if wrong:
         raise ConfigError(f"--label {wrong[0]}: {victim.name} has the classes 0 to {classes - 1}")
-    if len(given) not in (0, 1, count):
-        raise ConfigError(f"found {len(given)} labels for {count} images; give one --label for each, or one for all")
-    each: list[int | None] = [*given] or [None]
+    if len(wish.labels) not in (0, 1, count):
+        raise ConfigError(
+            f"--label has {len(wish.labels)} values for {count} images; give one for all, or one for each"
+        )
+    each: list[int | None] = [*wish.labels] or [None]
     return each if len(each) == count else each * count
 
 
 def _folders(wish: Wish, victim: Victim) -> list[Path]:
     """One for each image; images of one name are numbered."""
-    stems = [path.stem for path in wish.images]
-    unique = [
-        stem if stems.count(stem) == 1 else f"{stem}-{stems[: number + 1].count(stem)}"
-        for number, stem in enumerate(stems)
+    stems = [file.stem for file in wish.images]
+    names = [
+        stem if stems.count(stem) == 1 else f"{stem}-{stems[: place + 1].count(stem)}"
+        for place, stem in enumerate(stems)
     ]
     if wish.out:
-        return [wish.out / stem for stem in unique] if len(unique) > 1 else [wish.out]
-    return [attack_folder(f"{victim.name}-{stem}-{wish.attack}") for stem in unique]
-
-
-@torch.no_grad()
-def _predicted(method: Method, inputs: Tensor) -> int:
-    return int(method.predict(inputs).logits.argmax())
-
-
-def _why(label: int | None, predicted: int) -> str:
-    if label is None:
-        return "which the model predicts, as no --label says what it is; the client's gradient needs a label"
-    return "which the model predicts, too" if label == predicted else f"while the model predicts {predicted}"
+        return [wish.out / name for name in names] if len(names) > 1 else [wish.out]
+    return [attack_folder(f"{victim.name}-{name}-{wish.attack}") for name in names]
 
 
 # The attacks
 
 
-def _april(victim: Victim, inputs: Tensor, labels: Tensor, folder: Path) -> Found:
+def _april(victim: Victim, target: Target) -> Found:
     if reason := reason_against_april(victim.method):
         raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     cfg = april.Assumptions()
-    found = april.attack(victim.method, inputs, labels, None, cfg, victim.protection)
-    numbers = {"condition": finite(found.condition), "rank": finite(found.rank)}
-    return Found(found.images, cfg.words(), cfg.model_dump(), numbers, found.ceiling)
+    found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
+    return Found(
+        {"recovered": found.images, "ceiling": found.ceiling},
+        cfg.words(),
+        cfg.model_dump(),
+        {"condition": _finite(found.condition), "rank": _finite(found.rank)},
+    )
 
 
 ATTACKS = {"april": _april}
 
 
-# Numbers and pictures
+# Numbers, words and pictures
 
 
-def finite(value: Tensor) -> float | None:
+def _finite(value: Tensor) -> float | None:
     """A number that JSON can hold."""
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None
 
 
-def _numbers(found: Tensor, wanted: Tensor, data: Any, site: Site) -> tuple[Numbers, dict[str, str]]:
-    """Every metric of similarity, and reasons for those that could not be computed."""
+def _numbers(found: Tensor, wanted: Tensor, data: Any, site: Site) -> Numbers:
+    """Every metric of similarity; LPIPS only where it can be computed."""
     pair = [as_png(pixels_of(images, data)) for images in (found, wanted)]
-    numbers = {name: finite(value) for name, value in similarity(*pair).items()}
-    file, reason = lpips_file(site), lpips_reason(site, data.image_size)
-    if reason or file is None:
-        return {**numbers, "lpips": None}, {"lpips": reason}
-    return {**numbers, "lpips": finite(LPIPS(file, found.device).distance(*pair))}, {}
+    numbers = {name: _finite(value) for name, value in similarity(*pair).items()}
+    file = lpips_file(site)
+    can_compare = file is not None and not lpips_reason(site, data.image_size)
+    return {**numbers, "lpips": _finite(LPIPS(file, found.device).distance(*pair)) if file and can_compare else None}
 
 
-def _in_words(numbers: Numbers, lacking: dict[str, str]) -> str:
-    words = [text.format(value) for name, text in SHOWN.items() if (value := numbers.get(name)) is not None]
-    return ", ".join([*words, *(f"{name.upper()} n/a ({reason})" for name, reason in lacking.items())])
-
-
-def _protected(victim: Victim) -> str:
+def _lines(
+    target: Target, found: Found, victim: Victim, measured: dict[str, Numbers], no_lpips: str
+) -> list[tuple[str, str]]:
     cfg = victim.protection
-    return f"; the client protects its gradients (noise {cfg.noise:g}, pruning {cfg.pruning:g})" if cfg.is_on else ""
+    protected = f"; the client adds noise {cfg.noise:g} and prunes {cfg.pruning:g}" if cfg.is_on else ""
+    lines = [
+        ("image", f"{target.file}, as {victim.name} sees it"),
+        ("label", f"{int(target.label)}, {_why(target)}"),
+        ("attacker", f"has {found.given}{protected}"),
+    ]
+    for name, numbers in measured.items():
+        values = ((text, numbers[metric]) for metric, text in PRINTED.items())
+        lines.append((name, ", ".join(text.format(value) for text, value in values if value is not None)))
+    return [*lines, ("LPIPS", f"n/a: {no_lpips}")] if no_lpips else lines
+
+
+def _why(target: Target) -> str:
+    if target.label_is_predicted:
+        return "which the model predicts: no --label was given, and the client's gradient needs one"
+    is_right = int(target.label) == target.predicted
+    return "as given, which the model predicts, too" if is_right else f"as given; the model predicts {target.predicted}"
 
 
 def _png(images: Tensor, data: Any) -> bytes:
@@ -244,9 +254,9 @@ def _png(images: Tensor, data: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _comparison(found: Found, inputs: Tensor, victim: Victim, text: str) -> bytes:
-    columns = [Shown("original", inputs)]
-    if found.ceiling is not None:
-        columns.append(Shown("ceiling", found.ceiling, inputs))
-    columns += [*found.between, Shown("recovered", found.images, inputs)]
+def _comparison(target: Target, found: Found, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
+    """Original, pictures on the way, what was recovered, and its ceiling, with what was printed."""
+    columns = [Shown("original", target.inputs), *found.on_the_way]
+    columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]
+    text = " ".join(f"{title.capitalize()}: {words}." for title, words in lines[2:])
     return drawn(columns, victim.data, 1, text)
