@@ -258,5 +258,5 @@ def _comparison(target: Target, found: Found, victim: Victim, lines: list[tuple[
     """Original, pictures on the way, what was recovered, and its ceiling, with what was printed."""
     columns = [Shown("original", target.inputs), *found.on_the_way]
     columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]
-    text = " ".join(f"{title.capitalize()}: {words}." for title, words in lines[2:])
+    text = " ".join(f"{title[:1].upper()}{title[1:]}: {words}." for title, words in lines[2:])
     return drawn(columns, victim.data, 1, text)

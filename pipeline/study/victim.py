@@ -57,7 +57,7 @@ def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) 
     try:
         folder = find_run(name, scale)
     except DataError as error:
-        raise ConfigError(f"--model {name} is no model and no run: {problem} {error}") from None
+        raise ConfigError(f"--model {name}: {error}; and {problem}") from None
     if weights:
         raise ConfigError(f"--weights goes with a model of timm; {folder.name} is a run and has its own")
     run = parse_run(Layers((str(folder.config), read_yaml(folder.config))))
