@@ -208,8 +208,8 @@ def _add_attack(add: Callable[..., argparse.ArgumentParser]) -> None:
         "A client trains on the image and sends its gradient; the attacker has gradient and model, and looks for the "
         "image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks a run of a study, by as much of the "
         "beginning or the end of its name as no other run has; `attack --model deit_small_patch16_224 --weights "
-        "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. It prints what the attacker was given and how "
-        "close the recovered image is, and writes pictures and numbers.json into a folder.",
+        "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. It prints what the attacker was given and "
+        "how close the recovered image is, and writes pictures and numbers.json into a folder.",
     )
     attack.add_argument(
         "--model",

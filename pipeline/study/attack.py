@@ -259,4 +259,4 @@ def _comparison(target: Target, found: Found, victim: Victim, lines: list[tuple[
     columns = [Shown("original", target.inputs), *found.on_the_way]
     columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]
     text = " ".join(f"{title[:1].upper()}{title[1:]}: {words}." for title, words in lines[2:])
-    return drawn(columns, victim.data, 1, text)
+    return drawn(columns, victim.data, slice(1), text)
