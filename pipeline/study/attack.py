@@ -99,6 +99,8 @@ def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
     for file in wish.images:
         _open(file, "RGB")  # so that a wrong name is said before anything is loaded
     victim = find_victim(wish.model, wish.weights, wish.scale, site)
+    if wish.attack == "april" and (reason := reason_against_april(victim.method)):
+        raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     labels = _labels(wish, victim)
     for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
         yield _attack_one(_target(file, label, folder, victim), wish.attack, victim, site)
@@ -191,8 +193,6 @@ def _folders(wish: Wish, victim: Victim) -> list[Path]:
 
 
 def _april(victim: Victim, target: Target) -> Found:
-    if reason := reason_against_april(victim.method):
-        raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     cfg = april.Assumptions()
     found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
     return Found(
