@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pipeline.engine.protection import Protection, protected
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
 from pipeline.models.position import encode, num_prefix_tokens
@@ -75,6 +76,15 @@ class Client(nn.Module):
         in_dims = (None, 0, 0, None if shuffled is None else 0)
         with sdpa_kernel(SDPBackend.MATH):
             return vmap(grad(loss), in_dims)(wanted, images.to(self.dtype), labels, shuffled)
+
+
+def protect(gradients: Gradients, protection: Protection, seed: int) -> Gradients:
+    """The gradients of each group as a client with these protections sends them, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.stack([protected(one, protection, generator) for one in gradient.double()])
+        for name, gradient in gradients.items()
+    }
 
 
 def _without_skips(block: Any, tokens: Tensor) -> Tensor:

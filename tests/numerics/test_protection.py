@@ -39,11 +39,22 @@ def test_protection__impossible_value__is_refused(fields):
 
 
 # 0.29 * 100 and 0.7 * 10 are below 29 and 7 in floating point.
-LARGE = [((100,), 0.29, 29), ((2, 5), 0.7, 7), ((4, 3, 2), 0.5, 12), ((7,), 0.5, 3), ((1000,), 0.999, 999)]
-SMALL = [((10,), 0.99, 9), ((10,), 0.05, 0), ((2,), 0.5, 1), ((1,), 0.99, 0), ((), 0.99, 0), ((0,), 0.5, 0)]
-
-
-@pytest.mark.parametrize(("shape", "pruning", "count"), [*LARGE, *SMALL])
+@pytest.mark.parametrize(
+    ("shape", "pruning", "count"),
+    [
+        ((100,), 0.29, 29),
+        ((2, 5), 0.7, 7),
+        ((4, 3, 2), 0.5, 12),
+        ((7,), 0.5, 3),
+        ((10,), 0.99, 9),
+        ((10,), 0.05, 0),
+        ((1,), 0.99, 0),
+        ((), 0.99, 0),
+        ((2,), 0.5, 1),
+        ((0,), 0.5, 0),
+        ((1000,), 0.999, 999),
+    ],
+)
 def test_pruning__any_size__removes_the_smallest_entries_and_leaves_the_others(shape, pruning, count):
     gradient = gradient_of(*shape)
     found = protect(gradient, pruning=pruning)
