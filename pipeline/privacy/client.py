@@ -40,9 +40,10 @@ class Client(nn.Module):
         device = next(encoder.parameters()).device
         tokens = self.num_prefix + self.grid.size
         self.slots = nn.Parameter(torch.zeros(1, tokens, encoder.embed_dim, dtype=dtype, device=device))
-        for module in encoder.modules():
-            if isinstance(module, nn.LayerNorm) and module.elementwise_affine:
-                module.forward = types.MethodType(_norm_then_scale, module)
+        norms: list[Any] = [module for module in encoder.modules() if isinstance(module, nn.LayerNorm)]
+        for norm in norms:
+            if norm.elementwise_affine:
+                norm.forward = types.MethodType(_norm_then_scale, norm)
         if not first_norm:
             encoder.blocks[0].norm1 = nn.Identity()
         if not first_skips:
