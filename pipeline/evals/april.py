@@ -91,7 +91,7 @@ class April(LeakageEvaluation):
                 for metric, value in self._measure(each.found, wanted, model.run).items():
                     values[f"{metric}_{name}"].append(value)
             picture = picture or self._draw(batch.images, [*attacked.values()], model.run)
-        return self.outcome(values, model.run.data, self._accuracies(model), {FILE: picture})
+        return self.outcome(values, model.run.data, {FILE: picture}, self._accuracies(model))
 
     def _attack(
         self, model: Subject, batch: Batch, moved: Tensor, shuffled: Tensor
@@ -148,4 +148,4 @@ class April(LeakageEvaluation):
         columns += [Shown("shuffled", each.inputs) for each in moved[:1]]
         columns += [each.recovered for each in moved]
         text = f"The attacker has {self.cfg.assumptions.words()}."
-        return drawn(columns, run.data, self.cfg.pictures, text)
+        return drawn(columns, run.data, slice(self.cfg.pictures), text)

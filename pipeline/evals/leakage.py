@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.engine.metrics import standard_error
+from pipeline.engine.metrics import Found, standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
 from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
@@ -27,6 +27,7 @@ from pipeline.privacy.similarity import METRICS, as_png, similarity
 
 SettingName = Literal["a", "b", "c", "kept", "hidden", "own"]
 COMPARED = (*METRICS, "psnr_raw", "lpips")
+NOTHING = Found()
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,11 @@ class LeakageEvaluation(Evaluation):
         return found if lpips_reason(self.site, data.image_size) else {**found, "lpips": self.lpips.distance(*rounded)}
 
     def outcome(
-        self, values: Mapping[str, list[Tensor]], data: Any, others: Outcome, files: dict[str, bytes]
+        self,
+        values: Mapping[str, list[Tensor]],
+        data: Any,
+        files: dict[str, bytes] | None = None,
+        others: Found = NOTHING,
     ) -> Outcome:
         """Means over the attacked images of what was measured batch by batch, with numbers that are of other images."""
         per_image = {name: torch.cat(parts).double().cpu().numpy() for name, parts in values.items()}
@@ -99,7 +104,7 @@ class LeakageEvaluation(Evaluation):
             per_image,
             reasons=dict.fromkeys(lacking, reason) if reason else {},
             images=f"{self.manifest(data).splits['val'].fingerprint}: {count}, class by class",
-            files=files,
+            files=files or {},
         )
 
 
@@ -123,16 +128,17 @@ class Shown:
     wanted: Tensor | None = None
 
 
-def drawn(columns: Sequence[Shown], data: Any, count: int, text: str) -> bytes:
-    """A PNG with a row for each of the first `count` images, their PSNR below those that are compared."""
+def drawn(columns: Sequence[Shown], data: Any, which: slice, text: str) -> bytes:
+    """A PNG with a row for each of these images, and the PSNR below those that are compared."""
     pictures, captions = [], []
     for column in columns:
-        pixels = as_png(pixels_of(column.images[:count], data))
+        pixels = as_png(pixels_of(column.images[which], data))
         pictures.append(as_shown((255 * pixels).round().to(torch.uint8).cpu()))
         captions.append([""] * len(pixels))
         if column.wanted is not None:
-            wanted = as_png(pixels_of(column.wanted[:count], data))
+            wanted = as_png(pixels_of(column.wanted[which], data))
             captions[-1] = [f"{value:.1f} dB" for value in similarity(pixels, wanted)["psnr"].tolist()]
     rows = [(f"image {number + 1}", [column[number] for column in pictures]) for number in range(len(pictures[0]))]
     below = [[column[number] for column in captions] for number in range(len(rows))]
-    return labelled_grid(rows, [column.heading for column in columns], below, lambda width: note(text, width))
+    headings = [column.heading for column in columns]
+    return labelled_grid(rows, headings, below, lambda width: note(f"PSNR below each. {text}", width))
