@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_set import MEAN, STD, build, config_of
+from small_set import build, config_of
 from tiny_vit import tiny_encoder
 
 from pipeline.evals.base import EVALS
@@ -15,14 +15,15 @@ from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.privacy.april import Assumptions, attack
+from pipeline.tasks.classify import Classify
 
 COUNT = 12  # more than a batch of 8
 
 
 def first_images(world, count=COUNT):
     """Of each class one, as a model sees them; the labels of the small set are 0, 1, ... 9, 0, 1, ..."""
-    pixels = torch.from_numpy(world.pixels[:count]).float()[:, None] / 255
-    return (pixels - MEAN) / STD, torch.from_numpy(world.labels[:count]).long()
+    task = Classify(world.data, torch.device("cpu"))
+    return task.eval_batch(torch.from_numpy(world.pixels[:count, None]), torch.from_numpy(world.labels[:count]).long())
 
 
 def test_settings__of_images__are_those_of_table_5():
