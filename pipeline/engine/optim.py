@@ -56,7 +56,9 @@ class OptimConfig(Strict):
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
     validate_every: int = Field(1, ge=1, description="epochs")
     log_every: int = Field(50, ge=1, description="steps")
-    protection: Protection = added(Protection(), before=Protection())
+    protection: Protection = added(
+        Protection(), before=Protection(), description="of the gradient of the global batch, before it is clipped"
+    )
 
     @model_validator(mode="after")
     def _is_possible(self) -> "OptimConfig":

@@ -134,10 +134,12 @@ class April(LeakageEvaluation):
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
             moved, shuffled = shuffler(method, batch.images)
-            inputs = {name: setting.inputs(batch.images, moved, shuffled) for name, setting in self.settings.items()}
-            return {
-                f"acc_{name}": accuracy(method.predict(*each), batch.targets)["top1"] for name, each in inputs.items()
-            }
+            right: dict[tuple[bool, bool], Measured] = {}
+            for setting in self.settings.values():
+                if setting.seen not in right:
+                    prediction = method.predict(*setting.inputs(batch.images, moved, shuffled))
+                    right[setting.seen] = accuracy(prediction, batch.targets)["top1"]
+            return {f"acc_{name}": right[setting.seen] for name, setting in self.settings.items()}
 
         return self.over_images(model.method, model.run.data, measure)
 
