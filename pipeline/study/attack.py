@@ -85,7 +85,7 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     write_atomic(target.folder / "original.png", _png(target.inputs, victim.data))
     started = time.monotonic()
     found = attack(victim, target)
-    seconds = time.monotonic() - started
+    seconds = round(time.monotonic() - started, 2)
     file, no_lpips = lpips_file(site), lpips_reason(site, victim.data.image_size)
     lpips = LPIPS(file, target.inputs.device) if file and not no_lpips else None
     measured = {key: _numbers(each, target, victim, lpips) for key, each in found.pictures.items()}
@@ -94,8 +94,17 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     files["comparison.png"] = _comparison(target, found, victim, lines)
     for key, content in files.items():
         write_atomic(target.folder / key, content)
-    record = {
-        "attack": name,
+    reasons = {"lpips": no_lpips} if no_lpips else {}
+    record = {"attack": name, **_record(target, found, victim, measured), "reasons": reasons, "seconds": seconds}
+    facts = provenance(weights=victim.weights, device=device_name(target.inputs.device))
+    write_json(target.folder / "numbers.json", {**record, "provenance": facts})
+    return Report(lines, target.folder)
+
+
+def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
+    """What was attacked, what the attacker had, and how close it came."""
+    others = {key: numbers for key, numbers in measured.items() if key != "recovered"}
+    return {
         "model": victim.name,
         "image": {"file": str(target.file), "sha256": digest(target.file)},
         "label": int(target.label),
@@ -104,14 +113,9 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
         "given": found.given,
         "config": found.config,
         "protection": victim.protection.model_dump(),
-        "metrics": {**measured.pop("recovered"), **found.numbers},
-        **measured,
-        "reasons": {"lpips": no_lpips} if no_lpips else {},
-        "seconds": round(seconds, 2),
-        "provenance": provenance(weights=victim.weights, device=device_name(target.inputs.device)),
+        "metrics": {**measured["recovered"], **found.numbers},
+        **others,
     }
-    write_json(target.folder / "numbers.json", record)
-    return Report(lines, target.folder)
 
 
 # The client's image
