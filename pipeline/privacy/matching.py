@@ -38,7 +38,7 @@ Once = Callable[[str, Callable[[], Arrays]], Arrays]
 class Matching(Strict):
     """An attack by gradient matching."""
 
-    distance: Literal["cosine", "l2"] = Field(
+    distance: Literal["cosine", "cosines", "l2"] = Field(
         "cosine", description="of all gradients as one vector, or the sum of L2 norms over parameters"
     )
     weights: tuple[float, float] = Field((1.0, 1.0), description="of the distance, in the first and the second half")
@@ -48,6 +48,7 @@ class Matching(Strict):
     registration: float = Field(
         0.0, ge=0, description="weight of the distance to what the starts agree on, in the second half"
     )
+    start: float = Field(1.0, ge=0, description="standard deviation of the noise that it starts from")
     seeds: int = Field(1, ge=1, description="starts; the one with the smallest distance at the end is the result")
     iterations: int = Field(4800, ge=1)
     lr: float = Field(0.1, gt=0)
@@ -141,7 +142,7 @@ class Attack:
         """Noise for images of `shape` (C, H, W); that of a group depends on its number alone."""
         groups = range(first_group, first_group + len(self.labels) // self.cfg.seeds)
         noise = torch.stack([self._noise(shape, seed, group) for group in groups])
-        images = noise.to(self.client.slots)
+        images = self.cfg.start * noise.to(self.client.slots)
         curve = images.new_zeros(*images.shape[:2], 0)
         return State(images, torch.zeros_like(images), torch.zeros_like(images), curve)
 
@@ -175,8 +176,7 @@ class Attack:
     def distances(self, images: Tensor) -> Tensor:
         """(G, S, k, C, H, W) -> (G, S): how far their gradients are from those of the client."""
         found = self.client.gradients(images.flatten(0, 1), self.labels, self.shuffled, tuple(self.target))
-        measure = cosine_distance if self.cfg.distance == "cosine" else l2_distance
-        return measure(found, self.target).view(images.shape[:2])
+        return DISTANCES[self.cfg.distance](found, self.target).view(images.shape[:2])
 
     def _priors(self, images: Tensor, step: int) -> Tensor:
         """(G, S): their weighted sum, the mean over the images of a group."""
@@ -303,3 +303,8 @@ def cosine_distance(one: Gradients, other: Gradients) -> Tensor:
 def l2_distance(one: Gradients, other: Gradients) -> Tensor:
     """(G,): the L2 norm of the difference of each parameter's gradient, summed over parameters (GradViT's)."""
     return torch.stack([(one[name] - other[name]).flatten(1).norm(dim=1) for name in one]).sum(dim=0)
+
+
+def mean_cosine(one, other):
+    return torch.stack([cosine_distance({n: one[n]}, {n: other[n]}) for n in one]).mean(dim=0)
+DISTANCES = {"cosine": cosine_distance, "l2": l2_distance, "cosines": mean_cosine}
