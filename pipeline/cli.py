@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
             "prepare": prepare,
             "train": train,
             "evaluate": evaluate,
+            "attack": attack,
             "table": table,
             "claims": claims,
             "report": report,
@@ -177,6 +178,15 @@ def _evaluate_model(options: argparse.Namespace) -> int:
             print(f"{found.name:16} {metric:24} {number}")
         print(f"{found.name:16} {found.result.count or 0} images; {shown(found.file)}", flush=True)
     return int(not count)
+
+
+def attack(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.site import load_site
+    from pipeline.study.attack import Wish, attack_images
+
+    wish = Wish(**{key: getattr(options, key) for key in Wish.__dataclass_fields__})
+    for number, report in enumerate(attack_images(wish, load_site())):
+        print(f"{chr(10) if number else ''}{report}", flush=True)
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:

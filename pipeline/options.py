@@ -20,6 +20,7 @@ during a run   status    what is finished, running, waiting, failed?
 after a run    summary   tables and claims on the terminal
                verify    are the results what was recorded?
                frame     every metric as CSV, for a spreadsheet or a notebook
+               attack    what the gradient of a training step gives away of an image
                clean     delete what no config names any more, after asking
 the steps      prepare, train, evaluate, table, claims, report, track: in this order; the rules call them
 
@@ -29,6 +30,7 @@ examples
   python -m pipeline status                         progress of every scale
   python -m pipeline summary mjp_table4             one table, as far as it is finished
   python -m pipeline evaluate --model resnet50      any timm model through the robustness evaluations
+  python -m pipeline attack --model RUN --image cat.jpg --attack april   one image, recovered from a gradient
   python -m pipeline VERB --help                    the options of one verb
 
 exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command continues"""
@@ -57,6 +59,7 @@ def build_parser(verbs: Verbs) -> argparse.ArgumentParser:
     _add_questions(add)
     _add_describe(add)
     _add_results(add)
+    _add_attack(add)
     _add_steps(add)
     return parser
 
@@ -195,6 +198,65 @@ def _add_evaluate(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     evaluate.add_argument("--scale", help="a file of configs/scale (default: demo with --job, paper with --model)")
     _site(evaluate)
+
+
+def _add_attack(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """How people look at what gradients give away of an image of their own."""
+    attack = add(
+        "attack",
+        "recover an image from the gradient of a training step on it",
+        "A client trains on the image and sends its gradient; the attacker has gradient and model, and looks for the "
+        "image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks a run of a study, by as much of the "
+        "beginning or the end of its name as no other run has; `attack --model deit_small_patch16_224 --weights "
+        "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. It prints what the attacker was given and "
+        "how close the recovered image is, and writes pictures and numbers.json into a folder.",
+    )
+    attack.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="a ViT of timm, or a finished run; `check --scale SCALE` lists them",
+    )
+    attack.add_argument(
+        "--image",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        dest="images",
+        help="PNG, JPEG or the like; each is attacked by itself",
+    )
+    attack.add_argument(
+        "--attack",
+        required=True,
+        choices=["april", "cosine", "gradvit"],
+        help="april: the closed form, in seconds, given float64 gradients of a model whose first block has no norm and "
+        "no skips. cosine (Geiping et al. 2020), gradvit (Hatamizadeh et al. 2022): a search for an image with the "
+        "same gradient, on the model as it is; for a GPU, unless the model is tiny",
+    )
+    attack.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of a model of timm: safetensors or .pth (default: timm's own, downloaded)",
+    )
+    attack.add_argument(
+        "--label",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        dest="labels",
+        help="class of all images, or of each, counted from 0 (default: what the model predicts)",
+    )
+    attack.add_argument("--scale", help="of a run: a file of configs/scale (default: any scale)")
+    attack.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for what it writes (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
+    )
+    _site(attack)
 
 
 def _scale_and_site(verb: argparse.ArgumentParser) -> None:

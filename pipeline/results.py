@@ -36,6 +36,11 @@ def made_folder(data: str) -> Path:
     return RESULTS / "made" / data
 
 
+def attack_folder(name: str) -> Path:
+    """What an attack on an image of the user's own found. No scale owns it."""
+    return RESULTS / "attacks" / name
+
+
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"

@@ -42,6 +42,9 @@ class Site(Strict):
         None,
         description="folder of the weight files that an `init` of `file:name` names; else `weights` in the project",
     )
+    lpips: Path | None = Field(
+        None, description="file of AlexNet's weights, for the metric LPIPS; a relative one starts at `weights`"
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
     workers: int = Field(0, ge=0, description="loader workers per process")

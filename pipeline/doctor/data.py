@@ -7,7 +7,7 @@ from pipeline.config import FILE, Layers, shown
 from pipeline.data.kind import BaseDataConfig, kind_of, made_from, parse_data
 from pipeline.data.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
-from pipeline.errors import DataError
+from pipeline.errors import CheckpointError, DataError
 from pipeline.results import prepare_command
 from pipeline.site import data_folder, weights_path
 
@@ -65,3 +65,19 @@ def weights(subject: Subject) -> Iterator[Finding]:
         )
     else:
         yield ok("weights", f"{len(paths)} files that runs start from")
+
+
+def lpips(subject: Subject) -> Iterator[Finding]:
+    """Whether the metric LPIPS can be computed; without it, its cells are n/a and nothing else is missing."""
+    from pipeline.privacy.lpips import LPIPS, MIN_SIDE, lpips_file, lpips_reason  # needs torch
+
+    reason, file = lpips_reason(subject.site, MIN_SIDE), lpips_file(subject.site)
+    if reason or file is None:
+        yield not_applicable("lpips", reason)
+        return
+    try:
+        LPIPS(file)
+    except CheckpointError as error:
+        yield failed("lpips", str(error), f"without the key `lpips` in {subject.site_file} its cells are n/a")
+    else:
+        yield ok("lpips", f"can be computed, with {file}")

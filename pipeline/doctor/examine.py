@@ -11,7 +11,7 @@ from pipeline.site import Site
 from pipeline.study.entries import Graph
 
 Check = Callable[[Subject], Iterator[Finding]]
-HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights]
+HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights, data.lpips]
 LATER: list[Check] = [machine.tracking, machine.space]
 CLUSTER: list[Check] = [
     cluster.commands,

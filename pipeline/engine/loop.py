@@ -26,6 +26,7 @@ from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
 from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.protection import protect_gradients
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import measure_set
@@ -93,6 +94,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             # The mean over processes: a loss that is not finite in one of them must make all of them skip.
             loss = self.world.mean(self.accumulate(micros, stopwatch))
+            protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
             norm = clip_gradients(self.method, run.optim)
             skipped = step_if_finite(self.optimizer, loss, norm)
             self.num_skips += skipped

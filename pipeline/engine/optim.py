@@ -17,8 +17,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from pipeline.config import Strict
+from pipeline.config import Strict, added
 from pipeline.dynamo import AdamW, dynamo_deferred
+from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class OptimConfig(Strict):
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
     validate_every: int = Field(1, ge=1, description="epochs")
     log_every: int = Field(50, ge=1, description="steps")
+    protection: Protection = added(
+        Protection(), before=Protection(), description="of the gradient of the global batch, before it is clipped"
+    )
 
     @model_validator(mode="after")
     def _is_possible(self) -> "OptimConfig":

@@ -24,13 +24,18 @@ MIN_SIDE, GAP, MARGIN, FONT_PX, SMALL_FONT_PX = 112, 6, 8, 14, 12
 
 def one_per_class(images: ImageSet, view: View, count: int) -> Tensor:
     """uint8 (count, C, H, W): the first image of each of the first classes, then the second ones, and so on."""
+    chosen = first_of_each_class(images.labels, count)
+    return torch.stack([torch.as_tensor(view(images.image(index))) for index in chosen])
+
+
+def first_of_each_class(labels: Sequence[int], count: int) -> list[int]:
+    """Indices of the first image of each of the first classes, then of the second ones, and so on."""
     seen: dict[int, int] = {}
     ranks = []
-    for index, label in enumerate(images.labels):
+    for index, label in enumerate(labels):
         seen[label] = seen.get(label, 0) + 1
         ranks.append((seen[label], label, index))
-    chosen = [index for _, _, index in sorted(ranks)[:count]]
-    return torch.stack([torch.as_tensor(view(images.image(index))) for index in chosen])
+    return [index for _, _, index in sorted(ranks)[:count]]
 
 
 def as_shown(images: Tensor, side: int = MIN_SIDE) -> Tensor:

@@ -13,7 +13,8 @@ absolute localisation loss keeps the remaining embeddings readable as rows and c
   that variants differ in MJP alone.
 
 The variants of Table 4 are combinations of `shuffle`, `unknown`, `index` and `dal`. The index table of row F is in
-slot order as released (`slots`); the paper may mean one that travels with the patches (`patches`).
+slot order as released (`slots`); the paper may mean one that travels with the patches (`patches`). One variant no
+paper has: `shuffle: positions` hides the positions of the same patches and moves none, the unknown embedding alone.
 
 On a Swin, `released` pairs each row and column with the position of the next patch, and the last with the unknown
 one: its regressor skips a CLS that a Swin does not have. On a CNN, which has no positions, MJP is the shuffle of
@@ -70,8 +71,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 class MJP(Method):
     class Config(MethodConfig):
         name: Literal["mjp"] = "mjp"
-        shuffle: Literal["none", "patches", "pixels"] = Field(
-            "patches", description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio"
+        shuffle: Literal["none", "patches", "pixels", "positions"] = Field(
+            "patches",
+            description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio. "
+            "positions: chosen patches get the unknown position and stay where they are",
         )
         index: Literal["none", "slots", "patches"] = Field(
             "none", description="IDX: a second table added to the positions, one row a slot, or one row a patch"
@@ -104,6 +107,8 @@ class MJP(Method):
                 raise ValueError("dal: pca projects one set of positions, so it needs per_image: false")
             if self.shuffle == "pixels" and self.unknown:
                 raise ValueError("shuffle: pixels moves every patch, so no position would be left; set unknown: false")
+            if self.shuffle == "positions" and not self.unknown:
+                raise ValueError("shuffle: positions moves no patch and hides positions alone; set unknown: true")
             return self
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
@@ -141,7 +146,7 @@ class MJP(Method):
         is_on = cfg.shuffle != "none" and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
         count = len(batch.images) if cfg.per_image else 1
         masks = [self._choose(is_on, rng) for _ in range(count)]
-        orders = [jigsaw_order(mask, rng) for mask in masks]
+        orders = [jigsaw_order(self._moved(mask), rng) for mask in masks]
         drawn = {
             "order": torch.stack(orders),
             "shuffled": torch.stack(masks),
@@ -153,10 +158,13 @@ class MJP(Method):
         return {name: send(value, batch.images.device) for name, value in drawn.items()}
 
     def _choose(self, is_on: bool, rng: random.Random) -> Tensor:
-        """(N,) bool: the patches to shuffle."""
+        """(N,) bool: the patches to shuffle, or whose positions to hide."""
         if self.cfg.shuffle == "pixels":
             return torch.full((self.grid.size,), is_on)
         return block_mask(self.grid, self.cfg.shuffle_ratio if is_on else 0.0, rng, self.cfg.exact_count)
+
+    def _moved(self, chosen: Tensor) -> Tensor:
+        return torch.zeros_like(chosen) if self.cfg.shuffle == "positions" else chosen
 
     def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
         shuffled = draw["shuffled"]

@@ -5,7 +5,8 @@ go by their names in the method (`encoder.blocks.0.attn.qkv.weight`, `unknown`).
 what is added to the token at each slot. Where a model has learned positions and hides none of them, that is the
 gradient of its table.
 
-Gradients can be differentiated again: attention is computed without fused kernels, which have no second derivative.
+Gradients can be differentiated again: attention is computed without fused kernels, which have no second derivative, and
+norms without their fused weights, of which torch's `vmap` has a wrong one.
 """
 
 import copy
@@ -18,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pipeline.engine.protection import Protection, protected
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
 from pipeline.models.position import encode, num_prefix_tokens
@@ -38,6 +40,10 @@ class Client(nn.Module):
         device = next(encoder.parameters()).device
         tokens = self.num_prefix + self.grid.size
         self.slots = nn.Parameter(torch.zeros(1, tokens, encoder.embed_dim, dtype=dtype, device=device))
+        norms: list[Any] = [module for module in encoder.modules() if isinstance(module, nn.LayerNorm)]
+        for norm in norms:
+            if norm.elementwise_affine:
+                norm.forward = types.MethodType(_norm_then_scale, norm)
         if not first_norm:
             encoder.blocks[0].norm1 = nn.Identity()
         if not first_skips:
@@ -62,10 +68,11 @@ class Client(nn.Module):
     ) -> Gradients:
         """Of the mean cross-entropy of each group: images (G, k, C, H, W), labels (G, k), shuffled (G, k, N) bool.
 
-        By default of every parameter that a client has, which the table of slots is not.
+        By default of every parameter that a client trains, which the table of slots and fixed positions are not.
         """
         weights = self.named_weights()
-        wanted = {name: weights[name] for name in names or [name for name in weights if name != SLOTS]}
+        trained = (name for name, value in self.method.named_parameters() if value.requires_grad)
+        wanted = {name: weights[name] for name in names or trained}
         fixed = {name: value for name, value in weights.items() if name not in wanted}
 
         def loss(chosen: dict[str, Tensor], images: Tensor, labels: Tensor, shuffled: Tensor | None) -> Tensor:
@@ -75,6 +82,24 @@ class Client(nn.Module):
         in_dims = (None, 0, 0, None if shuffled is None else 0)
         with sdpa_kernel(SDPBackend.MATH):
             return vmap(grad(loss), in_dims)(wanted, images.to(self.dtype), labels, shuffled)
+
+
+def protect(gradients: Gradients, protection: Protection, seed: int) -> Gradients:
+    """The gradients of each group as a client with these protections sends them, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.stack([protected(one, protection, generator) for one in gradient.double()])
+        for name, gradient in gradients.items()
+    }
+
+
+def _norm_then_scale(norm: Any, tokens: Tensor) -> Tensor:
+    """A layer norm that scales in a step of its own.
+
+    In one step, the gradient of the scale under `vmap` takes mean and variance of the tokens for constants.
+    """
+    tokens = F.layer_norm(tokens, norm.normalized_shape, eps=norm.eps) * norm.weight
+    return tokens if norm.bias is None else tokens + norm.bias
 
 
 def _without_skips(block: Any, tokens: Tensor) -> Tensor:

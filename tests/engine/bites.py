@@ -47,6 +47,7 @@ MIXUP, CUTMIX = {"data": {"augment": {"mixup": 0.8}}}, {"data": {"augment": {"cu
 BOTH = {"data": {"augment": {"mixup": 0.8, "cutmix": 1.0}}}
 WARM = {"optim": {"warmup_epochs": 0.7}}
 CLIPPED = {"optim": {"clip_norm": 0.1}}
+NOISY = {"optim": {"protection": {"noise": 0.1, "pruning": 0.5}}}
 
 RUN = {
     "seed": [Bite(1, "start batches")],
@@ -103,6 +104,8 @@ RUN = {
     "optim.clip_norm": [Bite(0.1, "updates"), Bite(0.01, "updates", CLIPPED)],
     "optim.clip_mode": [Bite("tensor", "updates", CLIPPED)],
     "optim.smoothing": [Bite(0.1, "batches"), Bite(0.1, "batches", MIXUP), Bite(0.1, "batches", CUTMIX)],
+    "optim.protection.noise": [Bite(0.1, "updates"), Bite(0.2, "updates", NOISY)],
+    "optim.protection.pruning": [Bite(0.5, "updates"), Bite(0.9, "updates", NOISY)],
     "optim.ema_decay": [Bite(0.9, "updates"), Bite(0.5, "updates", {"optim": {"ema_decay": 0.9}})],
 }
 
@@ -195,7 +198,11 @@ ALONE = {"unknown": False, "dal": "none"}  # the shuffle of patches, and nothing
 STILL = _jigsaw(shuffle="none")
 MJP = {
     "fidelity": [Bite("released", "start", _jigsaw()), Bite("paper", "start draws", _jigsaw())],
-    "shuffle": [Bite("none", "draws", _jigsaw(**ALONE)), Bite("pixels", "draws", _jigsaw(**ALONE))],
+    "shuffle": [
+        *[Bite(value, "draws", _jigsaw(**ALONE)) for value in ("none", "pixels")],
+        Bite("positions", "draws", _jigsaw(dal="none")),
+        Bite("none", "draws", _jigsaw(shuffle="positions")),
+    ],
     "index": [
         Bite("slots", "start", _jigsaw(**ALONE)),
         Bite("patches", "start", _jigsaw(**ALONE)),

@@ -48,6 +48,9 @@ FIELDS = {
         "batch": 4,
         "steps": 1,
     },
+    "april": {"images": 12, "batch": 8, "settings": ("a", "b", "c", "kept", "hidden", "own")},
+    "april_scale": {"images": 4, "stds": (20, 1000)},
+    "april_pictures": {"images": 3, "skip": 2},
     "corruption_pictures": {"data": {"images": "small_fashion"}, "table": "cifar"},
     "jigsaw_pictures": {"data": {"images": "small_fashion"}, "patches": 7},
     "knn": {"layers": (0, 1, 2), "k": 5},
@@ -69,16 +72,18 @@ class SmallWorld:
     def with_site(self, **changes) -> "SmallWorld":
         return replace(self, site=self.site.model_copy(update=changes))
 
-    def run_of(self, method, seed=0, **data) -> RunConfig:
+    def run_of(self, method, seed=0, protection=None, **data) -> RunConfig:
         changes = METHODS[method.cfg.name][2] if method.cfg.name in METHODS else {}
-        optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3)
+        if getattr(method.encoder, "pos_embed", None) is None:
+            changes = {**changes, "pos_embed": "none"}
+        optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3, protection=protection or {})
         data = self.data.model_copy(update=data)
         return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
-    def evaluate(self, name, *methods, peer=None, crop=1.0, **fields) -> Outcome:
+    def evaluate(self, name, *methods, peer=None, crop=1.0, protection=None, **fields) -> Outcome:
         """What an evaluation finds in these subjects, in the order of its roles."""
         kind, cfg = EVALS.get(name), config_of(name, **fields)
-        runs = [self.run_of(method, eval_crop=crop) for method in methods]
+        runs = [self.run_of(method, protection=protection, eval_crop=crop) for method in methods]
         subjects = [Subject(run, method) for run, method in zip(runs, methods, strict=True)]
         folder = self.site.data[self.data.name]
         data, made = sets_of_roles(kind, self.data, folder, self.results, eval_crop=crop)

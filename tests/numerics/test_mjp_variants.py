@@ -1,4 +1,6 @@
-"""Rows C (patches and pixels shuffled) and F (index embeddings) of MJP's Table 4; MJP on a Swin and on a ResNet."""
+"""Rows C (patches and pixels shuffled) and F (index embeddings) of MJP's Table 4; positions hidden where nothing moves;
+MJP on a Swin and on a ResNet.
+"""
 
 import random
 
@@ -141,6 +143,68 @@ def test_index__patches_not_shuffled__is_that_of_slots():
             encode(method.encoder, images, method.slot_positions(order=torch.arange(49).expand(len(images), -1)))
         ).logits
     torch.testing.assert_close(in_place, method.predict(images).logits, atol=1e-6, rtol=0)
+
+
+HIDDEN = {"shuffle": "positions", "shuffle_ratio": 0.5, "shuffle_prob": 1.0}
+
+
+def hiding(**fields):
+    """A method, a batch and a draw that hides some positions and keeps others."""
+    method, batch = mjp(**HIDDEN | fields), tiny_batch(3)
+    draw = method.draw(batch, 0.5)
+    assert 0 < draw["shuffled"].float().mean() < 1
+    return method, batch, draw
+
+
+@pytest.mark.parametrize("fidelity", ["corrected", "paper"])
+def test_positions__drawn__are_those_of_the_patches_that_would_have_moved_and_none_moves(fidelity):
+    *_, hidden = hiding(fidelity=fidelity)
+    moved = mjp(**HIDDEN | {"shuffle": "patches", "fidelity": fidelity}).draw(tiny_batch(3), 0.5)
+
+    assert torch.equal(hidden["shuffled"], moved["shuffled"])
+    assert torch.equal(hidden["order"], torch.arange(49).expand_as(moved["order"]))
+    assert not torch.equal(moved["order"], hidden["order"])
+
+
+@torch.no_grad()
+def test_positions__hidden__are_the_unknown_one_at_patches_in_their_places():
+    method, batch, draw = hiding(fidelity="paper")
+    encoder = method.encoder
+
+    found = entered(method, encoder.blocks, batch, draw)
+
+    patches = encoder.patch_embed(batch.images)
+    for image, mask in enumerate(draw["shuffled"].tolist()):
+        for slot, is_hidden in enumerate(mask):
+            position = method.unknown[0] if is_hidden else encoder.pos_embed[0, 1 + slot]
+            torch.testing.assert_close(found[image, 1 + slot], patches[image, slot] + position, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dal", ["none", "nonlinear"])
+def test_positions__hidden_in_a_step__get_no_gradient_and_the_unknown_one_does(dal):
+    method, batch, draw = hiding(dal=dal)
+
+    method.loss(batch.images, batch.targets, draw).loss.backward()
+
+    rows, (mask,) = method.encoder.pos_embed.grad[0, 1:], draw["shuffled"]
+    assert not rows[mask].any() and rows[~mask].any(dim=1).all()
+    assert method.unknown.grad.any()
+
+
+def test_positions__hidden__localisation_is_that_of_the_kept_ones():
+    method, batch, draw = hiding()
+    expected = method.localisation_loss(~draw["shuffled"])
+    assert torch.equal(method.loss(batch.images, batch.targets, draw).scalars["dal_loss"], expected)
+
+
+def test_positions__before_warmup_is_over__are_all_there():
+    method = mjp(**HIDDEN, warmup_ratio=0.2)
+    assert not method.draw(tiny_batch(), 0.1)["shuffled"].any()
+
+
+def test_positions__without_the_unknown_embedding__is_refused():
+    with pytest.raises(ValidationError, match="positions moves no patch and hides positions alone; set unknown: true"):
+        MJP.Config(shuffle="positions", unknown=False)
 
 
 SWIN_GRID = Grid(8, 8)

@@ -60,7 +60,7 @@ def server(status: int):
 def test_examine__on_this_machine__finds_nothing_wrong_and_leaves_nothing(graph):
     findings = [*examine(graph, Site(device="cpu"))]
     assert [str(finding) for finding in findings if finding.state == "failed"] == []
-    names = ["packages", "device", "results", "data fashion_mnist", "weights", "tracking", "space"]
+    names = ["packages", "device", "results", "data fashion_mnist", "weights", "lpips", "tracking", "space"]
     assert [finding.what for finding in findings] == names
     assert [*graph.results.folder.iterdir()] == []
 
@@ -195,6 +195,20 @@ def test_weights__missing_and_there(graph, tmp_path):
     assert str(tmp_path / "deit.pth") in only(data.weights, graph, weights=str(tmp_path)).text
     (tmp_path / "deit.pth").touch()
     assert only(data.weights, graph, weights=str(tmp_path)).state == "ok"
+
+
+def test_lpips__without_its_weights__is_not_a_failure(graph, tmp_path):
+    for site, words in (({}, "names no file"), ({"lpips": tmp_path / "alexnet.pth"}, "alexnet.pth not found")):
+        finding = only(data.lpips, graph, **site)
+        assert (
+            finding.state == "not applicable" and finding.text.startswith("weights missing") and words in finding.text
+        )
+
+
+def test_lpips__damaged_weights__are_a_failure_with_a_remedy(graph, tmp_path):
+    (tmp_path / "alexnet.pth").write_bytes(b"<html>not found</html>")
+    finding = only(data.lpips, graph, lpips="alexnet.pth", weights=str(tmp_path))
+    assert finding.state == "failed" and "begins with b'<html>" in finding.text and "mine.yaml" in finding.remedy
 
 
 @pytest.mark.parametrize(

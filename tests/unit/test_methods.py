@@ -53,6 +53,7 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "mjp row F, indices of patches": Case("mjp", {"unknown": False, "dal": "none", "index": "patches"}),
     "mjp row E": Case("mjp", {"unknown": False, "dal": "none"}),
     "mjp row G": Case("mjp", {"dal": "none"}),
+    "mjp, positions hidden": Case("mjp", {"shuffle": "positions"}),
     "mjp row H (pca)": Case("mjp", {"dal": "pca"}),
     "mjp row I": Case("mjp", {"dal": "linear"}),
     "mjp row J, ratio 0.27": Case("mjp", {"shuffle_ratio": 0.27}),
@@ -314,6 +315,10 @@ IMPOSSIBLE = {
     "mjp without positions": (
         Case("mjp", {}, NO_POSITIONS),
         "set model.pos_embed to learn, or method.unknown to false",
+    ),
+    "mjp that hides positions without the unknown one": (
+        Case("mjp", {"shuffle": "positions", "unknown": False}),
+        "shuffle: positions moves no patch and hides positions alone; set unknown: true",
     ),
     "mjp on a ResNet, all of it": (Case("mjp", {}, RESNET), "model tiny_resnet has none"),
     "mjp with fixed positions": (Case("mjp", {}, SINCOS), "works on learned positions, model tiny has sincos"),

@@ -1,0 +1,262 @@
+"""Attack one image: what somebody who sees the gradient of a training step on it can recover (MJP Sec. 5.4).
+
+The client is a trained run or a ViT of timm, its image any file. Each image gets a folder: original.png as the model
+sees it, recovered.png, for APRIL ceiling.png (what its equations would give without any error), for attacks by gradient
+matching loss.png, comparison.png with all of them side by side, and numbers.json.
+"""
+
+import io
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pipeline.config import shown
+from pipeline.data.classified import MODES
+from pipeline.data.transforms import eval_view
+from pipeline.engine.train import device_name
+from pipeline.errors import ConfigError, DataError
+from pipeline.evals.leakage import Shown, drawn, pixels_of
+from pipeline.files import digest, remove, write_atomic, write_json
+from pipeline.privacy import april
+from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
+from pipeline.privacy.similarity import as_png, similarity
+from pipeline.provenance import provenance
+from pipeline.registry import TASKS
+from pipeline.results import attack_folder
+from pipeline.site import Site
+from pipeline.study.victim import Victim, find_victim, reason_against_april
+
+AttackName = Literal["april", "cosine", "gradvit"]
+Numbers = dict[str, float | None]
+FILES = ("original.png", "recovered.png", "ceiling.png", "loss.png", "comparison.png", "numbers.json")
+PRINTED = {
+    "psnr": "PSNR {:.2f} dB",
+    "ssim": "SSIM {:.3f}",
+    "mse": "MSE {:.2g}",
+    "fft2d": "FFT2D {:.2g}",
+    "lpips": "LPIPS {:.3f}",
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for."""
+
+    model: str
+    images: Sequence[Path]
+    attack: AttackName
+    weights: Path | None = None
+    labels: Sequence[int] = ()  # one for all images, or one for each; none: what the model predicts
+    scale: str | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One image of the client, (1, C, H, W) as the model sees it, with the label (1,) that it trains with."""
+
+    file: Path
+    inputs: Tensor
+    label: Tensor
+    label_is_predicted: bool
+    predicted: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an attack made of one image; pictures are (1, C, H, W) as the model sees them."""
+
+    pictures: dict[str, Tensor]  # `recovered`, and `ceiling` where there is one
+    given: str  # what the attacker has, in words
+    config: dict[str, Any]
+    numbers: Numbers
+    on_the_way: tuple[Shown, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is said of one attacked image: lines of a title and a text, and the folder with its files."""
+
+    lines: list[tuple[str, str]]
+    folder: Path
+
+    def __str__(self) -> str:
+        return "\n".join(f"{title:10} {text}" for title, text in [*self.lines, ("files", shown(self.folder))])
+
+
+def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
+    """Each image in turn."""
+    torch.set_num_threads(site.threads)
+    for file in wish.images:
+        _open(file, "RGB")  # so that a wrong name is said before anything is loaded
+    victim = find_victim(wish.model, wish.weights, wish.scale, site)
+    if wish.attack == "april" and (reason := reason_against_april(victim.method)):
+        raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
+    labels = _labels(wish, victim)
+    for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
+        yield _attack_one(_target(file, label, folder, victim), wish.attack, victim, site)
+
+
+def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) -> Report:
+    for name in FILES:
+        remove(target.folder / name)  # those of an attack before
+    # First of all, to know that the folder can be written.
+    write_atomic(target.folder / "original.png", _png(target.inputs, victim.data))
+    started = time.monotonic()
+    found = ATTACKS[attack](victim, target)
+    seconds = time.monotonic() - started
+    measured = {name: _numbers(each, target.inputs, victim.data, site) for name, each in found.pictures.items()}
+    lines = _lines(target, found, victim, measured, lpips_reason(site, victim.data.image_size))
+    files = {f"{name}.png": _png(each, victim.data) for name, each in found.pictures.items()} | found.files
+    files["comparison.png"] = _comparison(target, found, victim, lines)
+    for name, content in files.items():
+        write_atomic(target.folder / name, content)
+    record = {
+        "attack": attack,
+        "model": victim.name,
+        "image": {"file": str(target.file), "sha256": digest(target.file)},
+        "label": int(target.label),
+        "label_is_predicted": target.label_is_predicted,
+        "predicted": target.predicted,
+        "given": found.given,
+        "config": found.config,
+        "protection": victim.protection.model_dump(),
+        "metrics": {**measured.pop("recovered"), **found.numbers},
+        **measured,
+        "lpips_reason": lpips_reason(site, victim.data.image_size),
+        "seconds": round(seconds, 2),
+        "provenance": provenance(weights=victim.weights, device=device_name(target.inputs.device)),
+    }
+    write_json(target.folder / "numbers.json", record)
+    return Report(lines, target.folder)
+
+
+# The client's image
+
+
+def _open(file: Path, mode: str) -> Image.Image:
+    try:
+        with Image.open(file) as image:
+            return image.convert(mode)
+    except FileNotFoundError:
+        raise DataError(f"--image {file} not found; expected the file of an image") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None
+
+
+@torch.no_grad()
+def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Target:
+    data, device = victim.data, next(victim.method.parameters()).device
+    seen = torch.as_tensor(eval_view(data, data.eval_crop)(_open(file, MODES[data.channels])))
+    inputs, _ = TASKS.get("classify")(data, device).eval_batch(seen[None], torch.zeros(1))
+    predicted = int(victim.method.predict(inputs).logits.argmax())
+    trained_with = torch.tensor([predicted if label is None else label], device=device)
+    return Target(file, inputs, trained_with, label is None, predicted, folder)
+
+
+def _labels(wish: Wish, victim: Victim) -> list[int | None]:
+    """One for each image; None: what the model predicts."""
+    count, classes = len(wish.images), victim.data.num_classes
+    wrong = [label for label in wish.labels if not 0 <= label < classes]
+    if wrong:
+        raise ConfigError(f"--label {wrong[0]}: {victim.name} has the classes 0 to {classes - 1}")
+    if len(wish.labels) not in (0, 1, count):
+        raise ConfigError(
+            f"--label has {len(wish.labels)} values for {count} images; give one for all, or one for each"
+        )
+    each: list[int | None] = [*wish.labels] or [None]
+    return each if len(each) == count else each * count
+
+
+def _folders(wish: Wish, victim: Victim) -> list[Path]:
+    """One for each image; images of one name are numbered."""
+    stems = [file.stem for file in wish.images]
+    names = [
+        stem if stems.count(stem) == 1 else f"{stem}-{stems[: place + 1].count(stem)}"
+        for place, stem in enumerate(stems)
+    ]
+    if wish.out:
+        return [wish.out / name for name in names] if len(names) > 1 else [wish.out]
+    return [attack_folder(f"{victim.name}-{name}-{wish.attack}") for name in names]
+
+
+# The attacks
+
+
+def _april(victim: Victim, target: Target) -> Found:
+    cfg = april.Assumptions()
+    found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
+    return Found(
+        {"recovered": found.images, "ceiling": found.ceiling},
+        cfg.words(),
+        cfg.model_dump(),
+        {"condition": _finite(found.condition), "rank": _finite(found.rank)},
+    )
+
+
+ATTACKS = {"april": _april}
+
+
+# Numbers, words and pictures
+
+
+def _finite(value: Tensor) -> float | None:
+    """A number that JSON can hold."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _numbers(found: Tensor, wanted: Tensor, data: Any, site: Site) -> Numbers:
+    """Every metric of similarity; LPIPS only where it can be computed."""
+    pair = [as_png(pixels_of(images, data)) for images in (found, wanted)]
+    numbers = {name: _finite(value) for name, value in similarity(*pair).items()}
+    file = lpips_file(site)
+    can_compare = file is not None and not lpips_reason(site, data.image_size)
+    return {**numbers, "lpips": _finite(LPIPS(file, found.device).distance(*pair)) if file and can_compare else None}
+
+
+def _lines(
+    target: Target, found: Found, victim: Victim, measured: dict[str, Numbers], no_lpips: str
+) -> list[tuple[str, str]]:
+    cfg = victim.protection
+    protected = f"; the client adds noise {cfg.noise:g} and prunes {cfg.pruning:g}" if cfg.is_on else ""
+    lines = [
+        ("image", f"{target.file}, as {victim.name} sees it"),
+        ("label", f"{int(target.label)}, {_why(target)}"),
+        ("attacker", f"has {found.given}{protected}"),
+    ]
+    for name, numbers in measured.items():
+        values = ((text, numbers[metric]) for metric, text in PRINTED.items())
+        lines.append((name, ", ".join(text.format(value) for text, value in values if value is not None)))
+    return [*lines, ("LPIPS", f"n/a: {no_lpips}")] if no_lpips else lines
+
+
+def _why(target: Target) -> str:
+    if target.label_is_predicted:
+        return "which the model predicts: no --label was given, and the client's gradient needs one"
+    is_right = int(target.label) == target.predicted
+    return "as given, which the model predicts, too" if is_right else f"as given; the model predicts {target.predicted}"
+
+
+def _png(images: Tensor, data: Any) -> bytes:
+    """The one image, in the size in which the model sees it."""
+    levels = (255 * as_png(pixels_of(images[0], data))).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(levels.squeeze(2) if data.channels == 1 else levels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _comparison(target: Target, found: Found, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
+    """Original, pictures on the way, what was recovered, and its ceiling, with what was printed."""
+    columns = [Shown("original", target.inputs), *found.on_the_way]
+    columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]
+    text = " ".join(f"{title[:1].upper()}{title[1:]}: {words}." for title, words in lines[2:])
+    return drawn(columns, victim.data, slice(1), text)
