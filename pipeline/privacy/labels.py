@@ -1,8 +1,8 @@
 """Labels that gradients give away.
 
-The gradient of the classifier's bias is the mean over images of probabilities less the one-hot label. Of one image it is
-negative at the label alone (Zhao et al. 2020, iDLG). Of k images the k most negative entries are taken; that assumes that
-their classes are distinct, and it can be wrong where a class without an image has a smaller entry than one with an image.
+The gradient of the classifier's bias is the mean over images of probabilities less the one-hot label. Of one image it
+is negative at the label alone (Zhao et al. 2020, iDLG). Of k images the k most negative entries are taken. That assumes
+that their classes are distinct, and it can still be wrong: an image that the model is sure of leaves a small entry.
 """
 
 from torch import Tensor

@@ -12,8 +12,9 @@ several starts of each, are optimised side by side; none depends on another, exc
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -22,15 +23,17 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from pipeline.config import Strict
-from pipeline.engine.protection import Protection, protected
+from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
-from pipeline.privacy.client import Client, Gradients
+from pipeline.privacy.client import Client, Gradients, protect
+from pipeline.privacy.distances import DISTANCES
 from pipeline.privacy.labels import recover_labels
 from pipeline.privacy.priors import disagreement, patch_borders, size, total_variation
 from pipeline.seeds import generator_for
 
 BETAS, EPS = (0.9, 0.999), 1e-8
-STEPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations; the rate falls to a tenth at each (Geiping et al., their code)
+FALLS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations; the rate falls to a tenth at each, as in the code of Geiping et al.
+LITTLE = 0.05  # so that patches differ: without positions, equal ones would stay equal
 Arrays = dict[str, np.ndarray]
 Once = Callable[[str, Callable[[], Arrays]], Arrays]
 
@@ -38,44 +41,49 @@ Once = Callable[[str, Callable[[], Arrays]], Arrays]
 class Matching(Strict):
     """An attack by gradient matching."""
 
-    distance: Literal["cosine", "cosines", "l2"] = Field(
+    distance: Literal["cosine", "l2"] = Field(
         "cosine", description="of all gradients as one vector, or the sum of L2 norms over parameters"
     )
     weights: tuple[float, float] = Field((1.0, 1.0), description="of the distance, in the first and the second half")
     tv: float = Field(0.1, ge=0, description="weight of the total variation")
-    patch: float = Field(0.0, ge=0, description="weight of jumps across patch borders")
+    patch: float = Field(0.0, ge=0, description="weight of the jumps across patch borders")
     norm: float = Field(0.0, ge=0, description="weight of the L2 norm of the image")
     registration: float = Field(
         0.0, ge=0, description="weight of the distance to what the starts agree on, in the second half"
     )
-    start: float = Field(1.0, ge=0, description="standard deviation of the noise that it starts from")
+    start: Literal["normal", "mean", "black"] = Field(
+        "normal", description="standard normal noise, or an image of the mean colour, or of black, with a little noise"
+    )
     seeds: int = Field(1, ge=1, description="starts; the one with the smallest distance at the end is the result")
     iterations: int = Field(4800, ge=1)
     lr: float = Field(0.1, gt=0)
-    decay: Literal["none", "step", "cosine"] = "step"
+    decay: Literal["none", "step", "cosine"] = Field("step", description="step: to a tenth at 3, 5 and 7 eighths")
     signed: bool = Field(True, description="Adam sees the sign of the gradient")
     boxed: bool = Field(True, description="pixels stay between black and white")
     labels: Literal["known", "recovered"] = "recovered"
     knows_shuffled: bool = Field(True, description="the attacker knows which slots have the unknown position")
     batch: int = Field(1, ge=1, description="images per gradient")
-    gradients: Literal["float32", "float64"] = "float32"
+    gradients: Literal["float32", "float64"] = Field("float32", description="precision of client and attacker")
 
     @model_validator(mode="after")
     def _has_starts_to_register(self) -> "Matching":
         if self.registration and self.seeds == 1:
-            raise ValueError("registration compares several starts; set seeds to 2 or more, or registration to 0")
+            raise ValueError("registration compares several starts: set seeds to 2 or more, or registration to 0")
         return self
 
-    def words(self, has_unknown: bool = False) -> str:
-        """What the attacker is given, in one sentence; `has_unknown`: some patches have the unknown position."""
-        images = "one image" if self.batch == 1 else f"{self.batch} images of distinct classes"
-        given = [f"the weights of the model as it is, the gradients of all its parameters for {images}"]
-        given.append("the labels" if self.labels == "known" else "no labels: the classifier's bias gradient tells them")
-        if has_unknown and self.knows_shuffled:
-            given.append("which slots have the unknown position: of one image, rows of the table without gradient tell")
-        elif has_unknown:
-            given.append("not which slots have the unknown position")
-        return f"The attacker is given {', and '.join([', '.join(given[:-1]), given[-1]])}."
+    def words(self, has_hidden: bool = False) -> str:
+        """What the attacker has; `has_hidden`: some patches have the unknown position."""
+        images = "one image at a time" if self.batch == 1 else f"{self.batch} images together"
+        words = [f"the model as it is and the gradients of its parameters, in {self.gradients}, of {images}"]
+        if self.labels == "known":
+            words.append("their labels")
+        else:
+            words.append("labels from the gradient of the classifier's bias" + ", all different" * (self.batch > 1))
+        if has_hidden and self.knows_shuffled:
+            words.append("which slots have the unknown position (of one image, rows of the table without gradient)")
+        elif has_hidden:
+            words.append("no knowledge of which slots have the unknown position")
+        return "; ".join(words)
 
 
 @dataclass(frozen=True)
@@ -119,17 +127,17 @@ class Recovery:
     images: Tensor  # (B, C, H, W)
     labels: Tensor  # (B,) those that the attacker used
     distance: Tensor  # (G,) of the gradients at the end
-    curve: Tensor  # (G, iterations) distance before each iteration, of the start that was chosen
+    curve: Tensor  # (G, iterations) distance before each iteration
     steps: tuple[int, ...]  # iterations after which there is a picture
     progress: Tensor  # (len(steps), B, C, H, W)
 
 
 class Attack:
-    """The optimisation; `low` and `high` (C, 1, 1) are black and white as the model sees them."""
+    """The optimisation; `bounds` (C, 1, 1) are black and white as the model sees them."""
 
-    def __init__(self, client: Client, observed: Observed, cfg: Matching, low: Tensor, high: Tensor) -> None:
+    def __init__(self, client: Client, observed: Observed, cfg: Matching, bounds: Sequence[Tensor]) -> None:
         self.client, self.cfg = client, cfg
-        self.low, self.high = (bound.to(client.slots) for bound in (low, high))
+        self.bounds = [bound.to(client.slots) for bound in bounds]
         # Each start is a group of its own for the client: (G, ...) -> (G * S, ...).
         self.target = {name: self._for_starts(value) for name, value in observed.gradients.items()}
         self.labels = self._for_starts(observed.labels)
@@ -138,17 +146,16 @@ class Attack:
     def _for_starts(self, values: Tensor) -> Tensor:
         return values.repeat_interleave(self.cfg.seeds, dim=0)
 
-    def start(self, shape: tuple[int, ...], seed: int, first_group: int = 0) -> State:
+    def start(self, shape: Sequence[int], seed: int, first_group: int = 0) -> State:
         """Noise for images of `shape` (C, H, W); that of a group depends on its number alone."""
-        groups = range(first_group, first_group + len(self.labels) // self.cfg.seeds)
-        noise = torch.stack([self._noise(shape, seed, group) for group in groups])
-        images = self.cfg.start * noise.to(self.client.slots)
-        curve = images.new_zeros(*images.shape[:2], 0)
-        return State(images, torch.zeros_like(images), torch.zeros_like(images), curve)
-
-    def _noise(self, shape: tuple[int, ...], seed: int, group: int) -> Tensor:
-        generator = generator_for("matching", seed, group)
-        return torch.randn(self.cfg.seeds, self.cfg.batch, *shape, generator=generator, dtype=torch.float64)
+        count = len(self.labels) // self.cfg.seeds
+        generators = [generator_for("matching", seed, first_group + number) for number in range(count)]
+        size = self.cfg.seeds, self.cfg.batch, *shape
+        noise = torch.stack([torch.randn(size, generator=each, dtype=torch.float64) for each in generators])
+        noise = noise.to(self.client.slots)
+        images = noise if self.cfg.start == "normal" else LITTLE * noise
+        images = images + self.bounds[0] if self.cfg.start == "black" else images
+        return State(images, torch.zeros_like(images), torch.zeros_like(images), images.new_zeros(count, size[0], 0))
 
     def advance(self, state: State, steps: int) -> State:
         """The state `steps` iterations later."""
@@ -158,10 +165,12 @@ class Attack:
             distance, gradient = self._descent(images, step)
             first = torch.lerp(gradient, first, BETAS[0])
             second = torch.lerp(gradient.square(), second, BETAS[1])
-            unbiased = [moment / (1 - beta ** (step + 1)) for moment, beta in zip((first, second), BETAS, strict=True)]
-            images = images - self.lr_at(step) * unbiased[0] / (unbiased[1].sqrt() + EPS)
+            mean, square = (
+                moment / (1 - beta ** (step + 1)) for moment, beta in zip((first, second), BETAS, strict=True)
+            )
+            images = images - self.lr_at(step) * mean / (square.sqrt() + EPS)
             if self.cfg.boxed:
-                images = images.clamp(self.low, self.high)
+                images = images.clamp(*self.bounds)
             distances.append(distance)
         return State(images, first, second, torch.cat([state.curve, torch.stack(distances, dim=2)], dim=2))
 
@@ -198,7 +207,7 @@ class Attack:
         progress = step / self.cfg.iterations
         if self.cfg.decay == "cosine":
             return self.cfg.lr * (1 + math.cos(math.pi * progress)) / 2
-        falls = sum(progress >= at for at in STEPS) if self.cfg.decay == "step" else 0
+        falls = sum(progress >= fall for fall in FALLS) if self.cfg.decay == "step" else 0
         return self.cfg.lr * 0.1**falls
 
 
@@ -208,26 +217,26 @@ def attack(
     labels: Tensor,
     shuffled: Tensor | None,
     cfg: Matching,
-    bounds: tuple[Tensor, Tensor],
-    protection: Protection = Protection(),  # noqa: B008
+    bounds: Sequence[Tensor],
+    protection: Protection | None = None,
     seed: int = 0,
     segments: int = 1,
     at_once: int | None = None,
     once: Once = lambda name, compute: compute(),
 ) -> Recovery:
-    """Recover images (B, C, H, W) as the model sees them, with labels (B,) and shuffled (B, N), from their gradients.
+    """Images (B, C, H, W) as the model sees them, with labels (B,) and shuffled (B, N), from their gradients alone.
 
-    Every `cfg.batch` images in turn are a group. `bounds` are black and white (C, 1, 1); `at_once` groups share memory.
-    The attack is made in segments: each is kept by `once` (see Parts), and gives a picture.
+    Every `cfg.batch` images in turn are a group, and `at_once` groups are attacked side by side. The attack is made in
+    segments: each is kept by `once` (see `Parts`), and gives a picture.
     """
     client = Client(method, getattr(torch, cfg.gradients))
-    observed = observe(client, images, labels, shuffled, cfg, protection, seed)
-    count = len(observed.labels)
-    chunks = [slice(first, first + (at_once or count)) for first in range(0, count, at_once or count)]
+    observed = observe(client, images, labels, shuffled, cfg, protection or Protection(), seed)
+    size = at_once or len(observed.labels)
     found = []
-    for chunk in chunks:
-        part = Attack(client, observed.part(chunk), cfg, *bounds)
-        found.append(_recover(part, tuple(images.shape[1:]), seed, chunk.start, segments, once))
+    for first in range(0, len(observed.labels), size):
+        part = Attack(client, observed.part(slice(first, first + size)), cfg, bounds)
+        start = part.start(images.shape[1:], seed, first)
+        found.append(_recover(part, start, segments, once, f"group_{first}"))
     return Recovery(
         images=torch.cat([each.images for each in found]),
         labels=observed.labels.flatten(),
@@ -248,63 +257,35 @@ def observe(
     seed: int,
 ) -> Observed:
     """What the attacker sees of a client's images (B, C, H, W): gradients of all that it trains, one set per group."""
-    groups = len(images) // cfg.batch
-    if groups * cfg.batch != len(images):
+    if len(images) % cfg.batch:
         raise ValueError(f"{len(images)} images do not make groups of {cfg.batch}")
-    images, labels = images.unflatten(0, (groups, -1)), labels.unflatten(0, (groups, -1))
-    hidden = None if shuffled is None else shuffled.unflatten(0, (groups, -1))
+    images, labels = (each.unflatten(0, (-1, cfg.batch)) for each in (images, labels))
+    hidden = None if shuffled is None else shuffled.unflatten(0, (-1, cfg.batch))
     trained = tuple(name for name, value in client.method.named_parameters() if value.requires_grad)
     gradients = client.gradients(images, labels, hidden, trained)
     if protection.is_on:
-        gradients = _protected(gradients, protection, seed)
+        gradients = {name: value.to(client.dtype) for name, value in protect(gradients, protection, seed).items()}
     if cfg.labels == "recovered":
         labels = recover_labels(gradients, cfg.batch)
     return Observed(gradients, labels, hidden if cfg.knows_shuffled else None)
 
 
-def _protected(gradients: Gradients, protection: Protection, seed: int) -> Gradients:
-    """Each group by a client of its own, with noise of its own."""
-    count = len(next(iter(gradients.values())))
-    generators = [generator_for("client", seed, group) for group in range(count)]
-    return {
-        name: torch.stack([protected(each, protection, of) for each, of in zip(value, generators, strict=True)])
-        for name, value in gradients.items()
-    }
-
-
-def _recover(attack: Attack, shape: tuple[int, ...], seed: int, first: int, segments: int, once: Once) -> Recovery:
-    """Run an attack to its end, segment by segment; of each group the start whose gradients are closest."""
-    iterations = attack.cfg.iterations
-    steps = sorted({round(iterations * number / segments) for number in range(1, segments + 1)} - {0})
-    state, pictures = attack.start(shape, seed, first), []
+def _recover(attack: Attack, state: State, segments: int, once: Once, prefix: str) -> Recovery:
+    """Run an attack to its end, segment by segment; of each group the start whose gradients are closest counts."""
+    iterations, device = attack.cfg.iterations, state.images.device
+    steps = sorted({math.ceil(iterations * number / segments) for number in range(1, segments + 1)})
+    pictures = []
     for step in steps:
-        arrays = once(f"group_{first}_step_{step}", lambda: attack.advance(state, step - state.step).as_arrays())  # noqa: B023
-        state = State.from_arrays(arrays, attack.low.device)
+        arrays = once(f"{prefix}_step_{step}", partial(_segment, attack, state, step))
+        state = State.from_arrays(arrays, device)
         pictures.append(state.images)
     with torch.no_grad():
         distance = attack.distances(state.images)
-    best = distance.argmin(dim=1)
-    chosen = torch.arange(len(best), device=best.device), best
+    chosen = torch.arange(len(distance), device=device), distance.argmin(dim=1)
     progress = torch.stack([picture[chosen].flatten(0, 1) for picture in pictures])
     labels = attack.labels[:: attack.cfg.seeds].flatten()
     return Recovery(progress[-1], labels, distance[chosen], state.curve[chosen], tuple(steps), progress)
 
 
-def cosine_distance(one: Gradients, other: Gradients) -> Tensor:
-    """(G,): 1 less the cosine between all gradients of a group, taken as one vector."""
-    dot, own, target = (
-        sum((a[name] * b[name]).flatten(1).sum(dim=1) for name in one)
-        for a, b in ((one, other), (one, one), (other, other))
-    )
-    smallest = torch.finfo(dot.dtype).tiny
-    return 1 - dot / (own.clamp(min=smallest).sqrt() * target.clamp(min=smallest).sqrt())
-
-
-def l2_distance(one: Gradients, other: Gradients) -> Tensor:
-    """(G,): the L2 norm of the difference of each parameter's gradient, summed over parameters (GradViT's)."""
-    return torch.stack([(one[name] - other[name]).flatten(1).norm(dim=1) for name in one]).sum(dim=0)
-
-
-def mean_cosine(one, other):
-    return torch.stack([cosine_distance({n: one[n]}, {n: other[n]}) for n in one]).mean(dim=0)
-DISTANCES = {"cosine": cosine_distance, "l2": l2_distance, "cosines": mean_cosine}
+def _segment(attack: Attack, state: State, step: int) -> Arrays:
+    return attack.advance(state, step - state.step).as_arrays()

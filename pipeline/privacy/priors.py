@@ -1,9 +1,9 @@
 """What an attacker believes about images, as numbers that are small for plausible ones.
 
-Images are (..., C, H, W); each prior is one number per image. Total variation is that of Geiping et al. (2020): the mean
-absolute difference between neighbours, down and to the right. GradViT (Hatamizadeh et al. 2022) adds the jumps across the
-borders of patches, the L2 norm, and the distance to what the results of several starts agree on. GradViT registers
-these results with RANSAC-flow, a trained network; here each is moved as a whole, by phase correlation.
+Images are (..., C, H, W); each prior is one number per image. Total variation is that of Geiping et al. (2020): the
+mean absolute difference between neighbours, down and to the right. GradViT (Hatamizadeh et al. 2022) adds the jumps
+across the borders of patches, the L2 norm, and the distance to what the results of several starts agree on. GradViT
+registers these results with RANSAC-flow, a trained network; here each is moved as a whole, by phase correlation.
 """
 
 import torch
