@@ -173,6 +173,7 @@ def test_april__on_tokens_that_are_normalised_first__is_refused(changes, words):
     assert words in reason and bool(words) == bool(reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cosine", "gradvit"])
 def test_attack__by_search__draws_its_way_and_says_how_far_it_came(runs, site, photograph, tmp_path, capsys, kind):
     out = tmp_path / "out"
@@ -191,15 +192,17 @@ def test_attack__by_search__draws_its_way_and_says_how_far_it_came(runs, site, p
     assert f"distance {found['metrics']['gradient_distance']:.3g} after 20 iterations" in said
 
 
+@pytest.mark.slow
 def test_attack__by_search__longer__comes_closer(runs, site, photograph, tmp_path):
     distances = []
-    for iterations in (2, 60):
+    for iterations in (2, 40):
         out = tmp_path / str(iterations)
         assert attack(runs[0].name, photograph, "--iterations", iterations, "--out", out, kind="cosine") == 0
         distances.append(json.loads((out / "numbers.json").read_text())["metrics"]["gradient_distance"])
     assert distances[1] < 0.8 * distances[0]
 
 
+@pytest.mark.slow
 def test_attack__by_search__stopped_and_started_again__continues(runs, site, photograph, tmp_path, monkeypatch):
     more = "--iterations", 10, "--label", 1, "--out"
     assert attack(runs[0].name, photograph, *more, tmp_path / "whole", kind="cosine") == 0
