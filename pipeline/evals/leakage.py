@@ -82,11 +82,8 @@ class LeakageEvaluation(Evaluation):
         return self.batches(data, indices=first_of_each_class(self.open(data).labels, count), batch=batch)
 
     def compared(self, recovered: Tensor, wanted: Tensor, data: Any) -> dict[str, Tensor]:
-        """COMPARED for each image (B,), of images as the model sees them; without LPIPS where it cannot be computed."""
-        raw = [pixels_of(images, data) for images in (recovered, wanted)]
-        rounded = [as_png(pixels) for pixels in raw]
-        found = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
-        return found if lpips_reason(self.site, data.image_size) else {**found, "lpips": self.lpips.distance(*rounded)}
+        """COMPARED for each image (B,); without LPIPS where it cannot be computed."""
+        return compared(recovered, wanted, data, None if lpips_reason(self.site, data.image_size) else self.lpips)
 
     def outcome(
         self,
@@ -109,6 +106,14 @@ class LeakageEvaluation(Evaluation):
             images=f"{self.manifest(data).splits['val'].fingerprint}: {count}, class by class",
             files=files or {},
         )
+
+
+def compared(recovered: Tensor, wanted: Tensor, data: Any, lpips: LPIPS | None) -> dict[str, Tensor]:
+    """COMPARED for each image (B,), of images (B, C, H, W) as the model sees them."""
+    raw = [pixels_of(images, data) for images in (recovered, wanted)]
+    rounded = [as_png(pixels) for pixels in raw]
+    found = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
+    return {**found, "lpips": lpips.distance(*rounded)} if lpips else found
 
 
 def pixels_of(images: Tensor, data: Any) -> Tensor:

@@ -21,10 +21,10 @@ from pipeline.data.classified import MODES
 from pipeline.data.transforms import eval_view
 from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError, DataError
-from pipeline.evals.leakage import Shown, drawn, pixels_of, raw_psnr
+from pipeline.evals.leakage import Shown, compared, drawn, pixels_of
 from pipeline.files import digest, remove, write_atomic, write_json
 from pipeline.privacy.lpips import LPIPS, lpips_reason
-from pipeline.privacy.similarity import as_png, similarity
+from pipeline.privacy.similarity import as_png
 from pipeline.provenance import provenance
 from pipeline.registry import TASKS
 from pipeline.results import attack_folder
@@ -172,11 +172,8 @@ def _folders(wish: Wish, victim: Victim) -> list[Path]:
 
 def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None) -> Numbers:
     """Every metric of similarity; LPIPS is null where it cannot be computed."""
-    raw = [pixels_of(images, victim.data) for images in (found, target.inputs)]
-    rounded = [as_png(pixels) for pixels in raw]
-    values = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
-    numbers = {name: finite(value) for name, value in values.items()}
-    return {**numbers, "lpips": finite(lpips.distance(*rounded)) if lpips else None}
+    values = compared(found, target.inputs, victim.data, lpips)
+    return {"lpips": None, **{name: finite(value) for name, value in values.items()}}
 
 
 def _lines(
