@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
@@ -129,6 +130,8 @@ def _from_slots(client: Client, gradients: Gradients, shuffled: Tensor | None) -
 def _from_parameters(client: Client, gradients: Gradients, hidden: Tensor | None) -> Equations:
     """Patches with the unknown position have one gradient together, so they are solved for as one patch, the last."""
     rows = gradients[POSITIONS][:, 0]
+    if hidden is not None:  # they are zero, unless the client adds noise
+        rows = rows.masked_fill(F.pad(hidden, (client.num_prefix, 0), value=False)[..., None], 0.0)
     right = _products(client, gradients) - rows.mT @ _known(client, None)
     rows = rows[:, client.num_prefix :]
     if hidden is None:
@@ -145,7 +148,7 @@ def _products(client: Client, gradients: Gradients) -> Tensor:
 
 
 def _known(client: Client, shuffled: Tensor | None) -> Tensor:
-    """(B or 1, P+N, D): what enters the first block where all patches are black, that is, zero."""
+    """(B or 1, P+N, D): what enters the first block where all patches are zero, which is the mean colour."""
     encoder = client.method.encoder
     bias = client.named_weights()[BIAS].expand(1, client.grid.size, -1)
     tokens = torch.cat([encoder.cls_token.detach(), bias], dim=1) if client.num_prefix else bias
