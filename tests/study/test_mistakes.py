@@ -281,8 +281,8 @@ MISTAKES = {
     "headline of no table": (
         STUDY,
         "t3: [g003",
-        "t5: [g003",
-        f"{STUDY}: headline.t5: no table or figure 't5'; did you mean 't",
+        "t9: [g003",
+        f"{STUDY}: headline.t9: no table or figure 't9'; did you mean 't",
     ),
     "headline of no row": (
         STUDY,
