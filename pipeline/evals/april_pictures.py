@@ -45,10 +45,8 @@ class AprilPictures(LeakageEvaluation):
         count = self.cfg.images + self.cfg.skip
         (batch,) = self.client_batches(plain.run.data, count, count)
         moved, shuffled = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)(plain.method, batch.images)
-        columns = [
-            Shown("original", batch.images),
-            Shown("ceiling", ceiling(plain.method, batch.images, batch.targets)),
-        ]
+        best = ceiling(plain.method, batch.images, batch.targets)
+        columns = [Shown("original", batch.images), Shown("ceiling, DeiT", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)
         columns.append(Shown("shuffled", moved))
         columns += self._recovered(models, batch, moved, shuffled)
