@@ -18,7 +18,16 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, drawn, pixels_of, setting_of
+from pipeline.evals.leakage import (
+    COMPARED,
+    LeakageEvaluation,
+    SettingName,
+    Shown,
+    compared,
+    drawn,
+    pixels_of,
+    setting_of,
+)
 from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.base import Batch, Measured, Method, accuracy
 from pipeline.privacy.april import Assumptions, Recovery, attack, reason_against
@@ -123,7 +132,7 @@ class April(LeakageEvaluation):
 
     def _measure(self, found: Recovery, wanted: Tensor, run: RunConfig) -> dict[str, Tensor]:
         """For each image (B,), the metrics without the accuracy."""
-        ceiling = self.compared(found.ceiling, wanted, run.data)
+        ceiling = compared(found.ceiling, wanted, run.data)
         return {
             **self.compared(found.images, wanted, run.data),
             "ceiling_psnr": ceiling["psnr"],

@@ -18,7 +18,7 @@ from torch import Tensor
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.leakage import LeakageEvaluation
+from pipeline.evals.leakage import LeakageEvaluation, compared
 from pipeline.evals.position_embeddings import reason_without_table
 from pipeline.methods.base import Method
 from pipeline.privacy.april import Assumptions, attack, reason_against
@@ -55,7 +55,7 @@ class AprilScale(LeakageEvaluation):
             for std in self.cfg.stds:
                 scaled = with_table_of(method, std / 1000)
                 found = attack(scaled, batch.images, batch.targets, assumptions=self.cfg.assumptions)
-                values[f"psnr_at_{std}"].append(self.compared(found.images, batch.images, model.run.data)["psnr"])
+                values[f"psnr_at_{std}"].append(compared(found.images, batch.images, model.run.data)["psnr"])
                 values[f"condition_at_{std}"].append(found.condition.log10())
         return self.outcome(values, model.run.data)
 

@@ -19,8 +19,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from pipeline.engine.run import RunConfig
+from pipeline.evals.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
-from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, drawn, setting_of
+from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, compared, drawn, setting_of
 from pipeline.evals.shuffling import Shuffler
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import Grid, grid_of, to_patches
@@ -60,9 +61,7 @@ class GradientMatching(LeakageEvaluation):
 
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        model = subjects["model"].model
-        reason = "" if model.family == "vit" else f"{model.arch} is not a ViT"
-        return super().reason_against(cfg, subjects) or reason
+        return super().reason_against(cfg, subjects) or reason_not_vit(subjects)
 
     def compute(self, model: Subject) -> Outcome:
         cfg, data = self.cfg, model.run.data
@@ -78,8 +77,8 @@ class GradientMatching(LeakageEvaluation):
         rearranged = patches_where_they_fit(recovered, wanted, grid_of(model.method.encoder))
         values = {
             **self.compared(recovered, wanted, data),
-            "patch_psnr": self.compared(rearranged, wanted, data)["psnr"],
-            "blank_psnr": self.compared(torch.zeros_like(wanted), wanted, data)["psnr"],
+            "patch_psnr": compared(rearranged, wanted, data)["psnr"],
+            "blank_psnr": compared(torch.zeros_like(wanted), wanted, data)["psnr"],
             "label_accuracy": 100.0 * known_labels(found.labels, batch.targets, cfg.batch),
             "gradient_distance": found.distance.repeat_interleave(cfg.batch),
         }

@@ -108,8 +108,8 @@ class LeakageEvaluation(Evaluation):
         )
 
 
-def compared(recovered: Tensor, wanted: Tensor, data: Any, lpips: LPIPS | None) -> dict[str, Tensor]:
-    """COMPARED for each image (B,), of images (B, C, H, W) as the model sees them."""
+def compared(recovered: Tensor, wanted: Tensor, data: Any, lpips: LPIPS | None = None) -> dict[str, Tensor]:
+    """COMPARED for each image (B,), of images (B, C, H, W) as the model sees them; LPIPS only if it is given."""
     raw = [pixels_of(images, data) for images in (recovered, wanted)]
     rounded = [as_png(pixels) for pixels in raw]
     found = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
