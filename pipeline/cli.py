@@ -248,13 +248,18 @@ def unlock(options: argparse.Namespace, arguments: list[str]) -> None:
 
 def infer(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.engine.distributed import device_of
-    from pipeline.permutation.infer import infer as classify
+    from pipeline.permutation.infer import classify_image
+    from pipeline.permutation.infer_text import answer_text
     from pipeline.permutation.keys import read_key
     from pipeline.site import load_site
 
-    device = device_of(load_site().device)
-    for guess in classify(options.locked, read_key(options.key), options.image, options.model, device):
-        print(f"{guess.probability:8.2%}  class {guess.label}  {guess.name}".rstrip())
+    found, device = read_key(options.key), device_of(load_site().device)
+    if options.image:
+        guesses = classify_image(options.locked, found, options.image, options.model, device)
+    else:
+        guesses = answer_text(options.locked, found, options.text, device)
+    for guess in guesses:
+        print(f"{guess.probability:8.2%}  {guess.name}")
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -25,7 +25,7 @@ after a run    summary   tables and claims on the terminal
 a model        key       make a key for a model, or recover the key of a locked one from its original
                lock      permute the weights of a model so that it works with its key alone
                unlock    give the weights back, byte for byte
-               infer     classify an image with a locked model and its key
+               infer     ask a locked model, with its key, about an image or a text
 the steps      prepare, train, evaluate, table, claims, report, track: in this order; the rules call them
 
 examples
@@ -41,6 +41,11 @@ exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command c
 
 ROWS = "headline: the few rows that `snakemake demo` runs; all: every row (default: %(default)s)"
 TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
+LOCK = (
+    "`lock vit.safetensors --key vit.key --out locked.safetensors`: safetensors in and out, tensor by tensor. A model "
+    "in several files is named by its *.safetensors.index.json and written into a folder. It says how many keys there "
+    "are and what a lock does not protect against."
+)
 
 Verbs = Mapping[str, Callable[[argparse.Namespace, list[str]], int | None]]
 
@@ -283,7 +288,8 @@ def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
         required=True,
         type=Path,
         metavar="MODEL",
-        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers; of `recover`: the original",
+        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
+        "`recover`: the original",
     )
     key.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
     key.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
@@ -295,16 +301,25 @@ def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="independent: everything is drawn anew (default); shared: the heads of a block are permuted alike "
         "(default where queries are normalised); released: the small keys of the authors' code",
     )
-    lock = add("lock", "permute the weights of a model so that it works with its key alone", "safetensors in and out.")
+    lock = add("lock", "permute the weights of a model so that it works with its key alone", LOCK)
     unlock = add("unlock", "give back the weights of a locked model", "They are the original, byte for byte.")
     for verb, text in ((lock, "safetensors of the model that the key was made for"), (unlock, "what `lock` wrote")):
         verb.add_argument("model", type=Path, metavar="MODEL", help=text)
         verb.add_argument("--key", required=True, type=Path, help="what `key new` wrote")
-        verb.add_argument("--out", required=True, type=Path, metavar="FILE", help="a new file; none is overwritten")
-    infer = add("infer", "classify an image with a locked ViT and its key", "The weights stay locked.")
+        verb.add_argument(
+            "--out", required=True, type=Path, metavar="FILE", help="a new file, or folder; none is overwritten"
+        )
+    infer = add(
+        "infer",
+        "ask a locked model, with its key, about an image or a text",
+        "The weights stay locked. A ViT gives the classes of an image, a BERT those of a text or the words for its "
+        "[MASK], a GPT-2 the next words. transformers' config.json and tokenizer lie beside the model.",
+    )
     infer.add_argument("locked", type=Path, metavar="MODEL", help="what `lock` wrote")
     infer.add_argument("--key", required=True, type=Path, help="what `key new` wrote")
-    infer.add_argument("--image", required=True, type=Path, metavar="FILE", help="PNG, JPEG or the like")
+    asked = infer.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or the like")
+    asked.add_argument("--text", help="for a BERT or a GPT-2")
     infer.add_argument(
         "--model", metavar="NAME", help="the architecture of timm (default: as config.json beside it says)"
     )

@@ -6,6 +6,8 @@ a wrong key and a damaged file are refused before anything is written.
 """
 
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.models.architectures import unknown_architecture
 from pipeline.permutation.keys import Family, Key, Shape
+from pipeline.permutation.new_files import new_folder
 from pipeline.permutation.rules import family_of, indices_of, rule_of
-from pipeline.permutation.weight_files import Indices, WeightFile, open_weights, write_permuted
+from pipeline.permutation.weight_files import INDEX, Indices, WeightFile, open_parts, write_permuted
 
 PREFIX = "patchwork.lock."
 FINGERPRINT, DIGEST, OF_FAMILY = f"{PREFIX}fingerprint", f"{PREFIX}sha256", f"{PREFIX}family"
@@ -42,52 +45,64 @@ class Sizes:
     num_heads: int | None
 
 
-def lock(model: Path, key: Key, out: Path) -> Sizes:
+def lock(model: Path, key: Key, out: Path) -> None:
     """Write the locked model; nothing is written when anything is wrong."""
-    weights = open_weights(model)
-    if found := weights.metadata.get(FINGERPRINT):
+    parts = open_parts(model)
+    if found := next((part.metadata[FINGERPRINT] for part in parts if FINGERPRINT in part.metadata), None):
         raise CheckpointError(f"{model} is locked already, with the key {found}; lock the original")
-    sizes = _fitting(weights, key)
-    metadata = weights.metadata | {OF_FAMILY: key.family, FINGERPRINT: key.fingerprint()}
-    write_permuted(weights, out, _indices(weights, key, is_inverse=False), metadata, digest_as=DIGEST)
-    return sizes
+    added = {OF_FAMILY: key.family, FINGERPRINT: key.fingerprint()}
+    _write(model, parts, key, out, lambda part: part.metadata | added, is_inverse=False)
 
 
-def unlock(model: Path, key: Key, out: Path) -> Sizes:
+def unlock(model: Path, key: Key, out: Path) -> None:
     """Write the original model; nothing is written when anything is wrong."""
-    weights = open_locked(model, key)
-    sizes = _fitting(weights, key)
-    metadata = {name: value for name, value in weights.metadata.items() if not name.startswith(PREFIX)}
-    write_permuted(weights, out, _indices(weights, key, is_inverse=True), metadata)
-    return sizes
+    parts = open_locked(model, key)
+    _write(model, parts, key, out, lambda part: _without_lock(part.metadata), is_inverse=True)
 
 
-def open_locked(model: Path, key: Key) -> WeightFile:
-    """A locked file that is whole and was locked with this key."""
-    weights = open_weights(model)
-    found = weights.metadata.get(FINGERPRINT)
-    if found is None:
-        raise CheckpointError(f"{model} is not locked; expected a file that `lock` wrote")
-    if found != key.fingerprint():
-        raise CheckpointError(
-            f"{model} was locked with the key {found}, this key is {key.fingerprint()}; use the other"
-        )
-    if weights.digest() != weights.metadata.get(DIGEST):
-        raise CheckpointError(f"{model} is damaged: its data are not those that `lock` wrote; fetch it again")
-    return weights
+def open_locked(model: Path, key: Key) -> list[WeightFile]:
+    """A locked file, or several, that are whole and were locked with this key."""
+    parts = open_parts(model)
+    for part in parts:
+        found = part.metadata.get(FINGERPRINT)
+        if found is None:
+            raise CheckpointError(f"{part.path} is not locked; expected a file that `lock` wrote")
+        if found != key.fingerprint():
+            raise CheckpointError(
+                f"{part.path} was locked with the key {found}, this key is {key.fingerprint()}; use the other"
+            )
+        if part.digest() != part.metadata.get(DIGEST):
+            raise CheckpointError(f"{part.path} is damaged: its data are not those that `lock` wrote; fetch it again")
+    return parts
 
 
-def sizes_of(weights: WeightFile) -> Sizes:
+def _write(
+    model: Path, parts: list[WeightFile], key: Key, out: Path, metadata: Callable[..., dict[str, str]], is_inverse: bool
+) -> None:
+    """One file for one; for several, a folder with as many and their index."""
+    _refuse_other_model(model, parts, key)
+    digest_as = "" if is_inverse else DIGEST
+    indices = [_indices(part, key, is_inverse) for part in parts]
+    if not model.name.endswith(INDEX):
+        write_permuted(parts[0], out, indices[0], metadata(parts[0]), digest_as)
+        return
+    with new_folder(out) as folder:
+        for part, each in zip(parts, indices, strict=True):
+            write_permuted(part, folder / part.path.name, each, metadata(part), digest_as)
+        shutil.copyfile(model, folder / model.name)
+
+
+def sizes_of(model: Path, parts: list[WeightFile]) -> Sizes:
     """From the names and shapes of its tensors; a name without a rule is refused."""
-    shapes = {entry.name: entry.shape for entry in weights.entries}
+    shapes = {entry.name: entry.shape for part in parts for entry in part.entries}
     try:
         family = family_of(shapes)
         rules = {name: found for name in shapes if (found := rule_of(name, family)) is not None}
     except CheckpointError as error:
-        raise CheckpointError(f"{weights.path}: {error}") from None
+        raise CheckpointError(f"{model}: {error}") from None
     blocks = {block for block, _ in rules.values()}
     if missing := {*range(max(blocks))} - blocks:
-        raise CheckpointError(f"{weights.path} has no block {min(missing)}; expected all blocks of a model in one file")
+        raise CheckpointError(f"{model} has no block {min(missing)}; expected all blocks, or the index of all files")
     # The sizes of all tensors are compared with the key's later, side by side.
     sides = {side: size for name, (_, rule) in rules.items() for side, size in zip(rule, shapes[name], strict=False)}
     attention = sides["attention"]
@@ -97,8 +112,7 @@ def sizes_of(weights: WeightFile) -> Sizes:
 
 def shape_for(model: Path, heads: int | None, arch: str | None) -> tuple[Shape, bool]:
     """What a key for a checkpoint must know, and whether its heads must be permuted alike."""
-    weights = open_weights(model)
-    sizes = sizes_of(weights)
+    sizes = sizes_of(model, open_parts(model))
     num_heads = sizes.num_heads or heads or _heads_of_arch(arch) or _recorded_heads(model)
     if num_heads is None:
         raise ConfigError(
@@ -126,17 +140,20 @@ def architecture_of(model: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _fitting(weights: WeightFile, key: Key) -> Sizes:
-    sizes, shape = sizes_of(weights), key.shape
+def _refuse_other_model(model: Path, parts: list[WeightFile], key: Key) -> None:
+    sizes, shape = sizes_of(model, parts), key.shape
     found = (sizes.family, sizes.width, sizes.depth, sizes.attention_width)
     if found != (shape.family, shape.width, shape.depth, shape.attention_width):
         raise CheckpointError(
-            f"{weights.path} is a {_words(sizes)}, the key is for a {_words(shape)}; use the key of this model"
+            f"{model} is a {_words(sizes)}, the key is for a {_words(shape)}; use the key of this model"
         )
-    known = sizes.num_heads or _recorded_heads(weights.path)
+    known = sizes.num_heads or _recorded_heads(model)
     if known is not None and known != shape.num_heads:
-        raise CheckpointError(f"{weights.path} has {known} heads, the key is for {shape.num_heads}; make another key")
-    return sizes
+        raise CheckpointError(f"{model} has {known} heads, the key is for {shape.num_heads}; make another key")
+
+
+def _without_lock(metadata: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in metadata.items() if not name.startswith(PREFIX)}
 
 
 def _indices(weights: WeightFile, key: Key, is_inverse: bool) -> dict[str, Indices]:

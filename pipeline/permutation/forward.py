@@ -56,7 +56,8 @@ class Tokens:
     """What the hooks do to the tokens (B, N, D) of a forward pass."""
 
     def __init__(self, family: Family, columns: Tensor | None, rows: Rows | None) -> None:
-        self.family, self.columns, self.rows = family, columns, rows
+        self.family, self.rows = family, rows
+        self.columns = None if columns is None else (columns, inverse(columns))
         self.order: Tensor | None = None  # of the rows in the pass that runs
 
     def permute(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -67,7 +68,9 @@ class Tokens:
             self.order = self._draw(tokens.shape[1]).to(tokens.device)
             tokens = tokens.index_select(1, self.order)
         if self.columns is not None:
-            tokens = tokens.index_select(2, self.columns.to(tokens.device))
+            there, back = self.columns
+            self.columns = there.to(tokens.device), back.to(tokens.device)  # copied in the first pass alone
+            tokens = tokens.index_select(2, self.columns[0])
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {name: tokens})
 
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -80,7 +83,7 @@ class Tokens:
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """After the last block."""
         if self.columns is not None:
-            output = output.index_select(2, inverse(self.columns).to(output.device))
+            output = output.index_select(2, self.columns[1].to(output.device))
         if self.order is not None:
             output = output.index_select(1, inverse(self.order))
         return output

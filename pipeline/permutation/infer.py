@@ -1,10 +1,12 @@
 """Classify an image with a locked ViT and its key: the weights stay locked, the tokens are permuted (ST Eq. 5)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError, DataError
@@ -15,53 +17,55 @@ from pipeline.permutation.forward import permuted
 from pipeline.permutation.keys import Key
 
 IMAGENET = 1000  # classes, whose names timm has
+MOST = 5
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A class, how likely it is to the model, and its name where it is known."""
+    """An answer and how likely it is to the model."""
 
-    label: int
     probability: float
     name: str
 
 
-def infer(model: Path, key: Key, image: Path, arch: str | None, device: torch.device, most: int = 5) -> list[Guess]:
-    """The most likely classes of an image; `arch` is the architecture of timm unless a config.json names it."""
+def classify_image(model: Path, key: Key, image: Path, arch: str | None, device: torch.device) -> list[Guess]:
+    """The most likely classes of an image; `arch` is the architecture of timm, unless a config.json names it."""
     arch = arch or architecture_of(model)
     if key.family != "vit":
-        raise ConfigError(f"the key is for the family {key.family}, which sees no images; expected the key of a ViT")
+        raise ConfigError(f"the key is for the family {key.family}, which sees no images; give --text")
     if arch is None:
         raise ConfigError(f"no config.json beside {model} names its architecture; name the one of timm with --model")
     if problem := unknown_architecture(arch):
         raise ConfigError(f"--model {arch}: {problem}")
-    pixels = _opened(image)
-    open_locked(model, key)
-    weights = read_weights(model)
-    with dynamo_deferred():
-        import timm
-        from timm.data import create_transform, resolve_data_config
-
+    pixels, weights = _opened(image), locked_weights(model, key)
     if "head.weight" not in weights:
         raise CheckpointError(f"{model} has no head.weight; expected the weights of a classifier")
+    with dynamo_deferred():
+        import timm
+        from timm.data import ImageNetInfo, create_transform, resolve_data_config
+
     encoder = timm.create_model(arch, num_classes=len(weights["head.weight"]))
     fill_weights(encoder, weights, model)
     view = create_transform(**resolve_data_config(model=encoder), is_training=False)
     encoder = encoder.to(device).eval()
     with torch.no_grad(), permuted(encoder, key):
-        found = encoder(view(pixels)[None].to(device)).softmax(dim=1)[0].cpu()
-    top = found.topk(min(most, len(found)))
-    return [Guess(label, value, _name(label, len(found))) for value, label in zip(*map(_listed, top), strict=True)]
+        logits = encoder(view(pixels)[None].to(device))[0]
+    names = ImageNetInfo().index_to_description if len(logits) == IMAGENET else lambda label: ""
+    return best(logits, lambda label: f"class {label}  {names(label)}".rstrip())
 
 
-def _listed(values: torch.Tensor) -> list:
-    return values.tolist()
+def locked_weights(model: Path, key: Key) -> dict[str, Tensor]:
+    """The tensors of a locked model that is whole and fits the key."""
+    parts = open_locked(model, key)
+    return {name: value for part in parts for name, value in read_weights(part.path).items()}
 
 
-def _name(label: int, num_classes: int) -> str:
-    from timm.data import ImageNetInfo
-
-    return ImageNetInfo().index_to_description(label) if num_classes == IMAGENET else ""
+def best(logits: Tensor, name: Callable[[int], str]) -> list[Guess]:
+    """The few most likely answers."""
+    found = logits.float().softmax(dim=0).cpu().topk(min(MOST, len(logits)))
+    return [
+        Guess(value, name(label)) for value, label in zip(found.values.tolist(), found.indices.tolist(), strict=True)
+    ]
 
 
 def _opened(file: Path) -> Image.Image:

@@ -21,7 +21,7 @@ from pipeline.errors import CheckpointError
 from pipeline.permutation.authorise import FINGERPRINT, sizes_of
 from pipeline.permutation.keys import Family, Key, Kind, Shape
 from pipeline.permutation.rules import permute_state, rule_of
-from pipeline.permutation.weight_files import open_weights
+from pipeline.permutation.weight_files import open_parts
 
 Weights = dict[str, Tensor]
 
@@ -39,8 +39,8 @@ class Recovered:
 
 def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
     """Find the key of a locked file with the help of the original, of which `shape` tells the heads."""
-    weights = open_weights(locked)
-    if sizes_of(weights) != sizes_of(open_weights(original)):
+    parts = open_parts(locked)
+    if sizes_of(locked, parts) != sizes_of(original, open_parts(original)):
         raise CheckpointError(f"{original} has other sizes than {locked}; expected the model that was locked")
     started = time.monotonic()
     ours, theirs = (_blocks(path, shape.family) for path in (original, locked))
@@ -49,7 +49,7 @@ def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
     heads, inner = (torch.stack(part) for part in list(zip(*found, strict=True))[:2])
     key = Key(shape.family, _kind(residual, heads, inner), residual, heads, inner)
     seconds = time.monotonic() - started
-    fingerprint = weights.metadata.get(FINGERPRINT)
+    fingerprint = parts[0].metadata.get(FINGERPRINT)
     there = permute_state(ours, key)
     return Recovered(
         key,
@@ -62,7 +62,8 @@ def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
 
 def _blocks(path: Path, family: Family) -> Weights:
     """The tensors inside the blocks."""
-    return {name: value for name, value in load_file(path).items() if rule_of(name, family) is not None}
+    files = (load_file(part.path) for part in open_parts(path))
+    return {name: value for file in files for name, value in file.items() if rule_of(name, family) is not None}
 
 
 def _residual(weights: Weights, family: Family) -> Iterator[Tensor]:

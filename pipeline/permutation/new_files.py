@@ -1,6 +1,8 @@
-"""New files that appear whole or not at all, with their mode from the first byte on, and never in place of another."""
+"""New files and folders that appear whole or not at all, and never in place of another; files have their mode from the
+first byte on."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,22 @@ def new_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         _name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which gets its name when the block ends well; if it does not, nothing is left."""
+    refuse_existing(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with explained(path):
+        temporary.mkdir()
+    try:
+        yield temporary
+        refuse_existing(path)
+        with explained(path):
+            os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_existing(path: Path) -> None:

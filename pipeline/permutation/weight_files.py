@@ -23,6 +23,7 @@ METADATA = "__metadata__"
 CHUNK = 1 << 24  # bytes of a tensor that is only copied
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # permuting looks at no number, only at its size
 Indices = Sequence[np.ndarray | None]
+INDEX = ".safetensors.index.json"
 PICKLES = (b"PK\x03\x04", b"\x80")
 
 
@@ -114,6 +115,26 @@ def open_weights(path: Path) -> WeightFile:
     except IsADirectoryError:
         raise CheckpointError(f"{path} is a folder; expected a file, such as model.safetensors in it") from None
     return WeightFile(path, header, 8 + length)
+
+
+def open_parts(path: Path) -> list[WeightFile]:
+    """The one file, or all those that a `*.safetensors.index.json` of transformers names."""
+    if not path.name.endswith(INDEX):
+        return [open_weights(path)]
+    try:
+        found = json.loads(path.read_text())["weight_map"]
+        names = sorted({*map(str, found.values())})
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} not found; expected the index of a model in several files") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{path} is damaged, or no index of weights; fetch it again") from None
+    # An index from somewhere else must not lead out of its folder.
+    if outside := [name for name in names if Path(name).name != name]:
+        raise CheckpointError(f"{path} names {outside[0]}; expected names of files in its own folder")
+    parts = [open_weights(path.parent / name) for name in names]
+    if {*found} != {entry.name for part in parts for entry in part.entries}:
+        raise CheckpointError(f"{path} does not name the tensors of its files; fetch all of them again")
+    return parts
 
 
 def write_permuted(

@@ -93,6 +93,52 @@ def test_model__locked_and_unlocked__is_the_same_file_byte_for_byte(checkpoints,
     }
 
 
+@pytest.fixture
+def in_parts(tmp_path):
+    """A model that transformers saves in several files, with their index."""
+    from transformers import BertConfig, BertModel
+
+    sizes = {"vocab_size": 60, "hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 96}
+    model = BertModel(BertConfig(**sizes, num_attention_heads=4, max_position_embeddings=16))
+    model.save_pretrained(tmp_path / "bert", max_shard_size="100KB")
+    return tmp_path / "bert" / "model.safetensors.index.json"
+
+
+def test_model__in_several_files__is_locked_and_unlocked_as_a_folder(in_parts, tmp_path):
+    key = make_key(in_parts, tmp_path / "mine.key")
+    assert lock(in_parts, key, tmp_path / "locked") == 0
+    assert unlock(tmp_path / "locked" / in_parts.name, key, tmp_path / "back") == 0
+    parts, locked = files_in(tmp_path / "back"), files_in(tmp_path / "locked")
+    originals = {name: content for name, content in files_in(in_parts.parent).items() if name != "config.json"}
+    assert len(parts) > 3 and parts == originals and locked.keys() == parts.keys()
+    assert [name for name in parts if locked[name] == parts[name]] == [in_parts.name]
+
+
+def test_model__of_which_one_file_is_damaged__is_not_unlocked(in_parts, tmp_path, capsys):
+    key = make_key(in_parts, tmp_path / "mine.key")
+    lock(in_parts, key, tmp_path / "locked")
+    last = sorted((tmp_path / "locked").glob("*.safetensors"))[-1]
+    last.write_bytes(last.read_bytes()[:-1] + b"\xff")
+    assert unlock(tmp_path / "locked" / in_parts.name, key, tmp_path / "back") == 1
+    assert "damaged" in capsys.readouterr().err and not (tmp_path / "back").exists()
+
+
+def test_index__that_leads_out_of_its_folder__is_refused(in_parts, tmp_path, capsys):
+    index = json.loads(in_parts.read_text())
+    name = next(iter(index["weight_map"]))
+    index["weight_map"][name] = "../secret.safetensors"
+    in_parts.write_text(json.dumps(index))
+    assert main(["key", "new", "--like", str(in_parts), "--out", str(tmp_path / "mine.key")]) == 1
+    assert "own folder" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
+
+
+def test_model__of_which_one_file_is_missing__is_refused(in_parts, tmp_path, capsys):
+    key = make_key(in_parts, tmp_path / "mine.key")
+    sorted(in_parts.parent.glob("*.safetensors"))[0].unlink()
+    assert lock(in_parts, key, tmp_path / "locked") == 1
+    assert "not found" in capsys.readouterr().err and not (tmp_path / "locked").exists()
+
+
 def test_locked_vit__in_timm_with_its_key__answers_as_the_original(checkpoints, tmp_path):
     key = make_key(checkpoints["vit"], tmp_path / "mine.key")
     lock(checkpoints["vit"], key, tmp_path / "locked.safetensors")
@@ -139,6 +185,71 @@ def test_infer__of_a_locked_vit__gives_the_probabilities_of_the_original(checkpo
         expected = model(view(Image.open(photograph))[None]).softmax(1)[0].sort(descending=True)
     lines = zip(expected.values[:5].tolist(), expected.indices[:5].tolist(), strict=True)
     assert said == [f"{value:8.2%}  class {label}" for value, label in lines]
+
+
+def write_tokenizer(folder, **special):
+    """One word for each number, as a tokenizer of transformers."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = {name: place for place, name in enumerate(["[UNK]", "[MASK]", "[PAD]", *(f"w{n}" for n in range(57))])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def text_models():
+    from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 60, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 96}
+    bert = BertConfig(**sizes, num_attention_heads=4, max_position_embeddings=16, initializer_range=0.5)
+    gpt2 = GPT2Config(vocab_size=60, n_embd=48, n_layer=2, n_head=4, n_positions=16, bos_token_id=0, eos_token_id=0)
+    gpt2.initializer_range = 0.5
+    return {"mask": BertForMaskedLM(bert), "next": GPT2LMHeadModel(gpt2), "class": BertForSequenceClassification(bert)}
+
+
+@pytest.mark.parametrize(("what", "place"), [("mask", 1), ("next", 3), ("class", None)])
+def test_infer__of_a_locked_language_model__answers_as_the_original(tmp_path, capsys, what, place):
+    torch.manual_seed(0)
+    model = text_models()[what].eval()
+    model.save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", mask_token="[MASK]", unk_token="[UNK]", pad_token="[PAD]")
+    key, locked = (
+        make_key(tmp_path / "model/model.safetensors", tmp_path / "mine.key"),
+        tmp_path / "model/locked.safetensors",
+    )
+    assert lock(tmp_path / "model/model.safetensors", key, locked) == 0
+    capsys.readouterr()
+    assert main(["infer", str(locked), "--key", str(key), "--text", "w3 [MASK] w9 w14"]) == 0
+    with torch.no_grad():
+        logits = model(torch.tensor([[6, 1, 12, 17]])).logits[0]
+    expected = (logits if place is None else logits[place]).softmax(0).sort(descending=True)
+    said = capsys.readouterr().out.split("\n")[:-1]
+    assert [line.split("%")[0].strip() for line in said] == [f"{100 * value:.2f}" for value in expected.values[:5]]
+    words = ["[UNK]", "[MASK]", "[PAD]", *(f"w{n}" for n in range(57))]
+    names = [f"LABEL_{n}" if place is None else repr(words[n]) for n in expected.indices[:5].tolist()]
+    assert [line.split()[1] for line in said] == names
+
+
+def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):
+    text_models()["mask"].save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", mask_token="[MASK]", unk_token="[UNK]", pad_token="[PAD]")
+    key, locked = (
+        make_key(tmp_path / "model/model.safetensors", tmp_path / "mine.key"),
+        tmp_path / "model/locked.safetensors",
+    )
+    lock(tmp_path / "model/model.safetensors", key, locked)
+    assert main(["infer", str(locked), "--key", str(key), "--text", "w3 w4"]) == 1
+    assert "[MASK]" in capsys.readouterr().err
+
+
+def test_infer__of_a_text_beside_which_no_config_lies__is_refused(checkpoints, tmp_path, capsys):
+    key = make_key(checkpoints["gpt2"], tmp_path / "mine.key")
+    lock(checkpoints["gpt2"], key, tmp_path / "locked.safetensors")
+    assert main(["infer", str(tmp_path / "locked.safetensors"), "--key", str(key), "--text", "w3"]) == 1
+    assert "config.json" in capsys.readouterr().err
 
 
 # What is refused, with one message and nothing written

@@ -128,6 +128,15 @@ def test_rows_and_columns__permuted_together__give_the_same_output(family):
         assert apart(logits(other, inputs), logits(model, inputs)) < 1e-10
 
 
+def test_permuted__within_and_after__shows_no_key_in_the_models_state():
+    model, inputs, key = build("vit"), inputs_for("vit"), key_for("vit")
+    before, plain = {*model.state_dict()}, logits(model, inputs)
+    with permuted(model, key):
+        logits(model, inputs)
+        assert {*model.state_dict()} == before and not any(True for _ in model.buffers())
+    assert torch.equal(logits(model, inputs), plain)
+
+
 @EVERY_FAMILY
 @KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
