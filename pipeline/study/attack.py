@@ -23,12 +23,12 @@ from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError, DataError
 from pipeline.evals.leakage import Shown, drawn, pixels_of, raw_psnr
 from pipeline.files import digest, remove, write_atomic, write_json
-from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
+from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png, similarity
 from pipeline.provenance import provenance
 from pipeline.registry import TASKS
 from pipeline.results import attack_folder
-from pipeline.site import Site
+from pipeline.site import Site, site_file
 from pipeline.study.recover import Attack, AttackName, Found, Numbers, Target, attack_of, finite
 from pipeline.study.victim import Victim, find_victim
 
@@ -86,7 +86,7 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     started = time.monotonic()
     found = attack(victim, target)
     seconds = round(time.monotonic() - started, 2)
-    file, no_lpips = lpips_file(site), lpips_reason(site, victim.data.image_size)
+    file, no_lpips = site_file(site, "lpips"), lpips_reason(site, victim.data.image_size)
     lpips = LPIPS(file, target.inputs.device) if file and not no_lpips else None
     measured = {key: _numbers(each, target, victim, lpips) for key, each in found.pictures.items()}
     lines = _lines(target, found, victim, measured, no_lpips)
