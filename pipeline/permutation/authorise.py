@@ -128,9 +128,9 @@ def shape_for(model: Path, heads: int | None, arch: str | None) -> tuple[Shape, 
 def described(key: Key) -> str:
     """What may be said of a key: its fingerprint and how many such keys there are."""
     return (
-        f"key {key.fingerprint()} ({key.kind}) for a {_words(key.shape)} of {key.shape.num_heads} heads; one of "
-        f"2^{key.bits():,.0f} keys, of which the residual stream has 2^{key.residual_bits():,.0f}: these alone are "
-        "needed to use the model"
+        f"key {key.fingerprint()} ({key.kind}) for a {_words(key.shape)} of {key.shape.num_heads} heads; key space: "
+        f"2^{key.bits():,.0f}. To use a locked model, the permutation of the residual stream is enough: one of "
+        f"2^{key.residual_bits():,.0f}"
     )
 
 

@@ -8,7 +8,7 @@ Hidden states that a model hands out on the way are permuted ones.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,25 @@ from pipeline.errors import ConfigError
 from pipeline.permutation.keys import Family, Key, inverse
 
 Rows = Tensor | torch.Generator
+# product: by permutation matrices, as the paper does; it costs more, and in bf16 and fp16 it rounds the tokens.
+Means = Literal["index", "product"]
 RECOMPUTES = ("grad_checkpointing", "gradient_checkpointing")  # names of timm and of transformers
 
 
 @contextmanager
-def permuted(model: nn.Module, key: Key | None = None, rows: Rows | None = None) -> Iterator[nn.Module]:
-    """Within the block, the model permutes columns by the key and rows by an index (N,), or by a new one each call."""
+def permuted(
+    model: nn.Module, key: Key | None = None, rows: Rows | None = None, by: Means = "index"
+) -> Iterator[nn.Module]:
+    """Within the block, the model permutes columns by the key and rows by an index (N,), or by a new one each call.
+
+    A generator draws on its own device: one on the GPU does not make the GPU wait.
+    """
     family, blocks = blocks_of(model)
     if key is not None and key.family != family:
         raise ConfigError(f"the key is for the family {key.family}, the model is of the family {family}")
     if rows is not None:
         _refuse_ordered_rows(model, family, blocks)
-    tokens = Tokens(family, key.residual if key else None, rows)
+    tokens = Tokens(family, key.residual if key else None, rows, by)
     with ExitStack() as stack:
         hooks = [blocks[0].register_forward_pre_hook(tokens.permute, with_kwargs=True)]
         if rows is not None:
@@ -55,8 +62,8 @@ def blocks_of(model: nn.Module) -> tuple[Family, Any]:
 class Tokens:
     """What the hooks do to the tokens (B, N, D) of a forward pass."""
 
-    def __init__(self, family: Family, columns: Tensor | None, rows: Rows | None) -> None:
-        self.family, self.rows = family, rows
+    def __init__(self, family: Family, columns: Tensor | None, rows: Rows | None, by: Means) -> None:
+        self.family, self.rows, self.by = family, rows, by
         self.columns = None if columns is None else (columns, inverse(columns))
         self.order: Tensor | None = None  # of the rows in the pass that runs
 
@@ -66,11 +73,11 @@ class Tokens:
         tokens = inputs[0] if inputs else kwargs[name]
         if self.rows is not None:
             self.order = self._draw(tokens.shape[1]).to(tokens.device)
-            tokens = tokens.index_select(1, self.order)
+            tokens = self._moved(tokens, 1, self.order)
         if self.columns is not None:
             there, back = self.columns
             self.columns = there.to(tokens.device), back.to(tokens.device)  # copied in the first pass alone
-            tokens = tokens.index_select(2, self.columns[0])
+            tokens = self._moved(tokens, 2, self.columns[0])
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {name: tokens})
 
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -83,15 +90,22 @@ class Tokens:
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """After the last block."""
         if self.columns is not None:
-            output = output.index_select(2, self.columns[1].to(output.device))
+            output = self._moved(output, 2, self.columns[1].to(output.device))
         if self.order is not None:
-            output = output.index_select(1, inverse(self.order))
+            output = self._moved(output, 1, inverse(self.order))
         return output
+
+    def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
+        if self.by == "index":
+            return tokens.index_select(side, index)
+        matrix = torch.eye(len(index), dtype=tokens.dtype, device=tokens.device)[index]
+        return matrix @ tokens if side == 1 else tokens @ matrix.T
 
     def _draw(self, count: int) -> Tensor:
         if isinstance(self.rows, Tensor):
             return self.rows
-        return torch.randperm(count, generator=self.rows)
+        assert self.rows is not None
+        return torch.randperm(count, generator=self.rows, device=self.rows.device)
 
     def _mask(self, mask: Any) -> Any:
         """(..., N, N), (..., 1, N), or of a BERT also (B, N)."""

@@ -21,8 +21,8 @@ from permuted_models import (
 )
 
 from pipeline.errors import ConfigError
-from pipeline.permutation.forward import permuted
-from pipeline.permutation.keys import Shape, new_key
+from pipeline.permutation.forward import Tokens, permuted
+from pipeline.permutation.keys import Key, Shape, new_key
 from pipeline.permutation.rules import permute_state, unpermute_state
 
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -135,6 +135,56 @@ def test_permuted__within_and_after__shows_no_key_in_the_models_state():
         logits(model, inputs)
         assert {*model.state_dict()} == before and not any(True for _ in model.buffers())
     assert torch.equal(logits(model, inputs), plain)
+
+
+def test_use__of_a_locked_model__takes_the_permutation_of_the_residual_stream_alone():
+    """What is permuted inside attention is hidden, but nothing needs to know it."""
+    model, inputs, key = build("vit"), inputs_for("vit"), key_for("vit")
+    guessed = key_for("vit", seed=1)
+    without_inner = Key("vit", "independent", key.residual, guessed.heads, guessed.inner)
+    with torch.no_grad(), permuted(locked(model, key), without_inner) as other:
+        assert apart(logits(other, inputs), logits(model, inputs)) < 1e-10
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([4, 0, 2, 1, 3, *range(5, 17)])], ids=["columns", "both"])
+def test_products__of_permutation_matrices__give_the_tokens_of_an_index(rows):
+    model, inputs, key = build("vit"), inputs_for("vit"), key_for("vit")
+    found = []
+    for by in ("index", "product"):
+        with torch.no_grad(), permuted(locked(model, key), key, rows, by) as other:
+            found.append(logits(other, inputs))
+    assert torch.equal(*found)
+
+
+def test_products__of_permutation_matrices__cost_what_sec_5_4_counts_and_an_index_costs_nothing():
+    """Two products of N x N with N x D, and two of N x D with D x D, for each image."""
+    model, inputs, key = build("vit"), inputs_for("vit"), key_for("vit")
+    counts = {}
+    for by in ("index", "product", None):
+        rows = None if by is None else torch.Generator().manual_seed(0)
+        with permuted(locked(model, key), key if by else None, rows, by or "index") as other:
+            counts[by] = operations(other, inputs)
+    images, tokens, width = len(inputs[0][0]), 17, 32
+    assert counts["index"] == counts[None]
+    assert counts["product"] - counts[None] == 2 * images * 2 * (tokens**2 * width + tokens * width**2)
+
+
+def operations(model, inputs):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        logits(model, inputs)
+    return counter.get_total_flops()
+
+
+def test_products__in_bf16__round_the_tokens_and_an_index_does_not():
+    tokens = torch.randn(2, 17, 32, generator=torch.Generator().manual_seed(0))
+    columns, moved = key_for("vit").residual, {}
+    with torch.autocast("cpu", torch.bfloat16):
+        for by in ("index", "product"):
+            (moved[by],), _ = Tokens("vit", columns, None, by).permute(torch.nn.Identity(), (tokens,), {})
+    assert torch.equal(moved["index"], tokens[..., columns])
+    assert not torch.equal(moved["product"].float(), tokens[..., columns])
 
 
 @EVERY_FAMILY
