@@ -368,6 +368,8 @@ EVALS = {
     "eval.classify.seed": [Bite(1, "validation")],
     "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.consistency.seed": [Bite(1, "validation")],
+    "eval.equivariance.kind": [Bite("released", "validation")],
+    "eval.equivariance.seed": [Bite(1, "validation")],
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
