@@ -71,5 +71,5 @@ class Equivariance(Evaluation):
         return super().reason_against(cfg, subjects)
 
 
-def _right(logits: Tensor, batch: Batch) -> Tensor:
+def _right(logits: Tensor, batch: Batch) -> Measured:
     return percent(logits.argmax(dim=1) == batch.targets)
