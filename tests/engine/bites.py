@@ -369,6 +369,7 @@ EVALS = {
     "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.consistency.seed": [Bite(1, "validation")],
     "eval.equivariance.kind": [Bite("released", "validation")],
+    "eval.equivariance.keys": [Bite(2, "validation")],
     "eval.equivariance.seed": [Bite(1, "validation")],
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],

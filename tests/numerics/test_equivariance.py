@@ -23,6 +23,13 @@ def test_equivariance__without_the_key__answers_otherwise(world):
     assert not (one.per_image["without_key_top1"] == other.per_image["without_key_top1"]).all()
 
 
+def test_equivariance__with_several_keys__is_their_mean(world):
+    model = build("baseline")
+    both = world.evaluate("equivariance", model, keys=2).per_image["without_key_top1"]
+    first = world.evaluate("equivariance", model, keys=1).per_image["without_key_top1"]
+    assert {*map(float, both)} <= {0.0, 50.0, 100.0} and ((2 * both - first) % 100 == 0).all()
+
+
 def test_equivariance__of_a_model_with_relative_positions__does_not_apply(world):
     run = world.run_of(build("baseline"))
     relative = run.model_copy(update={"model": run.model.model_copy(update={"pos_embed": "relative"})})
