@@ -61,6 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
             "train": train,
             "evaluate": evaluate,
             "attack": attack,
+            "key": key,
+            "lock": lock,
+            "unlock": unlock,
+            "infer": infer,
             "table": table,
             "claims": claims,
             "report": report,
@@ -187,6 +191,75 @@ def attack(options: argparse.Namespace, arguments: list[str]) -> None:
     wish = Wish(**{key: getattr(options, key) for key in Wish.__dataclass_fields__})
     for number, report in enumerate(attack_images(wish, load_site())):
         print(f"{chr(10) if number else ''}{report}", flush=True)
+
+
+def key(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.permutation import authorise
+    from pipeline.permutation.keys import new_key, write_key
+
+    if options.what == "recover":
+        return _recover(options)
+    if options.out is None:
+        raise ConfigError("key new: --out is missing; name the key to write, such as --out vit.key")
+    shape, are_alike = authorise.shape_for(options.like, options.heads, options.model)
+    made = new_key(shape, options.kind or ("shared" if are_alike else "independent"))
+    write_key(made, options.out)
+    print(f"{options.out}: {authorise.described(made)}")
+    print("keep a copy of it where nobody else can read it: without the key, a locked model cannot be unlocked")
+
+
+def _recover(options: argparse.Namespace) -> None:
+    from pipeline.permutation.authorise import described, shape_for
+    from pipeline.permutation.keys import write_key
+    from pipeline.permutation.known_weights import recover_key
+
+    if options.locked is None:
+        raise ConfigError("key recover: --locked is missing; name the file whose key is to be found")
+    found = recover_key(options.locked, options.like, shape_for(options.like, options.heads, options.model)[0])
+    print(f"found in {found.seconds:.1f} s: {described(found.key)}")
+    print(f"smallest lead of a column over the next: {found.margin:.3f}")
+    print("the original and this key give the locked file " + ("bit for bit" if found.is_exact else "only nearly"))
+    if found.is_confirmed is not None:
+        print(f"it is {'' if found.is_confirmed else 'not '}the key that the file names")
+    if options.out:
+        write_key(found.key, options.out)
+        print(f"wrote {options.out}")
+
+
+def lock(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.permutation import authorise
+    from pipeline.permutation.keys import read_key
+
+    found = read_key(options.key)
+    authorise.lock(options.model, found, options.out)
+    print(f"locked {options.model} as {options.out}")
+    print(authorise.described(found))
+    for line in authorise.LIMITS:
+        print(line)
+
+
+def unlock(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.permutation import authorise
+    from pipeline.permutation.keys import read_key
+
+    authorise.unlock(options.model, read_key(options.key), options.out)
+    print(f"unlocked {options.model} as {options.out}")
+
+
+def infer(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.engine.distributed import device_of
+    from pipeline.permutation.infer import classify_image
+    from pipeline.permutation.infer_text import answer_text
+    from pipeline.permutation.keys import read_key
+    from pipeline.site import load_site
+
+    found, device = read_key(options.key), device_of(load_site().device)
+    if options.image:
+        guesses = classify_image(options.locked, found, options.image, options.model, device)
+    else:
+        guesses = answer_text(options.locked, found, options.text, device)
+    for guess in guesses:
+        print(f"{guess.probability:8.2%}  {guess.name}")
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -22,6 +22,10 @@ after a run    summary   tables and claims on the terminal
                frame     every metric as CSV, for a spreadsheet or a notebook
                attack    what the gradient of a training step gives away of an image
                clean     delete what no config names any more, after asking
+a model        key       make a key for a model, or recover the key of a locked one from its original
+               lock      permute the weights of a model so that it works with its key alone
+               unlock    give the weights back, byte for byte
+               infer     ask a locked model, with its key, about an image or a text
 the steps      prepare, train, evaluate, table, claims, report, track: in this order; the rules call them
 
 examples
@@ -37,6 +41,11 @@ exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command c
 
 ROWS = "headline: the few rows that `snakemake demo` runs; all: every row (default: %(default)s)"
 TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
+LOCK = (
+    "`lock vit.safetensors --key vit.key --out locked.safetensors`: safetensors in and out, tensor by tensor. A model "
+    "in several files is named by its *.safetensors.index.json and written into a folder. It says how many keys there "
+    "are and what a lock does not protect against."
+)
 
 Verbs = Mapping[str, Callable[[argparse.Namespace, list[str]], int | None]]
 
@@ -60,6 +69,7 @@ def build_parser(verbs: Verbs) -> argparse.ArgumentParser:
     _add_describe(add)
     _add_results(add)
     _add_attack(add)
+    _add_locks(add)
     _add_steps(add)
     return parser
 
@@ -260,6 +270,60 @@ def _add_attack(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="for what it writes (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
     )
     _site(attack)
+
+
+def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """How people hand out a model that only those with its key can use."""
+    key = add(
+        "key",
+        "make a key for a model, or recover the key of a locked one",
+        "`key new --like vit.safetensors --heads 12 --out vit.key` draws a key from the system's cryptographic "
+        "generator; its file is readable by its owner alone, and is never overwritten. `key recover --like "
+        "original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have the "
+        "original weights.",
+    )
+    key.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find the one of a locked model")
+    key.add_argument(
+        "--like",
+        required=True,
+        type=Path,
+        metavar="MODEL",
+        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
+        "`recover`: the original",
+    )
+    key.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
+    key.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
+    key.add_argument("--heads", type=int, help="attention heads of a block (default: what config.json beside it says)")
+    key.add_argument("--model", metavar="NAME", help="the architecture of timm, which tells the heads as well")
+    key.add_argument(
+        "--kind",
+        choices=["independent", "shared", "released"],
+        help="independent: everything is drawn anew (default); shared: the heads of a block are permuted alike "
+        "(default where queries are normalised); released: the small keys of the authors' code",
+    )
+    lock = add("lock", "permute the weights of a model so that it works with its key alone", LOCK)
+    unlock = add("unlock", "give back the weights of a locked model", "They are the original, byte for byte.")
+    for verb, text in ((lock, "safetensors of the model that the key was made for"), (unlock, "what `lock` wrote")):
+        verb.add_argument("model", type=Path, metavar="MODEL", help=text)
+        verb.add_argument("--key", required=True, type=Path, help="what `key new` wrote")
+        verb.add_argument(
+            "--out", required=True, type=Path, metavar="FILE", help="a new file, or folder; none is overwritten"
+        )
+    infer = add(
+        "infer",
+        "ask a locked model, with its key, about an image or a text",
+        "The weights stay locked. A ViT gives the classes of an image, a BERT those of a text or the words for its "
+        "[MASK], a GPT-2 the next words. transformers' config.json and tokenizer lie beside the model.",
+    )
+    infer.add_argument("locked", type=Path, metavar="MODEL", help="what `lock` wrote")
+    infer.add_argument("--key", required=True, type=Path, help="what `key new` wrote")
+    asked = infer.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or the like")
+    asked.add_argument("--text", help="for a BERT or a GPT-2")
+    infer.add_argument(
+        "--model", metavar="NAME", help="the architecture of timm (default: as config.json beside it says)"
+    )
+    _site(infer)
 
 
 def _scale_and_site(verb: argparse.ArgumentParser) -> None:

@@ -1,0 +1,91 @@
+"""Does a ViT answer the same on permuted tokens, and only with the key? (ST Table 2, Sec. 5.2, claims of identity.)
+
+Accuracy of the model as it is, with permuted rows (Eq. 2), locked and used with its key (Eq. 5), and locked and used
+without it, which is at chance. `rows_apart` and `columns_apart` are the largest differences of the logits of an image,
+averaged over images: rounding. One wrong key may happen to favour a class, so what is locked is the mean of several.
+Keys are drawn from the seed, so that a result can be obtained again; they protect nothing.
+"""
+
+import copy
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.methods.base import Batch, Measured, Method, percent
+from pipeline.permutation.forward import permuted
+from pipeline.permutation.keys import Key, Kind, Shape, new_key
+from pipeline.permutation.rules import permute_state
+
+
+@EVALS.register("equivariance")
+class Equivariance(Evaluation):
+    class Config(EvalConfig):
+        name: Literal["equivariance"] = "equivariance"
+        kind: Kind = "independent"
+        keys: int = Field(5, ge=1, description="keys with which the model is locked, one after the other")
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return ("top1", "rows_top1", "columns_top1", "without_key_top1", "rows_apart", "columns_apart")
+
+    cfg: Config
+
+    def compute(self, model: Subject) -> Outcome:
+        source = Random(self.cfg.seed)
+        keys = [new_key(_shape(model.method), self.cfg.kind, source) for _ in range(self.cfg.keys)]
+        locked = [(_locked(model.method, key), key) for key in keys]
+
+        def measure(method: Method, batch: Batch) -> dict[str, Measured]:
+            plain = _logits(method, batch)
+            with permuted(method.encoder, rows=batch.generator):
+                rows = _logits(method, batch)
+            without_key = torch.stack([_is_right(_logits(other, batch), batch) for other, _ in locked])
+            columns = []
+            for other, key in locked:
+                with permuted(other.encoder, key):
+                    columns.append(_logits(other, batch))
+            return {
+                "top1": percent(_is_right(plain, batch)),
+                "rows_top1": percent(_is_right(rows, batch)),
+                "columns_top1": percent(torch.stack([_is_right(each, batch) for each in columns]).mean(dim=0)),
+                "without_key_top1": percent(without_key.mean(dim=0)),
+                "rows_apart": (rows - plain).abs().amax(dim=1),
+                "columns_apart": (torch.stack(columns) - plain).abs().amax(dim=(0, 2)),
+            }
+
+        return self.over_images(model.method, model.run.data, measure)
+
+    @classmethod
+    def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        run = next(iter(subjects.values()))
+        if run.model.family != "vit":
+            return f"{run.model.arch} is not a ViT"
+        if run.model.positions == "relative":
+            return "relative positions in the blocks know the order of the tokens"
+        return super().reason_against(cfg, subjects)
+
+
+def _shape(method: Method) -> Shape:
+    blocks: Any = method.encoder.blocks
+    attention = blocks[0].attn
+    return Shape("vit", method.encoder.embed_dim, len(blocks), attention.num_heads, attention.proj.in_features)
+
+
+def _locked(method: Method, key: Key) -> Method:
+    locked = copy.deepcopy(method)
+    locked.encoder.load_state_dict(permute_state(locked.encoder.state_dict(), key))
+    return locked
+
+
+def _logits(method: Method, batch: Batch) -> Tensor:
+    return method.predict(batch.images).logits.float()
+
+
+def _is_right(logits: Tensor, batch: Batch) -> Tensor:
+    return (logits.argmax(dim=1) == batch.targets).float()

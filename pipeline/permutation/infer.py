@@ -1,0 +1,78 @@
+"""Classify an image with a locked ViT and its key: the weights stay locked, the tokens are permuted (ST Eq. 5)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pipeline.dynamo import dynamo_deferred
+from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.models.architectures import unknown_architecture
+from pipeline.models.weights import fill_weights, read_weights
+from pipeline.permutation.authorise import architecture_of, open_locked
+from pipeline.permutation.forward import permuted
+from pipeline.permutation.keys import Key
+
+IMAGENET = 1000  # classes, whose names timm has
+MOST = 5
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An answer and how likely it is to the model."""
+
+    probability: float
+    name: str
+
+
+def classify_image(model: Path, key: Key, image: Path, arch: str | None, device: torch.device) -> list[Guess]:
+    """The most likely classes of an image; `arch` is the architecture of timm, unless a config.json names it."""
+    arch = arch or architecture_of(model)
+    if key.family != "vit":
+        raise ConfigError(f"the key is for the family {key.family}, which sees no images; give --text")
+    if arch is None:
+        raise ConfigError(f"no config.json beside {model} names its architecture; name the one of timm with --model")
+    if problem := unknown_architecture(arch):
+        raise ConfigError(f"--model {arch}: {problem}")
+    pixels, weights = _opened(image), locked_weights(model, key)
+    if "head.weight" not in weights:
+        raise CheckpointError(f"{model} has no head.weight; expected the weights of a classifier")
+    with dynamo_deferred():
+        import timm
+        from timm.data import ImageNetInfo, create_transform, resolve_data_config
+
+    encoder = timm.create_model(arch, num_classes=len(weights["head.weight"]))
+    fill_weights(encoder, weights, model)
+    view = create_transform(**resolve_data_config(model=encoder), is_training=False)
+    encoder = encoder.to(device).eval()
+    with torch.no_grad(), permuted(encoder, key):
+        logits = encoder(view(pixels)[None].to(device))[0]
+    names = ImageNetInfo().index_to_description if len(logits) == IMAGENET else lambda label: ""
+    return best(logits, lambda label: f"class {label}  {names(label)}".rstrip())
+
+
+def locked_weights(model: Path, key: Key) -> dict[str, Tensor]:
+    """The tensors of a locked model that is whole and fits the key."""
+    parts = open_locked(model, key)
+    return {name: value for part in parts for name, value in read_weights(part.path).items()}
+
+
+def best(logits: Tensor, name: Callable[[int], str]) -> list[Guess]:
+    """The few most likely answers."""
+    found = logits.float().softmax(dim=0).cpu().topk(min(MOST, len(logits)))
+    return [
+        Guess(value, name(label)) for value, label in zip(found.values.tolist(), found.indices.tolist(), strict=True)
+    ]
+
+
+def _opened(file: Path) -> Image.Image:
+    try:
+        with Image.open(file) as image:
+            return image.convert("RGB")
+    except FileNotFoundError:
+        raise DataError(f"--image {file} not found; expected the file of an image") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None
