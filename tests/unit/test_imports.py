@@ -20,7 +20,7 @@ FLOORS = [
     {"site"},
     {"inputs"},
     {"engine", "tasks"},
-    {"privacy"},
+    {"privacy", "permutation"},
     {"evals"},
     {"study", "launch"},
     {"report"},
