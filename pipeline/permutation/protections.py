@@ -11,7 +11,7 @@ a half-open border, which is not symmetric; a disc, as the word radius says, is 
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from pipeline.config import Strict
@@ -30,13 +30,6 @@ class FeatureProtection(Strict):
     )
     still_share: float = Field(0.8, ge=0, le=1, description="BS: share of those that stay in their place (k2)")
     rows: bool = Field(False, description="row permutation, on top of all others")
-
-    @model_validator(mode="after")
-    def _has_no_idle_keys(self) -> "FeatureProtection":
-        for key, needed in (("filter", "radius"), ("still_share", "own_share")):
-            if key in self.model_fields_set and getattr(self, needed) is None:
-                raise ValueError(f"{key} is given without {needed}, so it changes nothing; remove it or add {needed}")
-        return self
 
     def of_images(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """GN and LP: images (B, C, H, W) as the model sees them."""
