@@ -22,6 +22,7 @@ LABELS = {
     "*.code_epoch": "raised by hand when code changes",
     "method.supervised.fidelity": "there is one way to do it",
     "method.mae.fidelity": "there is one way to do it",
+    "method.multilabel.fidelity": "there is one way to do it; both thresholds are measured",
     "method.*.name": "chooses the class, whose own fields are here",
     "eval.*.name": "chooses the class, whose own fields are here",
     "eval.*.group": "which job computes it",
