@@ -6,6 +6,7 @@ of equations would give without any error; `condition_b` is the mean log10 of th
 protects its gradients (`optim.protection`) is attacked through that protection.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.base import Batch, Measured, Method, accuracy
 from pipeline.privacy.april import Assumptions, Recovery, attack, reason_against
 
+log = logging.getLogger(__name__)
 OF_THE_ATTACK = ("ceiling_psnr", "ceiling_ssim", "condition", "rank")
 FILE = "april.png"
 Cutoff = Annotated[float, Field(ge=0, lt=1)]
@@ -79,6 +81,7 @@ class April(LeakageEvaluation):
         return super().reason_against(cfg, subjects) or reason_against(subjects["model"].model, cfg.assumptions)
 
     def compute(self, model: Subject) -> Outcome:
+        log.info("the attacker has %s", self.cfg.assumptions.words())
         self.settings = {name: setting_of(name, model.run) for name in self.cfg.settings}
         shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
         values: dict[str, list[Tensor]] = defaultdict(list)

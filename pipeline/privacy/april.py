@@ -23,12 +23,12 @@ from pipeline.config import Strict
 from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import to_images, to_patches
+from pipeline.models.patches import Grid, grid_of, to_images, to_patches
 from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, protect
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 POSITIONS, UNKNOWN = "encoder.pos_embed", "unknown"
-EMBEDDING, BIAS = "encoder.patch_embed.proj.weight", "encoder.patch_embed.proj.bias"
+BIAS = "encoder.patch_embed.proj.bias"
 
 
 class Assumptions(Strict):
@@ -103,10 +103,13 @@ def attack(
         equations = _from_slots(client, sent, shuffled)
     else:
         equations = _from_parameters(client, sent, hidden)
-    patches, condition, rank = _solve(equations, _embedding(client), assumptions.cutoff)
+    tokens, condition, rank = _solve(equations, assumptions.cutoff)
+    embedding = Embedding.of(method)
+    patches = tokens @ embedding.inverse.mT
     if hidden is not None and assumptions.given == "parameters":
         patches = torch.where(hidden[..., None], patches[:, -1:], patches[:, :-1])
-    return Recovery(_as_images(patches, images, client), ceiling(method, images, labels, shuffled), condition, rank)
+    best = _ceiling(method, embedding, images, labels, shuffled)
+    return Recovery(_as_images(patches, images, client.grid), best, condition, rank)
 
 
 class Equations(NamedTuple):
@@ -150,38 +153,49 @@ def _known(client: Client, shuffled: Tensor | None) -> Tensor:
     return (tokens if positions is None else tokens + positions.detach()).double()
 
 
-def _embedding(client: Client) -> Tensor:
-    """E (D, values of a patch)"""
-    return client.named_weights()[EMBEDDING].flatten(1).double()
+@dataclass(frozen=True)
+class Embedding:
+    """The patch embedding E (D, values of a patch), and the inverse (values, D) that gives the smallest patches."""
+
+    weight: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, method: Method) -> "Embedding":
+        weight = method.encoder.patch_embed.proj.weight.detach().flatten(1).double()
+        return cls(weight, torch.linalg.pinv(weight))
 
 
-def _solve(equations: Equations, embedding: Tensor, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The smallest patches (B, M, values) that solve the equations best, and condition and rank (B,) of `rows`."""
+def _solve(equations: Equations, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The smallest tokens (B, M, D) that solve the equations best, and condition and rank (B,) of `rows`."""
     left, values, right_vectors = torch.linalg.svd(equations.rows, full_matrices=False)
     rounding = torch.finfo(values.dtype).eps * max(equations.rows.shape[1:])
     largest = values[:, :1]
     kept = values > largest * max(cutoff, rounding)
     inverses = torch.where(kept, 1 / values, 0.0)
     tokens = left @ (inverses[..., None] * (right_vectors @ equations.right))
-    patches = tokens @ torch.linalg.pinv(embedding).mT
     condition = largest / values.clamp(min=rounding * largest)
-    return patches, condition[:, -1], (values > largest * rounding).sum(dim=1)
+    return tokens, condition[:, -1], (values > largest * rounding).sum(dim=1)
 
 
 def ceiling(method: Method, images: Tensor, labels: Tensor, shuffled: Tensor | None = None) -> Tensor:
     """The part of the images that D equations for N tokens, and D for the values of a patch, can tell."""
-    client = Client(method, torch.float64, first_norm=False, first_skips=False)
-    embedding = _embedding(client)
-    patches = to_patches(images.double(), client.grid).flatten(2)
-    seen = patches @ (torch.linalg.pinv(embedding) @ embedding).mT
-    if client.grid.size > len(embedding):
+    return _ceiling(method, Embedding.of(method), images, labels, shuffled)
+
+
+def _ceiling(method: Method, embedding: Embedding, images: Tensor, labels: Tensor, shuffled: Tensor | None) -> Tensor:
+    grid = grid_of(method.encoder)
+    patches = to_patches(images.double(), grid).flatten(2)
+    seen = patches @ (embedding.inverse @ embedding.weight).mT
+    if grid.size > len(embedding.weight):
+        client = Client(method, torch.float64, first_norm=False, first_skips=False)
         mask = None if shuffled is None else shuffled[:, None]
         rows = client.gradients(images[:, None], labels[:, None], mask, (SLOTS,))[SLOTS][:, 0, client.num_prefix :]
         directions = torch.linalg.svd(rows, full_matrices=False).U
         seen = directions @ (directions.mT @ seen)
-    return _as_images(seen, images, client)
+    return _as_images(seen, images, grid)
 
 
-def _as_images(patches: Tensor, like: Tensor, client: Client) -> Tensor:
+def _as_images(patches: Tensor, like: Tensor, grid: Grid) -> Tensor:
     """Patches (B, N, values) -> (B, C, H, W)"""
-    return to_images(patches.unflatten(2, (like.shape[1], -1)), like.shape[2:], client.grid)
+    return to_images(patches.unflatten(2, (like.shape[1], -1)), like.shape[2:], grid)

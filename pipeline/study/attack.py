@@ -22,7 +22,7 @@ from pipeline.data.classified import MODES
 from pipeline.data.transforms import eval_view
 from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError, DataError
-from pipeline.evals.leakage import Shown, drawn, pixels_of
+from pipeline.evals.leakage import Shown, drawn, pixels_of, raw_psnr
 from pipeline.files import digest, remove, write_atomic, write_json
 from pipeline.privacy import april
 from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
@@ -114,8 +114,10 @@ def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) 
     started = time.monotonic()
     found = ATTACKS[attack](victim, target)
     seconds = time.monotonic() - started
-    measured = {name: _numbers(each, target.inputs, victim.data, site) for name, each in found.pictures.items()}
-    lines = _lines(target, found, victim, measured, lpips_reason(site, victim.data.image_size))
+    file, no_lpips = lpips_file(site), lpips_reason(site, victim.data.image_size)
+    lpips = LPIPS(file, target.inputs.device) if file and not no_lpips else None
+    measured = {name: _numbers(each, target, victim, lpips) for name, each in found.pictures.items()}
+    lines = _lines(target, found, victim, measured, no_lpips)
     files = {f"{name}.png": _png(each, victim.data) for name, each in found.pictures.items()} | found.files
     files["comparison.png"] = _comparison(target, found, victim, lines)
     for name, content in files.items():
@@ -132,7 +134,7 @@ def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) 
         "protection": victim.protection.model_dump(),
         "metrics": {**measured.pop("recovered"), **found.numbers},
         **measured,
-        "lpips_reason": lpips_reason(site, victim.data.image_size),
+        "reasons": {"lpips": no_lpips} if no_lpips else {},
         "seconds": round(seconds, 2),
         "provenance": provenance(weights=victim.weights, device=device_name(target.inputs.device)),
     }
@@ -214,13 +216,13 @@ def _finite(value: Tensor) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _numbers(found: Tensor, wanted: Tensor, data: Any, site: Site) -> Numbers:
-    """Every metric of similarity; LPIPS only where it can be computed."""
-    pair = [as_png(pixels_of(images, data)) for images in (found, wanted)]
-    numbers = {name: _finite(value) for name, value in similarity(*pair).items()}
-    file = lpips_file(site)
-    can_compare = file is not None and not lpips_reason(site, data.image_size)
-    return {**numbers, "lpips": _finite(LPIPS(file, found.device).distance(*pair)) if file and can_compare else None}
+def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None) -> Numbers:
+    """Every metric of similarity; LPIPS is null where it cannot be computed."""
+    raw = [pixels_of(images, victim.data) for images in (found, target.inputs)]
+    rounded = [as_png(pixels) for pixels in raw]
+    values = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
+    numbers = {name: _finite(value) for name, value in values.items()}
+    return {**numbers, "lpips": _finite(lpips.distance(*rounded)) if lpips else None}
 
 
 def _lines(

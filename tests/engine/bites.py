@@ -30,6 +30,11 @@ LABELS = {
     "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
     "eval.cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
+    "eval.april_scale.seed": "it draws nothing",
+    "eval.april_scale.assumptions.given": "no position is hidden, so that both are the same gradient",
+    "eval.gradient_matching.labels": "the label of one image is always recovered; tests/numerics has several",
+    "eval.gradient_matching.at_once": "how many are attacked at once; each has its own gradient",
+    "eval.april*.batch": "how many are attacked at once; each image has its own gradients",
     "eval.corruptions.seed": "it draws nothing",
     "eval.correlation_maps.seed": "it draws nothing",
     "eval.attention_maps.seed": "it draws nothing",
@@ -286,6 +291,10 @@ EVAL_FIELDS = {
         "batch": 4,
         "steps": 1,
     },
+    "april": {"images": 6, "batch": 4, "settings": ("a", "b"), "shuffle_ratio": 0.5},
+    "april_scale": {"images": 4, "stds": (20, 100)},
+    "april_pictures": {"images": 2, "shuffle_ratio": 0.5},
+    "gradient_matching": {"images": 2, "iterations": 4, "pictures": 2, "setting": "b", "seeds": 2},
     "corruption_pictures": {"data": {"images": "small"}, "table": "cifar"},
     "jigsaw_pictures": {"data": {"images": "small"}},
     "shuffle_curve": {"ratios": (50, 90)},  # a twentieth of 16 patches is none
@@ -295,8 +304,67 @@ EVAL_FIELDS = {
 }
 # A model whose predictions depend on the image: only then do they depend on how it is shuffled.
 LEARNED = {"optim": {"base_lr": 3e-2, "epochs": 20, "validate_every": 20}}
+# What the attacker is given; with the unknown position at some patches, so that it matters.
+ASSUMPTIONS = {
+    "gradients": [Bite("float32", "validation", _jigsaw())],
+    "given": [Bite("parameters", "validation", _jigsaw())],
+    "first_norm": [Bite(True, "validation", _jigsaw())],
+    "first_skips": [Bite(True, "validation", _jigsaw())],
+    "cutoff": [Bite(0.1, "validation", _jigsaw())],
+}
 # The run that is evaluated, in every role, is the base.
 EVALS = {
+    **{
+        f"eval.{name}.assumptions.{key}": found
+        for name in ("april", "april_pictures")
+        for key, found in ASSUMPTIONS.items()
+    },
+    **{
+        f"eval.april_scale.assumptions.{key}": found
+        for key, found in ASSUMPTIONS.items()
+        if key not in ("given", "gradients")
+    },
+    "eval.april_scale.assumptions.gradients": [Bite("float64", "validation")],
+    "eval.april.settings": [Bite(("c", "kept"), "validation", _jigsaw())],
+    "eval.april.shuffle_ratio": [Bite(0.9, "validation", _jigsaw())],
+    "eval.april.images": [Bite(4, "validation")],
+    "eval.april.pictures": [Bite(2, "validation")],
+    "eval.april.cutoffs": [Bite((0.5,), "validation")],
+    "eval.april.seed": [Bite(1, "validation", _jigsaw())],
+    "eval.april_scale.stds": [Bite((20, 1000), "validation")],
+    "eval.april_scale.untrained": [Bite(True, "validation", LEARNED)],
+    "eval.april_scale.images": [Bite(2, "validation")],
+    "eval.gradient_matching.setting": [Bite("a", "validation", _jigsaw())],
+    "eval.gradient_matching.shuffle_ratio": [Bite(0.9, "validation", _jigsaw())],
+    "eval.gradient_matching.knows_shuffled": [Bite(False, "validation", _jigsaw())],
+    **{
+        f"eval.gradient_matching.{key}": [Bite(other, "validation")]
+        for key, other in {
+            "distance": "l2",
+            "weights": (1.0, 5.0),
+            "tv": 0.5,
+            "patch": 0.5,
+            "norm": 0.5,
+            "registration": 0.5,
+            "start": "black",
+            "seeds": 3,
+            "iterations": 3,
+            "lr": 0.2,
+            "decay": "none",
+            "signed": False,
+            "boxed": False,
+            "batch": 2,
+            "gradients": "float64",
+            "images": 3,
+            "pictures": 3,
+            "shown": 1,
+            "seed": 1,
+        }.items()
+    },
+    "eval.april_pictures.shuffle_ratio": [Bite(0.9, "validation")],
+    "eval.april_pictures.images": [Bite(1, "validation")],
+    "eval.april_pictures.skip": [Bite(1, "validation")],
+    "eval.april_pictures.seed": [Bite(1, "validation")],
     "eval.classify.shuffle_ratio": [Bite(0.9, "validation")],
     "eval.classify.seed": [Bite(1, "validation")],
     "eval.consistency.shuffle_ratio": [Bite(0.9, "validation")],

@@ -104,7 +104,12 @@ def nested(key: str, value: Any) -> dict[str, Any]:
     parts = key.split(".")
     if parts[0] in ("model", "method"):
         del parts[1]
-    for part in reversed(parts):
+    return below(".".join(parts), value)
+
+
+def below(key: str, value: Any) -> dict[str, Any]:
+    """A value below its key: `a.b` -> {a: {b: value}}."""
+    for part in reversed(key.split(".")):
         value = {part: value}
     return value
 

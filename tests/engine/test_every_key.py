@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 import bites
 import pytest
 from corrupted_sets import sets_of_roles
-from every_key import SHORT, Recorder, differences, eval_fields, method_fields, model_fields, nested, run_fields
+from every_key import SHORT, Recorder, below, differences, eval_fields, method_fields, model_fields, nested, run_fields
 from safetensors.torch import save_file
 from tiny_runs import ALONE, tiny_run
 
@@ -60,7 +60,7 @@ def test_key__changed_alone__changes_what_it_is_for(record, case):
 
 
 def eval_config(name, **fields):
-    return EVALS.get(name).Config(**{**bites.EVAL_FIELDS.get(name, {}), **fields})
+    return EVALS.get(name).Config(**merge(bites.EVAL_FIELDS.get(name, {}), fields))
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def step_that_takes_its_loss(method, batch, precision, compiled, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("key", bites.EVALS)
 def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, key):
-    _, evaluation, name = key.split(".")
+    _, evaluation, name = key.split(".", 2)
     for bite in bites.EVALS[key]:
-        base, changed = evaluate(evaluation, bite.base), evaluate(evaluation, bite.base, **{name: bite.other})
+        base, changed = evaluate(evaluation, bite.base), evaluate(evaluation, bite.base, **below(name, bite.other))
         assert base != changed
 
 
@@ -140,9 +140,9 @@ def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
 # The name of a result has these, its subjects and its data sets (tests/study/test_evaluations.py).
 @pytest.mark.parametrize("key", [*bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
 def test_science_of_an_evaluation__key_changed__is_another(key):
-    _, name, field = key.split(".")
+    _, name, field = key.split(".", 2)
     for other in [bite.other for bite in bites.EVALS.get(key, [])] or [2]:
-        assert eval_config(name, **{field: other}).science() != eval_config(name).science()
+        assert eval_config(name, **below(field, other)).science() != eval_config(name).science()
 
 
 @pytest.mark.parametrize("name", EVALS.names())

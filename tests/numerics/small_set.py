@@ -51,6 +51,7 @@ FIELDS = {
     "april": {"images": 12, "batch": 8, "settings": ("a", "b", "c", "kept", "hidden", "own")},
     "april_scale": {"images": 4, "stds": (20, 1000)},
     "april_pictures": {"images": 3, "skip": 2},
+    "gradient_matching": {"images": 2, "iterations": 4, "pictures": 2, "setting": "b", "shuffle_ratio": 0.5},
     "corruption_pictures": {"data": {"images": "small_fashion"}, "table": "cifar"},
     "jigsaw_pictures": {"data": {"images": "small_fashion"}, "patches": 7},
     "knn": {"layers": (0, 1, 2), "k": 5},

@@ -12,6 +12,7 @@ from tiny_vit import tiny_encoder
 
 from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
+from pipeline.evals.leakage import LeakageEvaluation
 from pipeline.evals.mp3_positions import MP3Positions
 from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.mjp import MJP
@@ -28,6 +29,7 @@ POSITIONS = ("mp3_positions", "droppos_positions")
 OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
+OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
 
 
@@ -166,7 +168,7 @@ def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(worl
     assert all(method.training for method in methods)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES])
+@pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES | OF_GRADIENTS])
 def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
     methods, seen = subjects_of(name), []
     for method in methods:
