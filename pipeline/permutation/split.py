@@ -151,11 +151,18 @@ class Client(nn.Module):
             outputs = self.ask(server, "test_features", sent.tokens)
         return self.encoder.forward_head(self.encoder.norm(sent.restored(outputs)))
 
-    def features(self, images: Tensor, generator: torch.Generator, has_positions: bool = True) -> Sent:
-        """What the server sees of images (B, C, H, W); without positions only for the attack as released."""
+    def features(
+        self,
+        images: Tensor,
+        generator: torch.Generator,
+        protection: FeatureProtection | None = None,
+        has_positions: bool = True,
+    ) -> Sent:
+        """What the server sees of images (B, C, H, W); the last two are for attacks as they were released."""
+        hiding = self.protection if protection is None else protection
         positions = getattr(self.encoder, "pos_embed", None) if has_positions else None
-        tokens = embed(self.encoder, self.protection.of_images(images, generator), positions)
-        return self.protection.of_tokens(tokens, num_prefix_tokens(self.encoder), generator)
+        tokens = embed(self.encoder, hiding.of_images(images, generator), positions)
+        return hiding.of_tokens(tokens, num_prefix_tokens(self.encoder), generator)
 
     def ask(self, server: Answering, kind: Kind, tensor: Tensor) -> Tensor:
         """Send a tensor, and count it with its answer."""
