@@ -41,7 +41,7 @@ UP, DOWN = ("features", "output_gradients"), ("outputs", "feature_gradients")
 class SplitLearning(LeakageEvaluation):
     class Config(EvalConfig):
         name: Literal["split_learning"] = "split_learning"
-        protection: FeatureProtection = FeatureProtection()
+        feature_protection: FeatureProtection = FeatureProtection()
         recipe: SplitRecipe = SplitRecipe()
         inversion: InversionConfig = InversionConfig()
         train_images: int | None = Field(None, ge=1, description="of both trainings, spread evenly; null: all")
@@ -71,7 +71,7 @@ class SplitLearning(LeakageEvaluation):
     def compute(self, model: Subject) -> Outcome:
         data: Any = model.run.data
         encoder = copy.deepcopy(model.method.encoder).eval()
-        client, server = split(encoder, self.cfg.protection)
+        client, server = split(encoder, self.cfg.feature_protection)
         trained = self.parts.once("victim", lambda: self._train(client, server, data))
         _restore(client, {name: trained[f"client.{name}"] for name in client.state_dict()})
         _restore(server, {name: trained[f"server.{name}"] for name in server.state_dict()})
@@ -159,7 +159,9 @@ class SplitLearning(LeakageEvaluation):
         pairs = torch.cat(wanted)[: len(shown)], torch.stack(shown)
         original, recovered = ((pixels - mean) / std for pixels in pairs)
         columns = [Shown("original", original), Shown("recovered", recovered, original)]
-        return values, drawn(columns, data, slice(self.cfg.pictures), f"Protection: {_words(self.cfg.protection)}.")
+        return values, drawn(
+            columns, data, slice(self.cfg.pictures), f"Protection: {_words(self.cfg.feature_protection)}."
+        )
 
     # Images
 

@@ -43,9 +43,11 @@ class FeatureProtection(Strict):
             prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
             patches = batch_shuffled(patches, self.own_share, self.still_share, generator)
             tokens = torch.cat([prefix, patches], dim=1)
+        # Drawn in any case, so that with rows or without, noise and shuffle of the next batch are the same.
+        seed = int(torch.randint(2**62, (), generator=generator))
         if not self.rows:
             return Sent(tokens, None)
-        order = random_order(1, tokens.shape[1], generator, tokens.device)[0]
+        order = random_order(1, tokens.shape[1], torch.Generator().manual_seed(seed), tokens.device)[0]
         return Sent(tokens[:, order], order)
 
 

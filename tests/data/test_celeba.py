@@ -12,11 +12,13 @@ from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
+from pipeline.engine.distributed import World
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
-from pipeline.engine.train import train_run
+from pipeline.engine.train import load_method, train_run
 from pipeline.errors import ConfigError
-from pipeline.results import RunFolder
+from pipeline.evals.base import EVALS, Subject
+from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site
 from pipeline.tasks.attributes import Attributes
 
@@ -220,7 +222,7 @@ def test_accuracy__of_logits__counts_both_thresholds():
 
 
 @pytest.mark.slow
-def test_train__on_attributes__writes_the_share_of_attributes_that_are_right(tmp_path):
+def test_train__on_attributes__measures_the_share_of_attributes_that_are_right_whole_and_split(tmp_path):
     faces = write_celeba(tmp_path / "faces")
     run, site = a_run(), Site(device="cpu", data={"celeba": faces})
     paths = RunFolder(tmp_path / "results", run.name)
@@ -231,3 +233,10 @@ def test_train__on_attributes__writes_the_share_of_attributes_that_are_right(tmp
     for name in ("val_accuracy", "val_accuracy_released", "best_val_accuracy"):
         assert any(metrics[name] == pytest.approx(share) for share in sixths)
     assert metrics["val_loss"] == pytest.approx(0.69, abs=0.4)
+    kind = EVALS.get("split_learning")
+    cfg = kind.Config(recipe={"epochs": 1, "batch": 2}, inversion={"epochs": 1, "batch": 2, "warmup_steps": 0})
+    assert kind.reason_against(cfg, {"model": run}) == ""
+    subject = Subject(run, load_method(run, paths, World(0, 1, torch.device("cpu"))))
+    found = kind(cfg, {}, ScaleFolder(tmp_path / "results"), site, World(0, 1, torch.device("cpu"))).compute(subject)
+    assert sorted(found.metrics) == sorted(cfg.metrics) and found.reasons == {}
+    assert any(found.metrics["acc"] == pytest.approx(share) for share in sixths)

@@ -303,7 +303,7 @@ EVAL_FIELDS = {
     "position_probe": {"epochs": 4, "batch": 8, "lr": 3e-2},
     # Everything is on, so that each key has something to change.
     "split_learning": {
-        "protection": {"noise": 0.2, "radius": 0.3, "own_share": 0.6, "still_share": 0.5, "rows": False},
+        "feature_protection": {"noise": 0.2, "radius": 0.3, "own_share": 0.6, "still_share": 0.5, "rows": False},
         "recipe": {"epochs": 2, "batch": 8, "block_ratio": 0.5},
         "inversion": {"epochs": 2, "batch": 8, "warmup_steps": 1, "lr": 1e-2},
         "images": 10,
@@ -371,12 +371,12 @@ EVALS = {
     **{
         f"eval.split_learning.{key}": [Bite(other, "validation")]
         for key, other in {
-            "protection.noise": 0.5,
-            "protection.radius": 0.1,
-            "protection.filter": "disc",
-            "protection.own_share": 0.2,
-            "protection.still_share": 1.0,
-            "protection.rows": True,
+            "feature_protection.noise": 0.5,
+            "feature_protection.radius": 0.1,
+            "feature_protection.filter": "disc",
+            "feature_protection.own_share": 0.2,
+            "feature_protection.still_share": 1.0,
+            "feature_protection.rows": True,
             "recipe.epochs": 3,
             "recipe.batch": 12,
             "recipe.lr": 0.5,

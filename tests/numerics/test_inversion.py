@@ -24,6 +24,12 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def order_of(generator):
+    """Of 50 rows, as the first row permutation after this draws it."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.rand(50, generator=seeded(seed)).argsort()
+
+
 def squares(count=32, seed=0):
     """Pixels (count, 1, 28, 28): a bright square on a dark ground, somewhere."""
     pixels = torch.full((count, 1, 28, 28), 0.1)
@@ -64,7 +70,7 @@ def test_features__as_released__have_no_positions():
 
 def test_features__of_permuted_rows__lack_the_row_that_came_first():
     attack, pixels = attacker(FeatureProtection(rows=True)), squares(2)
-    order = torch.rand(50, generator=seeded()).argsort()
+    order = order_of(seeded())
     tokens = embed(attack.client.encoder, (pixels - 0.3) / 0.4, attack.client.encoder.pos_embed)
     found = attack.features(pixels, seeded(), attack.client.protection)
     assert torch.equal(found, tokens[:, order[1:]])
@@ -82,7 +88,7 @@ def test_recover__of_filtered_images__protects_them_unless_as_released(protects)
         attack.client.encoder, low_pass(inputs, 0.2, "square") if protects else inputs, attack.client.encoder.pos_embed
     )
     # Rows are permuted either way.
-    order = torch.rand(50, generator=generator_for("inverted", 0, 0)).argsort()
+    order = order_of(generator_for("inverted", 0, 0))
     torch.testing.assert_close(seen["features"], tokens[:, order[1:]].detach(), rtol=0, atol=1e-6)
     assert recovered.shape == pixels.shape and recovered.min() >= 0 and recovered.max() <= 1
 
