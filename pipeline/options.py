@@ -249,7 +249,10 @@ def _add_attack(add: Callable[..., argparse.ArgumentParser]) -> None:
         dest="labels",
         help="class of all images, or of each, counted from 0 (default: what the model predicts)",
     )
-    attack.add_argument("--scale", help="of a run: a file of configs/scale (default: any scale)")
+    attack.add_argument(
+        "--iterations", type=int, metavar="N", help="of cosine and gradvit (default: as configs/eval and the scale say)"
+    )
+    attack.add_argument("--scale", help="a file of configs/scale (default: that of the run)")
     attack.add_argument(
         "--out",
         type=Path,

@@ -70,6 +70,7 @@ class EvalInputs(Strict):
 
     weights: dict[str, str]  # SHA-256 of the encoder of each subject, by role
     data: dict[str, str]  # fingerprint of each data set, by its name
+    site_files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of files that the site names, by key
 
 
 class EvalResult(Measured):

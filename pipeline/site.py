@@ -105,3 +105,9 @@ def weights_path(site: Site, init: str) -> Path:
         raise ConfigError(f"init {init!r} names no file; expected file:name.pth or file:/path/name.pth")
     folder = Path(os.path.expandvars(site.weights or "weights")).expanduser()
     return CONFIGS.parent / folder / Path(name).expanduser()
+
+
+def site_file(site: Site, key: str) -> Path | None:
+    """The file that a key of the site names, such as `lpips`; a relative one starts at its `weights`."""
+    name = getattr(site, key)
+    return weights_path(site, f"{FILE}{os.path.expandvars(name)}") if name else None

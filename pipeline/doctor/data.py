@@ -9,7 +9,7 @@ from pipeline.data.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import CheckpointError, DataError
 from pipeline.results import prepare_command
-from pipeline.site import data_folder, weights_path
+from pipeline.site import data_folder, site_file, weights_path
 
 
 def data_sets(subject: Subject) -> Iterator[Finding]:
@@ -69,9 +69,9 @@ def weights(subject: Subject) -> Iterator[Finding]:
 
 def lpips(subject: Subject) -> Iterator[Finding]:
     """Whether the metric LPIPS can be computed; without it, its cells are n/a and nothing else is missing."""
-    from pipeline.privacy.lpips import LPIPS, MIN_SIDE, lpips_file, lpips_reason  # needs torch
+    from pipeline.privacy.lpips import LPIPS, MIN_SIDE, lpips_reason  # needs torch
 
-    reason, file = lpips_reason(subject.site, MIN_SIDE), lpips_file(subject.site)
+    reason, file = lpips_reason(subject.site, MIN_SIDE), site_file(subject.site, "lpips")
     if reason or file is None:
         yield not_applicable("lpips", reason)
         return

@@ -97,6 +97,8 @@ class Evaluation:
     Config: ClassVar[type[EvalConfig]] = EvalConfig
     # Roles of the data sets that its config must name.
     data_roles: ClassVar[tuple[str, ...]] = ()
+    # Keys of the site that name files it reads; a result is finished for what they held.
+    site_files: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from pipeline.provenance import provenance
 from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record
 from pipeline.registry import EVALS, METHODS
 from pipeline.results import PER_IMAGE, RESULT, EvalFolder, ScaleFolder
-from pipeline.site import Site, weights_path
+from pipeline.site import Site, site_file, weights_path
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,11 @@ def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> Ev
 def _inputs(planned: Planned, workshop: Workshop) -> EvalInputs:
     sets = [*planned.data.values(), *(run.data for run in planned.subjects.values())]
     names = dict.fromkeys(data.name for data in sets)
+    files = {key: site_file(workshop.site, key) for key in EVALS.get(planned.cfg.name).site_files}
     return EvalInputs(
         weights={role: workshop.weights(run) for role, run in planned.subjects.items()},
         data={name: read_manifest(workshop.results.manifest(name)).fingerprint for name in names},
+        site_files={key: digest(path) or "" for key, path in files.items() if path and path.exists()},
     )
 
 

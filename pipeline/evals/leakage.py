@@ -22,8 +22,9 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
 from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
 from pipeline.methods.base import Batch
-from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
+from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
+from pipeline.site import site_file
 
 SettingName = Literal["a", "b", "c", "kept", "hidden", "own"]
 COMPARED = (*METRICS, "psnr_raw", "lpips")
@@ -68,9 +69,11 @@ def setting_of(name: str, run: RunConfig) -> Setting:
 class LeakageEvaluation(Evaluation):
     """Attacks on the gradients of single images, one of each class as long as there are classes."""
 
+    site_files = ("lpips",)
+
     @cached_property
     def lpips(self) -> LPIPS:
-        file = lpips_file(self.site)
+        file = site_file(self.site, "lpips")
         assert file is not None  # there is a reason against it otherwise
         return LPIPS(file, self.world.device)
 

@@ -6,7 +6,6 @@ the file there is no number: random features would give another one.
 """
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.config import FILE
 from pipeline.errors import CheckpointError
 from pipeline.models.formats import read_pickle
 from pipeline.models.weights import open_checkpoint
-from pipeline.site import Site, weights_path
+from pipeline.site import Site, site_file
 from pipeline.sizes import Size, pair
 
 MIN_SIDE = 31  # pixels; of a smaller image AlexNet's second pooling leaves nothing
@@ -46,16 +44,11 @@ LAYERS = (
 )
 
 
-def lpips_file(site: Site) -> Path | None:
-    """The file that the site names; a relative one starts at its `weights`."""
-    return weights_path(site, f"{FILE}{os.path.expandvars(site.lpips)}") if site.lpips else None
-
-
 def lpips_reason(site: Site, image_size: Size) -> str:
     """Why LPIPS cannot be computed for such images; empty if it can."""
     if min(pair(image_size)) < MIN_SIDE:
         return f"images of {min(pair(image_size))} px are too small for AlexNet (at least {MIN_SIDE} px)"
-    file = lpips_file(site)
+    file = site_file(site, "lpips")
     if file is None:
         return "weights missing: `lpips` of the site file names no file of AlexNet's weights"
     return "" if file.is_file() else f"weights missing: {file} not found, which `lpips` of the site file names"

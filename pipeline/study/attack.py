@@ -6,12 +6,11 @@ matching loss.png, comparison.png with all of them side by side, and numbers.jso
 """
 
 import io
-import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from PIL import Image
@@ -24,17 +23,15 @@ from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError, DataError
 from pipeline.evals.leakage import Shown, drawn, pixels_of, raw_psnr
 from pipeline.files import digest, remove, write_atomic, write_json
-from pipeline.privacy import april
-from pipeline.privacy.lpips import LPIPS, lpips_file, lpips_reason
+from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png, similarity
 from pipeline.provenance import provenance
 from pipeline.registry import TASKS
 from pipeline.results import attack_folder
-from pipeline.site import Site
-from pipeline.study.victim import Victim, find_victim, reason_against_april
+from pipeline.site import Site, site_file
+from pipeline.study.recover import Attack, AttackName, Found, Numbers, Target, attack_of, finite
+from pipeline.study.victim import Victim, find_victim
 
-AttackName = Literal["april", "cosine", "gradvit"]
-Numbers = dict[str, float | None]
 FILES = ("original.png", "recovered.png", "ceiling.png", "loss.png", "comparison.png", "numbers.json")
 PRINTED = {
     "psnr": "PSNR {:.2f} dB",
@@ -56,30 +53,7 @@ class Wish:
     labels: Sequence[int] = ()  # one for all images, or one for each; none: what the model predicts
     scale: str | None = None
     out: Path | None = None
-
-
-@dataclass(frozen=True)
-class Target:
-    """One image of the client, (1, C, H, W) as the model sees it, with the label (1,) that it trains with."""
-
-    file: Path
-    inputs: Tensor
-    label: Tensor
-    label_is_predicted: bool
-    predicted: int
-    folder: Path
-
-
-@dataclass(frozen=True)
-class Found:
-    """What an attack made of one image; pictures are (1, C, H, W) as the model sees them."""
-
-    pictures: dict[str, Tensor]  # `recovered`, and `ceiling` where there is one
-    given: str  # what the attacker has, in words
-    config: dict[str, Any]
-    numbers: Numbers
-    on_the_way: tuple[Shown, ...] = ()
-    files: dict[str, bytes] = field(default_factory=dict)
+    iterations: int | None = None  # null: as the config of the search says
 
 
 @dataclass(frozen=True)
@@ -99,31 +73,38 @@ def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
     for file in wish.images:
         _open(file, "RGB")  # so that a wrong name is said before anything is loaded
     victim = find_victim(wish.model, wish.weights, wish.scale, site)
-    if wish.attack == "april" and (reason := reason_against_april(victim.method)):
-        raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
-    labels = _labels(wish, victim)
+    attack, labels = attack_of(wish.attack, victim, wish.iterations), _labels(wish, victim)
     for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
-        yield _attack_one(_target(file, label, folder, victim), wish.attack, victim, site)
+        yield _attack_one(wish.attack, attack, _target(file, label, folder, victim), victim, site)
 
 
-def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) -> Report:
-    for name in FILES:
-        remove(target.folder / name)  # those of an attack before
+def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim, site: Site) -> Report:
+    for each in FILES:
+        remove(target.folder / each)  # those of an attack before
     # First of all, to know that the folder can be written.
     write_atomic(target.folder / "original.png", _png(target.inputs, victim.data))
     started = time.monotonic()
-    found = ATTACKS[attack](victim, target)
-    seconds = time.monotonic() - started
-    file, no_lpips = lpips_file(site), lpips_reason(site, victim.data.image_size)
+    found = attack(victim, target)
+    seconds = round(time.monotonic() - started, 2)
+    file, no_lpips = site_file(site, "lpips"), lpips_reason(site, victim.data.image_size)
     lpips = LPIPS(file, target.inputs.device) if file and not no_lpips else None
-    measured = {name: _numbers(each, target, victim, lpips) for name, each in found.pictures.items()}
+    measured = {key: _numbers(each, target, victim, lpips) for key, each in found.pictures.items()}
     lines = _lines(target, found, victim, measured, no_lpips)
-    files = {f"{name}.png": _png(each, victim.data) for name, each in found.pictures.items()} | found.files
+    files = {f"{key}.png": _png(each, victim.data) for key, each in found.pictures.items()} | found.files
     files["comparison.png"] = _comparison(target, found, victim, lines)
-    for name, content in files.items():
-        write_atomic(target.folder / name, content)
-    record = {
-        "attack": attack,
+    for key, content in files.items():
+        write_atomic(target.folder / key, content)
+    reasons = {"lpips": no_lpips} if no_lpips else {}
+    record = {"attack": name, **_record(target, found, victim, measured), "reasons": reasons, "seconds": seconds}
+    facts = provenance(weights=victim.weights, device=device_name(target.inputs.device))
+    write_json(target.folder / "numbers.json", {**record, "provenance": facts})
+    return Report(lines, target.folder)
+
+
+def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
+    """What was attacked, what the attacker had, and how close it came."""
+    others = {key: numbers for key, numbers in measured.items() if key != "recovered"}
+    return {
         "model": victim.name,
         "image": {"file": str(target.file), "sha256": digest(target.file)},
         "label": int(target.label),
@@ -132,14 +113,9 @@ def _attack_one(target: Target, attack: AttackName, victim: Victim, site: Site) 
         "given": found.given,
         "config": found.config,
         "protection": victim.protection.model_dump(),
-        "metrics": {**measured.pop("recovered"), **found.numbers},
-        **measured,
-        "reasons": {"lpips": no_lpips} if no_lpips else {},
-        "seconds": round(seconds, 2),
-        "provenance": provenance(weights=victim.weights, device=device_name(target.inputs.device)),
+        "metrics": {**measured["recovered"], **found.numbers},
+        **others,
     }
-    write_json(target.folder / "numbers.json", record)
-    return Report(lines, target.folder)
 
 
 # The client's image
@@ -191,29 +167,7 @@ def _folders(wish: Wish, victim: Victim) -> list[Path]:
     return [attack_folder(f"{victim.name}-{name}-{wish.attack}") for name in names]
 
 
-# The attacks
-
-
-def _april(victim: Victim, target: Target) -> Found:
-    cfg = april.Assumptions()
-    found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
-    return Found(
-        {"recovered": found.images, "ceiling": found.ceiling},
-        cfg.words(),
-        cfg.model_dump(),
-        {"condition": _finite(found.condition), "rank": _finite(found.rank)},
-    )
-
-
-ATTACKS = {"april": _april}
-
-
 # Numbers, words and pictures
-
-
-def _finite(value: Tensor) -> float | None:
-    """A number that JSON can hold."""
-    return float(value) if math.isfinite(value) else None
 
 
 def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None) -> Numbers:
@@ -221,8 +175,8 @@ def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None)
     raw = [pixels_of(images, victim.data) for images in (found, target.inputs)]
     rounded = [as_png(pixels) for pixels in raw]
     values = {**similarity(*rounded), "psnr_raw": raw_psnr(*raw)}
-    numbers = {name: _finite(value) for name, value in values.items()}
-    return {**numbers, "lpips": _finite(lpips.distance(*rounded)) if lpips else None}
+    numbers = {name: finite(value) for name, value in values.items()}
+    return {**numbers, "lpips": finite(lpips.distance(*rounded)) if lpips else None}
 
 
 def _lines(
@@ -238,7 +192,7 @@ def _lines(
     for name, numbers in measured.items():
         values = ((text, numbers[metric]) for metric, text in PRINTED.items())
         lines.append((name, ", ".join(text.format(value) for text, value in values if value is not None)))
-    return [*lines, ("LPIPS", f"n/a: {no_lpips}")] if no_lpips else lines
+    return [*lines, *found.lines, *([("LPIPS", f"n/a: {no_lpips}")] if no_lpips else [])]
 
 
 def _why(target: Target) -> str:

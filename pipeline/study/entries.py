@@ -46,6 +46,7 @@ class EvalJob(Record):
     evaluations: list[str] = Field(default_factory=list)
     runs: list[str]
     data: list[str]  # every data set whose manifest it reads
+    site_files: list[str] = Field(default_factory=list, description="keys of the site that name files it reads")
     needs: Needs = Needs(gpu=False, hours=0.1)
 
 

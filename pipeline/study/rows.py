@@ -314,4 +314,5 @@ def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> N
     if name not in job.evaluations:
         job.evaluations.append(name)
         job.data = sorted({*job.data, *data})
+        job.site_files = sorted({*job.site_files, *source.evaluation.site_files})
         job.needs = job.needs | source.cfg.needs

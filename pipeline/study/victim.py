@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pipeline.config import FILE, Layers, read_yaml
 from pipeline.data.augment import Augment
@@ -46,6 +45,7 @@ class Victim:
     data: Any
     weights: str  # SHA-256 of its encoder
     protection: Protection
+    scale: str | None  # whose configs the searches have
 
 
 def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) -> Victim:
@@ -53,7 +53,7 @@ def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) 
     device = device_of(site.device)
     problem = unknown_architecture(name)
     if not problem:
-        return _of_timm(name, weights, site, device)
+        return _of_timm(name, weights, scale, site, device)
     try:
         folder = find_run(name, scale)
     except DataError as error:
@@ -66,10 +66,11 @@ def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) 
     if run.model.family != "vit":
         raise ConfigError(f"{run.name} is a {run.model.arch}, which is not a ViT; the attacks are on ViTs")
     method = load_method(run, folder, World(0, 1, device))
-    return Victim(run.name, method, run.data, folder.trained().files[folder.encoder.name], run.optim.protection)
+    digest_of = folder.trained().files[folder.encoder.name]
+    return Victim(run.name, method, run.data, digest_of, run.optim.protection, folder.results.name)
 
 
-def _of_timm(name: str, weights: Path | None, site: Site, device: torch.device) -> Victim:
+def _of_timm(name: str, weights: Path | None, scale: str | None, site: Site, device: torch.device) -> Victim:
     """Its weights come from a file, or from timm's hub into the site's folder of weights."""
     with dynamo_deferred():
         from timm.models import is_model_in_modules
@@ -86,7 +87,7 @@ def _of_timm(name: str, weights: Path | None, site: Site, device: torch.device) 
     method = Supervised(Supervised.Config(), encoder).to(device).eval()
     data = _as_seen(view, num_classes)
     _refuse_other_forward(name, method, data, device)
-    return Victim(name, method, data, digest(file) or "", Protection())
+    return Victim(name, method, data, digest(file) or "", Protection(), scale)
 
 
 def _num_classes(name: str, file: Path) -> int:
@@ -139,19 +140,3 @@ def _refuse_other_forward(name: str, method: Method, data: DataConfig, device: t
             "positions of patches alone), and the attack would be on another model; choose one with a class token and "
             "a position for every token, such as vit_small_patch16_224 or deit_small_patch16_224"
         )
-
-
-def reason_against_april(method: Method) -> str:
-    """Why the equations of APRIL are not those of this model; empty where they are."""
-    encoder: Any = method.encoder
-    normalised = [name for name in ("norm_pre", "patch_embed.norm") if not _is_identity(encoder.get_submodule(name))]
-    if normalised:
-        return f"{' and '.join(normalised)} stands before its first block, so tokens are not patches plus positions"
-    if encoder.patch_embed.proj.bias is None:
-        return "its patch embedding has no bias"
-    parts = {"norm1", "attn", "ls1", "norm2", "mlp", "ls2"} - {*dict(encoder.blocks[0].named_children())}
-    return f"its first block has no {', '.join(sorted(parts))}" if parts else ""
-
-
-def _is_identity(module: nn.Module) -> bool:
-    return isinstance(module, nn.Identity)

@@ -15,10 +15,13 @@ from safetensors.torch import save_file
 from tiny_runs import build_trainer, publish, tiny_run
 
 from pipeline.cli import main
+from pipeline.engine.protection import Protection
 from pipeline.engine.run import resolved_yaml
 from pipeline.files import write_text
 from pipeline.methods.supervised import Supervised
-from pipeline.study.victim import reason_against_april
+from pipeline.privacy import matching
+from pipeline.study.recover import _reason_against_april
+from pipeline.study.victim import Victim
 
 # 49 tokens of 16 pixels each: with a width of 64 every equation of APRIL has one solution.
 SOLVABLE = {"model": {"patch_size": 4, "embed_dim": 64}}
@@ -166,8 +169,65 @@ def test_attack__on_what_it_is_not_for__says_so(site, weights, photograph, tmp_p
 )
 def test_april__on_tokens_that_are_normalised_first__is_refused(changes, words):
     method = Supervised(Supervised.Config(), timm.create_model("test_vit", **changes))
-    reason = reason_against_april(method)
+    reason = _reason_against_april(Victim("test_vit", method, None, "", Protection(), None))
     assert words in reason and bool(words) == bool(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cosine", "gradvit"])
+def test_attack__by_search__draws_its_way_and_says_how_far_it_came(runs, site, photograph, tmp_path, capsys, kind):
+    out = tmp_path / "out"
+    assert attack(runs[0].name, photograph, "--label", 3, "--iterations", 20, "--out", out, kind=kind) == 0
+    found, said = json.loads((out / "numbers.json").read_text()), capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {
+        *("comparison.png", "loss.png", "numbers.json", "original.png", "recovered.png")
+    }
+    assert found["config"]["iterations"] == 20 and found["config"]["batch"] == 1
+    assert found["config"]["distance"] == {"cosine": "cosine", "gradvit": "l2"}[kind]
+    assert found["metrics"]["psnr"] == pytest.approx(psnr(out), abs=1e-6)
+    assert found["metrics"]["label_accuracy"] == 100 and "label 3, which is right" in said
+    mean = np.full((28, 28), round(255 * 0.286) / 255)  # of the run's data
+    blank = -10 * np.log10(np.mean((pixels(out / "original.png") - mean) ** 2))
+    assert found["metrics"]["blank_psnr"] == pytest.approx(blank, abs=1e-6)
+    assert f"distance {found['metrics']['gradient_distance']:.3g} after 20 iterations" in said
+
+
+@pytest.mark.slow
+def test_attack__by_search__longer__comes_closer(runs, site, photograph, tmp_path):
+    distances = []
+    for iterations in (2, 40):
+        out = tmp_path / str(iterations)
+        assert attack(runs[0].name, photograph, "--iterations", iterations, "--out", out, kind="cosine") == 0
+        distances.append(json.loads((out / "numbers.json").read_text())["metrics"]["gradient_distance"])
+    assert distances[1] < 0.8 * distances[0]
+
+
+@pytest.mark.slow
+def test_attack__by_search__stopped_and_started_again__continues(runs, site, photograph, tmp_path, monkeypatch):
+    more = "--iterations", 10, "--label", 1, "--out"
+    assert attack(runs[0].name, photograph, *more, tmp_path / "whole", kind="cosine") == 0
+    advance, calls = matching.Attack.advance, []
+
+    def stopping(self, state, steps):
+        calls.append(state.step)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return advance(self, state, steps)
+
+    monkeypatch.setattr(matching.Attack, "advance", stopping)
+    assert attack(runs[0].name, photograph, *more, tmp_path / "stopped", kind="cosine") == 75
+    assert not (tmp_path / "stopped" / "numbers.json").exists()
+    assert attack(runs[0].name, photograph, *more, tmp_path / "stopped", kind="cosine") == 0
+    assert calls[3] == calls[2] > 0 and not (tmp_path / "stopped" / "parts").exists()
+    whole, continued = (pixels(tmp_path / name / "recovered.png") for name in ("whole", "stopped"))
+    assert np.array_equal(whole, continued)
+
+
+def test_attack__iterations_that_cannot_be__are_refused(runs, site, photograph, capsys):
+    assert attack(runs[0].name, photograph, "--iterations", 5) == 1
+    assert "--iterations is of cosine and gradvit" in capsys.readouterr().err
+    assert attack(runs[0].name, photograph, "--iterations", 0, kind="cosine") == 1
+    assert "command line: iterations" in capsys.readouterr().err
 
 
 def test_attack__on_a_run_that_is_not_there__lists_those_that_are(runs, site, photograph, capsys):

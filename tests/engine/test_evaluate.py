@@ -255,6 +255,18 @@ def test_evaluate__weights_changed__computes_again_with_them(lab, computed):
     assert after.metrics["loss"] != before.metrics["loss"] and after.inputs.weights != before.inputs.weights
 
 
+def test_evaluate__file_that_the_site_names_appears_or_changes__computes_again(lab, computed, tmp_path, monkeypatch):
+    monkeypatch.setattr(Classify, "site_files", ("lpips",))
+    file = tmp_path / "alexnet.pth"
+    named = replace(lab, site=lab.site.model_copy(update={"lpips": file}))
+    named.evaluate(*lab.planned("classify"))
+    for content in (b"one", b"other"):
+        file.write_bytes(content)
+        named.evaluate(*lab.planned("classify"))
+        named.evaluate(*lab.planned("classify"))
+    assert computed == ["classify"] * 3
+
+
 def test_evaluate__data_changed_since_the_run_was_trained__is_refused(lab, tmp_path):
     prepare_in(lab.results.folder, write_images(tmp_path / "other", shift=1))
     with pytest.raises(CheckpointError, match=rf"the data changed from .* since run {lab.run.name} was trained"):

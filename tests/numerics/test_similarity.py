@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from scipy.ndimage import correlate
 
 from pipeline.errors import CheckpointError, DataError
-from pipeline.privacy.lpips import LAYERS, LPIPS, MIN_SIDE, lpips_file, lpips_reason
+from pipeline.privacy.lpips import LAYERS, LPIPS, MIN_SIDE, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
-from pipeline.site import Site
+from pipeline.site import Site, site_file
 
 
 @pytest.fixture(params=[1, 3], ids=["grey", "colour"])
@@ -210,7 +210,7 @@ def test_lpips__leaves_the_random_numbers_of_a_run_alone(trunk):
 
 def test_lpips_reason__names_what_is_missing(trunk, tmp_path):
     there = Site(lpips="alexnet.pth", weights=str(trunk.parent))
-    assert lpips_file(there) == trunk and lpips_reason(there, 224) == ""
+    assert site_file(there, "lpips") == trunk and lpips_reason(there, 224) == ""
     assert lpips_reason(there, (40, 28)) == "images of 28 px are too small for AlexNet (at least 31 px)"
     assert "`lpips` of the site file names no file" in lpips_reason(Site(), 224)
     assert "nowhere.pth not found" in lpips_reason(Site(lpips=tmp_path / "nowhere.pth"), 224)

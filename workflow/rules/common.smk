@@ -10,7 +10,7 @@ from pipeline.data.opening import prepared_from
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.files import hold_for_life, require_space
 from workflow.restore import adopt_restored
-from pipeline.site import Slurm, choose_site, named_folder, weights_path
+from pipeline.site import Slurm, choose_site, named_folder, site_file, weights_path
 from pipeline.report.freshness import (
     claims_fingerprint,
     report_fingerprint,
@@ -128,17 +128,19 @@ def eval_configs(wildcards):
 
 
 def evaluate_inputs(wildcards):
-    """Trained runs, weight files and data sets."""
+    """Trained runs, weight files, data sets, and files of the site that are there."""
     known, job = graph(wildcards.scale), eval_job(wildcards)
     trained = [run for run in job.runs if known.runs[run].trained]
     files = [known.runs[run].config["init"] for run in job.runs if run not in trained]
     paths = [weights_path(SITE, file) for file in files]
+    named = [site_file(SITE, key) for key in job.site_files]
     # With a missing input, Snakemake would take tables that exist for current; the job says which file is missing.
     is_done = known.results.eval_job(wildcards.job).exists()
     return [
         *(f"results/{{scale}}/runs/{run}/train.json" for run in trained),
         *(f"results/{{scale}}/data/{data}/manifest.json" for data in job.data),
         *(str(path) for path in paths if is_done or path.exists()),
+        *(str(path) for path in named if path and path.exists()),
     ]
 
 
