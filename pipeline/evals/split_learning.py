@@ -160,7 +160,7 @@ class SplitLearning(LeakageEvaluation):
         original, recovered = ((pixels - mean) / std for pixels in pairs)
         columns = [Shown("original", original), Shown("recovered", recovered, original)]
         return values, drawn(
-            columns, data, slice(self.cfg.pictures), f"Protection: {_words(self.cfg.feature_protection)}."
+            columns, data, slice(self.cfg.pictures), f"Protection: {self.cfg.feature_protection.words()}."
         )
 
     # Images
@@ -191,11 +191,6 @@ def _accuracy(logits: Tensor, labels: Tensor, data: Any) -> dict[str, Tensor]:
         return {"acc": 100.0 * (logits.argmax(dim=1) == labels).double()}
     found: Any = attribute_accuracy(logits, decoded(labels, data.num_classes))
     return {"acc": found["accuracy"].values, "acc_released": found["accuracy_released"].values}
-
-
-def _words(protection: FeatureProtection) -> str:
-    given = protection.model_dump(exclude_defaults=True)
-    return ", ".join(f"{key} {value}" for key, value in given.items()) or "none"
 
 
 def _arrays(prefix: str, module: torch.nn.Module) -> Arrays:

@@ -31,6 +31,17 @@ class FeatureProtection(Strict):
     still_share: float = Field(0.8, ge=0, le=1, description="BS: share of those that stay in their place (k2)")
     rows: bool = Field(False, description="row permutation, on top of all others")
 
+    def words(self) -> str:
+        """What is done, in a few words."""
+        shares = f"{self.own_share} of the patches stay with their image, {self.still_share} of those in place"
+        found = {
+            f"Gaussian noise of {self.noise}": self.noise,
+            f"low-pass filter, {self.filter} of radius {self.radius}": self.radius,
+            f"batch shuffle, {shares}": self.own_share is not None,
+            "row permutation": self.rows,
+        }
+        return "; ".join(words for words, is_on in found.items() if is_on) or "none"
+
     def of_images(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """GN and LP: images (B, C, H, W) as the model sees them."""
         if self.noise:

@@ -198,3 +198,13 @@ def test_row_permutation__on_top_of_a_protection__leaves_the_outputs_as_they_are
     torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-10)
     plain, server = split(encoder)
     assert (plain.eval()(images, server, seeded()) - logits[0]).abs().max() > 1e-4
+
+
+def test_words__of_a_protection__name_what_is_on():
+    assert FeatureProtection().words() == "none"
+    both = FeatureProtection(radius=0.05, rows=True)
+    assert both.words() == "low-pass filter, square of radius 0.05; row permutation"
+    shuffle = FeatureProtection(noise=0.5, own_share=0.0)
+    assert shuffle.words() == (
+        "Gaussian noise of 0.5; batch shuffle, 0.0 of the patches stay with their image, 0.8 of those in place"
+    )
