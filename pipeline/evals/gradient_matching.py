@@ -2,9 +2,11 @@
 
 The attacks are in pipeline/privacy/matching.py; settings and metrics of similarity as for APRIL (leakage.py). Where a
 gradient is of several images, nobody can tell which of the recovered ones is which: they are paired with the client's
-so that the squared error is smallest. `blank_psnr` is that of an image of the mean colour, which knows nothing;
-`label_accuracy` is the share of labels (%) that the attacker has right, `gradient_distance` the distance that is left
-at the end. A run whose recipe protects its gradients (`optim.protection`) is attacked through that protection.
+so that the squared error is smallest. A model that hardly looks at positions lets an attack find the patches, and not
+where they belong: `patch_psnr` is the PSNR after each recovered patch was put where it fits best. `blank_psnr` is that
+of an image of the mean colour, which knows nothing; `label_accuracy` is the share of labels (%) that the attacker has
+right, `gradient_distance` the distance that is left at the end. A run whose recipe protects its gradients
+(`optim.protection`) is attacked through that protection.
 """
 
 import io
@@ -20,9 +22,11 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, drawn, setting_of
 from pipeline.evals.shuffling import Shuffler
+from pipeline.models.jigsaw import shuffle_patches
+from pipeline.models.patches import Grid, grid_of, to_patches
 from pipeline.privacy.matching import Matching, Recovery, attack
 
-OF_THE_ATTACK = ("blank_psnr", "label_accuracy", "gradient_distance")
+OF_THE_ATTACK = ("patch_psnr", "blank_psnr", "label_accuracy", "gradient_distance")
 PROGRESS, LOSS = "progress.png", "loss.png"
 INK, MUTED, LINE = "#1a1d21", "#596069", "#c3c9d0"
 
@@ -70,8 +74,11 @@ class GradientMatching(LeakageEvaluation):
         found = attack(model.method, inputs, batch.targets, hidden, *given)
         order = paired(found.images, inputs, cfg.batch)
         wanted = batch.images if setting.original else inputs
+        recovered = found.images[order]
+        rearranged = patches_where_they_fit(recovered, wanted, grid_of(model.method.encoder))
         values = {
-            **self.compared(found.images[order], wanted, data),
+            **self.compared(recovered, wanted, data),
+            "patch_psnr": self.compared(rearranged, wanted, data)["psnr"],
             "blank_psnr": self.compared(torch.zeros_like(wanted), wanted, data)["psnr"],
             "label_accuracy": 100.0 * known_labels(found.labels, batch.targets, cfg.batch),
             "gradient_distance": found.distance.repeat_interleave(cfg.batch),
@@ -97,6 +104,14 @@ def paired(recovered: Tensor, wanted: Tensor, k: int) -> Tensor:
         errors = (wanted[group, None].double() - recovered[None, group].double()).square().flatten(2).mean(dim=2)
         order += [first + int(each) for each in linear_sum_assignment(errors.cpu().numpy())[1]]
     return torch.tensor(order, device=recovered.device)
+
+
+def patches_where_they_fit(recovered: Tensor, wanted: Tensor, grid: Grid) -> Tensor:
+    """Each recovered image with its patches in that order in which its squared error is smallest."""
+    ours, theirs = (to_patches(images.double(), grid).flatten(2) for images in (recovered, wanted))
+    errors = torch.cdist(theirs, ours).square().cpu().numpy()  # (B, N, N)
+    order = torch.stack([torch.from_numpy(linear_sum_assignment(each)[1]) for each in errors])
+    return shuffle_patches(recovered, order.to(recovered.device), grid)
 
 
 def known_labels(found: Tensor, wanted: Tensor, k: int) -> Tensor:

@@ -21,12 +21,14 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from tqdm import tqdm
 
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 from pipeline.privacy.client import Client, Gradients, protect
 from pipeline.privacy.distances import DISTANCES
+from pipeline.privacy.graphed import Step, graphed
 from pipeline.privacy.labels import recover_labels
 from pipeline.privacy.priors import disagreement, patch_borders, size, total_variation
 from pipeline.seeds import generator_for
@@ -142,6 +144,7 @@ class Attack:
         self.target = {name: self._for_starts(value) for name, value in observed.gradients.items()}
         self.labels = self._for_starts(observed.labels)
         self.shuffled = None if observed.shuffled is None else self._for_starts(observed.shuffled)
+        self.steps: dict[int, Step] = {}
 
     def _for_starts(self, values: Tensor) -> Tensor:
         return values.repeat_interleave(self.cfg.seeds, dim=0)
@@ -161,8 +164,8 @@ class Attack:
         """The state `steps` iterations later."""
         images, first, second = state.images, state.first, state.second
         distances = []
-        for step in range(state.step, state.step + steps):
-            distance, gradient = self._descent(images, step)
+        for step in tqdm(range(state.step, state.step + steps), "matching gradients", disable=None, leave=False):
+            distance, gradient = self._step(self._half(step), images)(images)
             first = torch.lerp(gradient, first, BETAS[0])
             second = torch.lerp(gradient.square(), second, BETAS[1])
             mean, square = (
@@ -174,11 +177,17 @@ class Attack:
             distances.append(distance)
         return State(images, first, second, torch.cat([state.curve, torch.stack(distances, dim=2)], dim=2))
 
-    def _descent(self, images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def _step(self, half: int, like: Tensor) -> Step:
+        """What an iteration of this half computes, as one graph on a GPU."""
+        if half not in self.steps:
+            self.steps[half] = graphed(partial(self._descent, half), like)
+        return self.steps[half]
+
+    def _descent(self, half: int, images: Tensor) -> tuple[Tensor, Tensor]:
         """The distance (G, S), and the gradient of the loss with respect to the images, or its sign."""
         images = images.detach().requires_grad_()
         distance = self.distances(images)
-        loss = self.cfg.weights[self._half(step)] * distance + self._priors(images, step)
+        loss = self.cfg.weights[half] * distance + self._priors(images, half)
         (gradient,) = torch.autograd.grad(loss.sum(), images)
         return distance.detach(), gradient.sign() if self.cfg.signed else gradient
 
@@ -187,7 +196,7 @@ class Attack:
         found = self.client.gradients(images.flatten(0, 1), self.labels, self.shuffled, tuple(self.target))
         return DISTANCES[self.cfg.distance](found, self.target).view(images.shape[:2])
 
-    def _priors(self, images: Tensor, step: int) -> Tensor:
+    def _priors(self, images: Tensor, half: int) -> Tensor:
         """(G, S): their weighted sum, the mean over the images of a group."""
         cfg, total = self.cfg, images.new_zeros(images.shape[:3])
         if cfg.tv:
@@ -196,7 +205,7 @@ class Attack:
             total = total + cfg.patch * patch_borders(images, self.client.grid)
         if cfg.norm:
             total = total + cfg.norm * size(images)
-        if cfg.registration and self._half(step):
+        if cfg.registration and half:
             total = total + cfg.registration * disagreement(images)
         return total.mean(dim=2)
 
@@ -261,8 +270,7 @@ def observe(
         raise ValueError(f"{len(images)} images do not make groups of {cfg.batch}")
     images, labels = (each.unflatten(0, (-1, cfg.batch)) for each in (images, labels))
     hidden = None if shuffled is None else shuffled.unflatten(0, (-1, cfg.batch))
-    trained = tuple(name for name, value in client.method.named_parameters() if value.requires_grad)
-    gradients = client.gradients(images, labels, hidden, trained)
+    gradients = client.gradients(images, labels, hidden)
     if protection.is_on:
         gradients = {name: value.to(client.dtype) for name, value in protect(gradients, protection, seed).items()}
     if cfg.labels == "recovered":

@@ -9,9 +9,11 @@ from PIL import Image
 from small_set import build, config_of
 
 from pipeline.evals.base import EVALS
-from pipeline.evals.gradient_matching import bounds_of, draw_curves, known_labels, paired
+from pipeline.evals.gradient_matching import bounds_of, draw_curves, known_labels, paired, patches_where_they_fit
 from pipeline.evals.leakage import pixels_of
 from pipeline.evals.shuffling import Shuffler
+from pipeline.models.jigsaw import shuffle_patches
+from pipeline.models.patches import Grid
 from pipeline.privacy.matching import Matching, attack
 from pipeline.tasks.classify import Classify
 
@@ -111,3 +113,12 @@ def test_config__images_that_make_no_whole_groups__are_refused():
 def test_reason_against__a_vit_that_classifies__is_none(world, kind):
     runs = {"model": world.run_of(build(kind))}
     assert EVALS.get("gradient_matching").reason_against(config_of("gradient_matching"), runs) == ""
+
+
+def test_patches__of_a_shuffled_image__go_back_where_they_belong():
+    images = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    order = torch.stack([torch.randperm(49, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)])
+    mixed = shuffle_patches(images, order, Grid(7, 7))
+
+    assert torch.equal(patches_where_they_fit(mixed, images, Grid(7, 7)), images)
+    assert torch.equal(patches_where_they_fit(images, images, Grid(7, 7)), images)
