@@ -6,8 +6,8 @@ plain ViT behind an MLP, with tanh at its end, as released. Where the width is n
 linear layer more is put before the tanh.
 
 The released attack forgets the position embeddings, and does not protect the images that it is tested on; both are
-switches. Under row permutation it drops the first row for CLS, whatever it is. An attacker who first sorts the rows is
-not considered by the paper; with positions in the features, this inverter can learn to.
+switches. Under row permutation it drops the first row for CLS, whatever it is. The paper does not consider an attacker
+who first sorts the rows, which position embeddings would tell apart.
 """
 
 import copy
