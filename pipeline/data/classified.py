@@ -38,6 +38,7 @@ class DataConfig(BaseDataConfig):
     )
     seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
     shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
+    has_attributes: ClassVar[bool] = False  # its labels are sets of attributes, not classes
     peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
 
     source: str
@@ -68,6 +69,13 @@ class DataConfig(BaseDataConfig):
         if source not in SOURCES:
             raise ValueError(f"unknown source; {nearest(source, SOURCES)}")
         return source
+
+    @model_validator(mode="after")
+    def _labels_fit_the_source(self) -> "DataConfig":
+        if SOURCES[self.source].has_attributes != self.has_attributes:
+            kind = "attributes" if SOURCES[self.source].has_attributes else "images"
+            raise ValueError(f"source {self.source} is read by kind {kind}, found kind {self.kind}; set it so")
+        return self
 
     @model_validator(mode="after")
     def _share_fits_the_source(self) -> "DataConfig":

@@ -39,6 +39,8 @@ class BaseDataConfig(Strict):
     seen: ClassVar[tuple[str, ...]] = ()
     # Fields on which the operations of a training step depend.
     shaping: ClassVar[tuple[str, ...]] = ()
+    # The only tasks that understand its targets; none: any may.
+    tasks: ClassVar[tuple[str, ...]] = ()
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
     name: DataName

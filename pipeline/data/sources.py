@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.data import cifar, fashion, tiny_imagenet
+from pipeline.data.celeba import read_celeba
 from pipeline.data.folder import FORMATS, read_class_folders, read_folder
 from pipeline.data.imagenet import read_imagenet
 from pipeline.data.samples import Split
@@ -24,6 +25,8 @@ class Source:
     side: int | None = None
     # Images are files, which `prepare` lists.
     has_files: bool = False
+    # An image has any number of attributes, and no class.
+    has_attributes: bool = False
     # Keys of the config that `read` needs too.
     options: tuple[str, ...] = ()
 
@@ -89,6 +92,15 @@ SOURCES = {
         obtained="https://ai.stanford.edu/~jkrause/cars/car_dataset.html, which is no longer served; mirrors are "
         "listed in https://github.com/pytorch/vision/issues/7545",
         has_files=True,
+    ),
+    "celeba": Source(
+        read=read_celeba,
+        layout="img_align_celeba/*.jpg, list_attr_celeba.txt, list_eval_partition.txt; in one folder, or in "
+        "Img/, Anno/ and Eval/ of it",
+        obtained="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html: img_align_celeba.zip (aligned and cropped), "
+        "list_attr_celeba.txt, list_eval_partition.txt; for non-commercial research",
+        has_files=True,
+        has_attributes=True,
     ),
     "folder": Source(
         read=read_folder,

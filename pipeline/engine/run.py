@@ -43,6 +43,11 @@ class RunConfig(Strict):
         if self.train and optim.global_batch > data.num_train:
             raise ValueError(f"optim.global_batch {optim.global_batch} exceeds data.num_train {data.num_train}")
         data.check(self.model, optim.micro_batch)
+        if data.tasks and self.task not in data.tasks:
+            raise ValueError(
+                f"data of kind {data.kind} is for the tasks {', '.join(data.tasks)}, but method {self.method.name} has "
+                f"task {self.task}; choose another method or another data set"
+            )
         if not self.train and not (self.init or "").startswith(FILE):
             raise ValueError(f"train is false, so init must name a weight file (file:PATH); found init {self.init}")
         self.method.check(self.model, data.input_size)

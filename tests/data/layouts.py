@@ -159,3 +159,24 @@ def message_of(function, *args, **kwargs):
     with pytest.raises(DataError) as caught:
         function(*args, **kwargs)
     return str(caught.value)
+
+
+FACE_ATTRIBUTES = ["5_o_Clock_Shadow", "Bald", "Smiling"]
+FACES = {"000001.jpg": (0, [1, 0, 1]), "000002.jpg": (0, [0, 0, 1]), "000003.jpg": (1, [1, 1, 1])}
+FACES |= {"000004.jpg": (2, [0, 1, 0]), "000005.jpg": (0, [0, 0, 0]), "000006.jpg": (1, [0, 1, 0])}
+
+
+def write_celeba(folder, images="img_align_celeba", attributes=".", partition=".", faces=FACES):
+    """Values are 1 and -1, with two spaces before a 1, as published."""
+    for number, name in enumerate(faces):
+        write_jpeg(folder / images / name, (40 * number, 0, 0), (178, 218))
+    rows = "".join(
+        f"{name} {' '.join(' 1' if value else '-1' for value in values)}\n" for name, (_, values) in faces.items()
+    )
+    for place in (attributes, partition):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    header = f"{len(faces)}\n{' '.join(FACE_ATTRIBUTES)} \n"
+    (folder / attributes / "list_attr_celeba.txt").write_text(header + rows)
+    parts = "".join(f"{name} {part}\n" for name, (part, _) in faces.items())
+    (folder / partition / "list_eval_partition.txt").write_text(parts)
+    return folder

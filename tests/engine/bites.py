@@ -22,6 +22,7 @@ LABELS = {
     "*.code_epoch": "raised by hand when code changes",
     "method.supervised.fidelity": "there is one way to do it",
     "method.mae.fidelity": "there is one way to do it",
+    "method.multilabel.fidelity": "there is one way to do it; both thresholds are measured",
     "method.*.name": "chooses the class, whose own fields are here",
     "eval.*.name": "chooses the class, whose own fields are here",
     "eval.*.group": "which job computes it",
@@ -300,6 +301,13 @@ EVAL_FIELDS = {
     "knn": {"layers": (0, 1), "k": 7},
     "linear_probe": {"epochs": 6, "batch": 8, "base_lr": 30, "warmup_epochs": 2},
     "position_probe": {"epochs": 4, "batch": 8, "lr": 3e-2},
+    # Everything is on, so that each key has something to change.
+    "split_learning": {
+        "feature_protection": {"noise": 0.2, "radius": 0.3, "own_share": 0.6, "still_share": 0.5, "rows": False},
+        "recipe": {"epochs": 2, "batch": 8, "block_ratio": 0.5},
+        "inversion": {"epochs": 2, "batch": 8, "warmup_steps": 1, "lr": 1e-2},
+        "images": 10,
+    },
 }
 # A model whose predictions depend on the image: only then do they depend on how it is shuffled.
 LEARNED = {"optim": {"base_lr": 3e-2, "epochs": 20, "validate_every": 20}}
@@ -357,6 +365,38 @@ EVALS = {
             "images": 3,
             "pictures": 3,
             "shown": 1,
+            "seed": 1,
+        }.items()
+    },
+    **{
+        f"eval.split_learning.{key}": [Bite(other, "validation")]
+        for key, other in {
+            "feature_protection.noise": 0.5,
+            "feature_protection.radius": 0.1,
+            "feature_protection.filter": "disc",
+            "feature_protection.own_share": 0.2,
+            "feature_protection.still_share": 1.0,
+            "feature_protection.rows": True,
+            "recipe.epochs": 3,
+            "recipe.batch": 12,
+            "recipe.lr": 0.5,
+            "recipe.min_lr": 0.02,
+            "recipe.block_ratio": 1.0,
+            "recipe.momentum": 0.0,
+            "recipe.weight_decay": 0.5,
+            "recipe.trained": "released",
+            "recipe.positions": "released",
+            "inversion.epochs": 3,
+            "inversion.batch": 12,
+            "inversion.lr": 1e-3,
+            "inversion.betas": (0.5, 0.5),
+            "inversion.weight_decay": 10.0,
+            "inversion.warmup_steps": 5,
+            "inversion.has_positions": False,
+            "inversion.protects_test": False,
+            "train_images": 16,
+            "images": 12,
+            "pictures": 2,
             "seed": 1,
         }.items()
     },

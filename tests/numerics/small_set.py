@@ -57,6 +57,11 @@ FIELDS = {
     "knn": {"layers": (0, 1, 2), "k": 5},
     "linear_probe": {"epochs": 20, "batch": 20, "base_lr": 30, "warmup_epochs": 2},
     "position_probe": {"epochs": 4, "batch": 10, "lr": 3e-2},
+    "split_learning": {
+        "recipe": {"epochs": 2, "batch": 20},
+        "inversion": {"epochs": 2, "batch": 20, "warmup_steps": 1, "lr": 1e-2},
+        "images": 50,
+    },
 }
 
 

@@ -363,4 +363,5 @@ def test_parse_run__model_the_method_cannot_use__is_refused_in_one_clear_line(ca
 def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
     run = parse_case(CASES[case])
 
-    assert run.task == ("pretrain" if CASES[case].name in NEEDS else "classify")
+    name = CASES[case].name
+    assert run.task == {"multilabel": "attributes"}.get(name, "pretrain" if name in NEEDS else "classify")

@@ -1,0 +1,120 @@
+"""The evaluation of split learning: its accuracy is that of a model trained in one piece."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from small_set import MEAN, STD, build, config_of
+from torch.nn import functional as F
+
+from pipeline.engine.distributed import World
+from pipeline.evals import split_learning
+from pipeline.evals.base import EVALS, Subject
+from pipeline.evals.parts import Parts
+from pipeline.methods.supervised import Supervised
+from pipeline.seeds import generator_for
+
+pytestmark = pytest.mark.slow
+RECIPE = {"epochs": 2, "batch": 20, "positions": "given", "lr": 0.05, "block_ratio": 0.2}
+ROWS = {"feature_protection": {"rows": True}}
+
+
+def evaluate(world, method, **fields):
+    return world.evaluate("split_learning", method, **{"recipe": RECIPE, **fields})
+
+
+def images_of(pixels):
+    return (torch.as_tensor(np.array(pixels)).unsqueeze(1).float() / 255 - MEAN) / STD
+
+
+@pytest.fixture(scope="module")
+def train_set():
+    """Those of `make_world`, which keeps the validation images alone."""
+    pixels = np.random.default_rng(40).integers(0, 256, (40, 28, 28), dtype=np.uint8)
+    return images_of(pixels), torch.arange(40) % 10
+
+
+def trained_whole(encoder, images, labels):
+    """In one piece, by torch's own optimiser and schedule; two batches an epoch, in the evaluation's order."""
+    encoder = copy.deepcopy(encoder).train()
+    blocks = list(encoder.blocks.parameters())
+    others = [p for name, p in encoder.named_parameters() if not name.startswith("blocks.")]
+    groups = [{"params": others}, {"params": blocks, "lr": 0.2 * 0.05}]
+    optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2, 2e-4)
+    for epoch in range(2):
+        order = torch.randperm(40, generator=generator_for("split", "order", 0, epoch))
+        for chosen in order.split(20):
+            optimizer.zero_grad()
+            F.cross_entropy(encoder(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+        schedule.step()
+    return encoder.eval()
+
+
+def test_accuracy__of_split_learning__is_that_of_the_model_trained_in_one_piece(world, train_set):
+    method = build("baseline")
+    whole = trained_whole(method.encoder, *train_set)
+    right = whole(images_of(world.pixels)).argmax(dim=1) == torch.as_tensor(world.labels.astype(int))
+    expected = 100 * right.double().mean().item()
+    untrained = method.encoder(images_of(world.pixels)).argmax(dim=1).numpy() == world.labels
+    assert expected != pytest.approx(100 * untrained.mean())
+    for fields in ({}, ROWS):
+        assert evaluate(world, method, **fields).metrics["acc"] == pytest.approx(expected)
+
+
+def test_accuracy__under_noise__is_another_and_row_permutation_on_top_does_not_change_it(world):
+    method = build("baseline")
+    noisy, both = ({"feature_protection": {"noise": 1.0, "rows": rows}} for rows in (False, True))
+    found = [evaluate(world, method, **fields).metrics["acc"] for fields in ({}, noisy, both)]
+    assert found[0] != found[1] == found[2]
+
+
+def test_bytes__of_an_image__are_its_tokens_and_their_gradients_each_way(world):
+    metrics = evaluate(world, build("baseline")).metrics
+    assert metrics["bytes_up"] == metrics["bytes_down"] == 2 * 50 * 32 * 4
+
+
+def test_attacked_images__are_spread_over_val_and_compared_with_their_mean(world):
+    outcome = evaluate(world, build("baseline"), images=50)
+    assert outcome.count == 50 and len(outcome.per_image["psnr"]) == 50
+    pixels = world.pixels[np.linspace(0, 149, 50).round().astype(int)] / 255
+    errors = ((pixels - pixels.mean(axis=0)) ** 2).mean(axis=(1, 2))
+    assert outcome.metrics["blind_psnr"] == pytest.approx(np.mean(-10 * np.log10(errors)), abs=1e-4)
+    assert outcome.reasons == {"acc_released": "images have one class each, and no threshold"}
+    assert outcome.metrics["psnr"] - outcome.metrics["psnr_released"] == pytest.approx(6.0206, abs=1e-4)
+
+
+def test_parts__of_a_killed_evaluation__are_not_computed_again(world, tmp_path, monkeypatch):
+    method = build("baseline")
+    run, kind = world.run_of(method), EVALS.get("split_learning")
+
+    def compute():
+        parts = Parts(tmp_path, "key")
+        site, alone = world.site, World(0, 1, torch.device("cpu"))
+        evaluation = kind(config_of("split_learning", recipe=RECIPE), {}, world.results, site, alone, parts)
+        return evaluation.compute(Subject(run, method))
+
+    first = compute()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inverter-key.npz", "victim-key.npz"]
+    monkeypatch.setattr(split_learning, "train_step", lambda *given: pytest.fail("trained again"))
+    again = compute()
+    assert (again.metrics, again.files) == (first.metrics, first.files)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"pos_embed": "sincos"}, ""),
+        ({"pos_embed": "none"}, "model.pos_embed is none: an inverter would not know where a patch belongs"),
+        ({"arch": "resnet18", "embed_dim": None, "depth": None, "num_heads": None}, "resnet18 is not a ViT"),
+    ],
+    ids=["learned", "sin-cos", "none", "cnn"],
+)
+def test_reason_against__of_models__is_for_vits_with_positions(world, changes, reason):
+    run = world.run_of(Supervised(Supervised.Config(), build("baseline").encoder))
+    run = run.model_copy(update={"model": type(run.model)(**{**run.model.model_dump(), **changes})})
+    kind = EVALS.get("split_learning")
+    assert kind.reason_against(config_of("split_learning"), {"model": run}) == reason
