@@ -24,6 +24,7 @@ from pipeline.results import made_folder
 from pipeline.sizes import Size
 
 if TYPE_CHECKING:
+    from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
 DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -41,6 +42,8 @@ class BaseDataConfig(Strict):
     shaping: ClassVar[tuple[str, ...]] = ()
     # The only tasks that understand its targets; none: any may.
     tasks: ClassVar[tuple[str, ...]] = ()
+    # Task of a method -> what it is on this kind of data, such as classify -> text_classify.
+    own_tasks: ClassVar[Mapping[str, str]] = {}
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
     name: DataName
@@ -66,6 +69,10 @@ class BaseDataConfig(Strict):
     @property
     def splits(self) -> tuple[SplitName, ...]:
         return ("train", "val") if self.num_train else ("val",)
+
+    def task_of(self, method: "MethodConfig") -> str:
+        """The task, by its name in the registry, that a method has on this kind of data."""
+        return self.own_tasks.get(method.task, method.task)
 
     def count(self, split: SplitName) -> int:
         """Number of samples the split must have."""

@@ -71,6 +71,7 @@ class Trainer:
         self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
+        self.method.begin()
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)

@@ -56,7 +56,7 @@ class RunConfig(Strict):
     @property
     def task(self) -> str:
         """Its name in the registry of tasks."""
-        return self.method.task
+        return self.data.task_of(self.method)
 
     @property
     def steps_per_epoch(self) -> int:

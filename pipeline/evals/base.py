@@ -163,7 +163,7 @@ class Evaluation:
 
     def over_images(self, model: Method, data: BaseDataConfig, measure: Measure, crop: float | None = None) -> Outcome:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
-        task = TASKS.get(model.cfg.task)(data, self.world.device)
+        task = TASKS.get(data.task_of(model.cfg))(data, self.world.device)
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
         loader = self._loader(seen, task.collate)
         precision = precision_of(self.site, self.world.device)

@@ -27,9 +27,9 @@ from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch
 from pipeline.methods.multilabel import attribute_accuracy
 from pipeline.models.patches import Encoder
-from pipeline.permutation.inversion import METRICS, Attacker, InversionConfig, Inverter, compared
 from pipeline.permutation.protections import FeatureProtection
 from pipeline.permutation.split import Client, Server, SplitRecipe, split, start_positions, train_step
+from pipeline.privacy.inversion import METRICS, Attacker, InversionConfig, Inverter, compared
 from pipeline.seeds import generator_for, seed_everything
 from pipeline.tasks.attributes import decoded
 

@@ -151,6 +151,9 @@ class Method(nn.Module):
         self.cfg = cfg
         self.encoder = encoder
 
+    def begin(self) -> None:
+        """Called once before a training, when the weights that it starts from are in the encoder."""
+
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """Everything random or time-dependent that `loss` needs, as tensors on the batch's device."""
         return {}

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
 from pipeline.models.position import embed
-from pipeline.permutation.inversion import Attacker, InversionConfig, Inverter, compared, feature_similarity
 from pipeline.permutation.protections import FeatureProtection, low_pass
 from pipeline.permutation.split import split
+from pipeline.privacy.inversion import Attacker, InversionConfig, Inverter, compared, feature_similarity
 from pipeline.seeds import generator_for
 
 NONE = FeatureProtection()
