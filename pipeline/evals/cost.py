@@ -19,6 +19,7 @@ from pipeline.registry import TASKS
 from pipeline.seeds import seed_everything
 
 MASKED = ("mp3", "mae")
+NO_GPU = "peak memory is counted on a GPU, and this machine has none"
 
 
 @EVALS.register("cost")
@@ -52,21 +53,14 @@ class Cost(Evaluation):
         return Outcome(
             metrics={f"{case}_time_s": cost.seconds for case, cost in costs.items()}
             | {name: value for name, value in memory.items() if value is not None},
-            errors={f"{case}_time_s": _error(cost) for case, cost in costs.items()},
-            reasons={
-                name: "peak memory is counted on a GPU, and this machine has none"
-                for name, value in memory.items()
-                if value is None
-            },
+            errors={f"{case}_time_s": error_of(cost) for case, cost in costs.items()},
+            reasons={name: NO_GPU for name, value in memory.items() if value is None},
         )
 
     def _measure(self, name: str, keys: dict[str, Any]) -> StepCost:
         cfg, device = self.cfg, self.world.device
         seed_everything("cost", cfg.seed)
-        images = torch.randn(cfg.batch, cfg.channels, cfg.image_size, cfg.image_size, device=device)
-        classes = torch.arange(cfg.batch, device=device) % cfg.num_classes
-        targets = torch.eye(cfg.num_classes, device=device)[classes]
-        batch = Batch(images, targets, torch.Generator().manual_seed(cfg.seed))
+        batch = random_batch(cfg, device)
         method = self._build(name, keys).to(device).train()
         return time_step(method, batch, precision_of(self.site, device), self.site.compile, cfg.steps)
 
@@ -79,5 +73,14 @@ class Cost(Evaluation):
         return kind(method, build_encoder(model, cfg.image_size, cfg.channels, num_outputs))
 
 
-def _error(cost: StepCost) -> float:
+def random_batch(cfg: Any, device: torch.device) -> Batch:
+    """Noise images of a config's size with one-hot targets, drawn from torch's global generator."""
+    images = torch.randn(cfg.batch, cfg.channels, cfg.image_size, cfg.image_size, device=device)
+    classes = torch.arange(cfg.batch, device=device) % cfg.num_classes
+    targets = torch.eye(cfg.num_classes, device=device)[classes]
+    return Batch(images, targets, torch.Generator().manual_seed(cfg.seed))
+
+
+def error_of(cost: StepCost) -> float:
+    """Standard error of the seconds of a step, over rounds."""
     return float(np.std(cost.rounds_s, ddof=1) / np.sqrt(len(cost.rounds_s)))

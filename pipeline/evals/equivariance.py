@@ -18,6 +18,7 @@ from torch import Tensor
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
+from pipeline.methods.permuted import permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Key, Kind, new_key
 from pipeline.permutation.rules import permute_state
@@ -64,11 +65,8 @@ class Equivariance(Evaluation):
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
         run = next(iter(subjects.values()))
-        if run.model.family != "vit":
-            return f"{run.model.arch} is not a ViT"
-        if run.model.positions == "relative":
-            return "relative positions in the blocks know the order of the tokens"
-        return super().reason_against(cfg, subjects)
+        reason = permutable_reason(run.model) or rows_reason(run.model)
+        return reason or super().reason_against(cfg, subjects)
 
 
 def _locked(method: Method, key: Key) -> Method:

@@ -51,15 +51,24 @@ class PermutableConfig(MethodConfig):
 
     def check(self, model: ModelConfig, image_size: Size) -> None:
         super().check(model, image_size)
-        if not self.permutation.is_on:
-            return
-        if model.family not in get_args(Family):
-            raise ValueError(
-                f"method.permutation is for a ViT, a BERT or a GPT-2, found model.arch {model.arch}; remove it"
-            )
-        if self.permutation.rows and (model.family == "gpt2" or model.positions == "relative"):
-            has = "a causal mask" if model.family == "gpt2" else "model.pos_embed relative"
-            raise ValueError(f"method.permutation.rows: a model with {has} knows the order of its tokens; set it false")
+        asked = self.permutation
+        if asked.is_on and (reason := permutable_reason(model)):
+            raise ValueError(f"method.permutation: {reason}; remove it")
+        if asked.rows and (reason := rows_reason(model)):
+            raise ValueError(f"method.permutation.rows: {reason}; set it to false")
+
+
+def permutable_reason(model: ModelConfig) -> str:
+    """Why a key cannot lock such a model; empty if it can."""
+    return "" if model.family in get_args(Family) else f"{model.arch} is not a ViT, a BERT or a GPT-2"
+
+
+def rows_reason(model: ModelConfig) -> str:
+    """Why the tokens of such a model cannot come in another order; empty if they can."""
+    family: str = model.family
+    if family == "gpt2":
+        return "a causal mask knows the order of the tokens"
+    return "relative positions in the blocks know the order of the tokens" if model.positions == "relative" else ""
 
 
 class Permutable(Method):

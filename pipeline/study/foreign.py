@@ -100,9 +100,10 @@ class ForeignWorkshop(Workshop):
     def subject(self, run: RunConfig) -> Subject:
         if run.name not in self.loaded:
             data: Any = run.data
+            cfg: Any = run.method
             file = weights_path(self.site, run.init or "")
             encoder = build_foreign(run.model.arch, file, data.image_size, data.channels, data.num_classes)
-            method = AsItIs(run.method, encoder)
+            method = AsItIs(cfg, encoder)
             self.loaded[run.name] = Subject(run, method.to(self.world.device).eval())
         return self.loaded[run.name]
 

@@ -28,7 +28,7 @@ LABELS = {
     "eval.*.group": "which job computes it",
     "eval.*.needs.*": "where its job runs",
     "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
-    "eval.cost.model.*": "the model has its own fields here",
+    "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "eval.april_scale.seed": "it draws nothing",
     "eval.april_scale.assumptions.given": "no position is hidden, so that both are the same gradient",
@@ -288,17 +288,19 @@ BASES = {"mjp": STILL, "mp3": MP3, "mae": MAE, "droppos": DROPPOS, "droppos_swin
 BASES |= {"swin": SWIN, "cnn": CNN}
 
 # What an evaluation needs beside its subjects; by name of the evaluation.
+TIMED = {
+    "model": {"name": "mini", "arch": "vit_tiny_patch16_224", "patch_size": 7, "embed_dim": 16, "depth": 1}
+    | {"num_heads": 2},
+    "image_size": 28,
+    "channels": 1,
+    "num_classes": 10,
+    "batch": 4,
+    "steps": 1,
+}
 EVAL_FIELDS = {
-    "cost": {
-        "model": {"name": "mini", "arch": "vit_tiny_patch16_224", "patch_size": 7, "embed_dim": 16, "depth": 1}
-        | {"num_heads": 2},
-        "method": {"mae": DECODER},
-        "image_size": 28,
-        "channels": 1,
-        "num_classes": 10,
-        "batch": 4,
-        "steps": 1,
-    },
+    "cost": {**TIMED, "method": {"mae": DECODER}},
+    "permutation_cost": TIMED,
+    "training_equivariance": {"batch": 4, "steps": 2},
     "april": {"images": 6, "batch": 4, "settings": ("a", "b"), "shuffle_ratio": 0.5},
     "april_scale": {"images": 4, "stds": (20, 100)},
     "april_pictures": {"images": 2, "shuffle_ratio": 0.5},
@@ -419,6 +421,14 @@ EVALS = {
     "eval.equivariance.kind": [Bite("released", "validation")],
     "eval.equivariance.keys": [Bite(2, "validation")],
     "eval.equivariance.seed": [Bite(1, "validation")],
+    "eval.training_equivariance.kind": [Bite("released", "validation")],
+    "eval.training_equivariance.batch": [Bite(6, "validation")],
+    "eval.training_equivariance.steps": [Bite(3, "validation")],
+    "eval.training_equivariance.seed": [Bite(1, "validation")],
+    **{
+        f"eval.counterexamples.{key}": [Bite(other, "validation")]
+        for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()
+    },
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
@@ -463,12 +473,18 @@ EVALS = {
     "eval.cls_attention.limit": [Bite(7, "validation")],
     "eval.cost.method": [Bite({"mae": {**DECODER, "decoder_depth": 2}}, "validation")],
     "eval.cost.etas": [Bite((40,), "validation")],
-    "eval.cost.image_size": [Bite(56, "validation")],
-    "eval.cost.channels": [Bite(3, "validation")],
-    "eval.cost.num_classes": [Bite(9, "validation")],
-    "eval.cost.batch": [Bite(6, "validation")],
-    "eval.cost.steps": [Bite(2, "validation")],
-    "eval.cost.seed": [Bite(1, "validation")],
+    **{
+        f"eval.{name}.{key}": [Bite(other, "validation")]
+        for name in ("cost", "permutation_cost")
+        for key, other in {
+            "image_size": 56,
+            "channels": 3,
+            "num_classes": 9,
+            "batch": 6,
+            "steps": 2,
+            "seed": 1,
+        }.items()
+    },
     "eval.knn.layers": [Bite((0, 2), "validation")],
     "eval.knn.k": [Bite(3, "validation")],
     "eval.knn.weighting": [Bite("uniform", "validation", LEARNED)],

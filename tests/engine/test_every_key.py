@@ -16,7 +16,7 @@ from tiny_runs import ALONE, tiny_run
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.timing import StepCost
-from pipeline.evals import cost
+from pipeline.evals import cost, permutation_cost
 from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
 from pipeline.results import ScaleFolder
@@ -66,7 +66,8 @@ def eval_config(name, **fields):
 @pytest.fixture
 def evaluate(record, monkeypatch):
     """What an evaluation finds in a recorded run, which plays all of its roles."""
-    monkeypatch.setattr(cost, "time_step", step_that_takes_its_loss)
+    for module in (cost, permutation_cost):
+        monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
     results = ScaleFolder(record.prepared)
 
     def found(name, base, **fields):

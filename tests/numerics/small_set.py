@@ -24,6 +24,7 @@ from pipeline.results import ScaleFolder
 from pipeline.site import Site
 
 GRID, BATCH = Grid(7, 7), 128
+ALONE = World(0, 1, torch.device("cpu"))
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}
 MEAN, STD = 0.286, 0.353
@@ -37,17 +38,12 @@ METHODS = {
 }
 # Evaluations that need another subject than a classifier, or other fields than they start with.
 SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
-SUITED |= {"mixed_pictures": "mp3"}
+SUITED |= {"mixed_pictures": "mp3", "training_equivariance": "baseline"}
+SIZES = {"image_size": 28, "channels": 1, "num_classes": 10, "batch": 4, "steps": 1}
 FIELDS = {
-    "cost": {
-        "model": tiny_model(),
-        "method": {"mae": DECODER},
-        "image_size": 28,
-        "channels": 1,
-        "num_classes": 10,
-        "batch": 4,
-        "steps": 1,
-    },
+    "cost": {"model": tiny_model(), "method": {"mae": DECODER}, **SIZES},
+    "permutation_cost": {"model": tiny_model(), **SIZES},
+    "training_equivariance": {"batch": 4, "steps": 2},
     "april": {"images": 12, "batch": 8, "settings": ("a", "b", "c", "kept", "hidden", "own")},
     "april_scale": {"images": 4, "stds": (20, 1000)},
     "april_pictures": {"images": 3, "skip": 2},
@@ -94,7 +90,7 @@ class SmallWorld:
         folder = self.site.data[self.data.name]
         data, made = sets_of_roles(kind, self.data, folder, self.results, eval_crop=crop)
         site = self.site.model_copy(update={"data": {**self.site.data, **made}})
-        evaluation = kind(cfg, data, self.results, site, peer or World(0, 1, torch.device("cpu")))
+        evaluation = kind(cfg, data, self.results, site, peer or ALONE)
         return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
 
 

@@ -190,9 +190,9 @@ def test_name__permutation_off_or_not_given__is_that_of_runs_from_before():
 @pytest.mark.parametrize(
     ("model", "fields", "words"),
     [
-        (tiny_swin(), {"rows": True}, "a ViT, a BERT or a GPT-2, found model.arch swin"),
-        (tiny_resnet(), {"key": "used"}, "found model.arch test_resnet"),
-        (tiny_model(pos_embed="relative"), {"rows": True}, "model.pos_embed relative knows the order"),
+        (tiny_swin(), {"rows": True}, "swin_tiny_patch4_window7_224 is not a ViT"),
+        (tiny_resnet(), {"key": "used"}, "test_resnet is not a ViT"),
+        (tiny_model(pos_embed="relative"), {"rows": True}, "rows: relative positions in the blocks know the order"),
     ],
     ids=["swin", "cnn", "relative"],
 )

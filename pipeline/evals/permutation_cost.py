@@ -1,0 +1,110 @@
+"""What permuted tokens cost in training: seconds, operations and memory of a step (ST Sec. 5.4, Fig. 8); no run needed.
+
+Plain, with indices, and with products of matrices as in the paper: P_R new in each batch and one for all of its images,
+P_C fixed, two products of each. `gmacs` are multiply-adds of a forward pass for one image, in 10^9. `saved_mb` are what
+autograd keeps for the backward pass, parameters and images not counted, on any device; `peak_gb` is what torch
+allocates on a GPU at most, in GiB.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.timing import StepCost, time_step
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome
+from pipeline.evals.cost import NO_GPU, error_of, random_batch
+from pipeline.methods.base import Batch
+from pipeline.methods.supervised import Supervised
+from pipeline.models.encoder import ModelConfig, build_encoder
+from pipeline.seeds import seed_everything
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "indexed": {"rows": True, "key": "used"},
+    "products": {"rows": True, "key": "used"},
+}
+UNITS = ("time_s", "gmacs", "saved_mb", "peak_gb")
+
+
+@EVALS.register("permutation_cost")
+class PermutationCost(Evaluation):
+    class Config(EvalConfig):
+        name: Literal["permutation_cost"] = "permutation_cost"
+        model: ModelConfig
+        image_size: int = Field(224, ge=1)
+        channels: Literal[1, 3] = 3
+        num_classes: int = Field(10, ge=1)
+        batch: int = Field(256, ge=1)
+        steps: int = Field(10, ge=1, description="in each of three rounds, of which the median counts")
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return tuple(f"{case}_{unit}" for case in CASES for unit in UNITS)
+
+    cfg: Config
+
+    def compute(self) -> Outcome:
+        metrics: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        for case, keys in CASES.items():
+            method = self._method(keys, is_product=case == "products")
+            batch = random_batch(self.cfg, self.world.device)
+            metrics |= {f"{case}_gmacs": self._gmacs(method, batch), f"{case}_saved_mb": self._saved_mb(method, batch)}
+            cost = self._timed(method, batch)
+            metrics[f"{case}_time_s"], errors[f"{case}_time_s"] = cost.seconds, error_of(cost)
+            if cost.peak_memory_gib is not None:
+                metrics[f"{case}_peak_gb"] = cost.peak_memory_gib
+        reasons = dict.fromkeys((name for name in self.cfg.metrics if name not in metrics), NO_GPU)
+        return Outcome(metrics, errors, reasons=reasons)
+
+    def _method(self, keys: dict[str, Any], is_product: bool) -> Supervised:
+        cfg = self.cfg
+        seed_everything("permutation_cost", cfg.seed)
+        encoder = build_encoder(cfg.model, cfg.image_size, cfg.channels, cfg.num_classes)
+        method = Supervised(Supervised.Config(permutation=keys), encoder)
+        method.begin()
+        if is_product and method.tokens is not None:
+            method.tokens.by = "product"
+        return method.to(self.world.device).train()
+
+    def _timed(self, method: Supervised, batch: Batch) -> StepCost:
+        precision = precision_of(self.site, self.world.device)
+        return time_step(method, batch, precision, self.site.compile, self.cfg.steps)
+
+    def _gmacs(self, method: Supervised, batch: Batch) -> float:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        # Attention as two products, which are counted on every device.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            method(batch.images, batch.targets, method.draw(batch, 0.5))
+        return counter.get_total_flops() / 2e9 / len(batch.images)
+
+    def _saved_mb(self, method: Supervised, batch: Batch) -> float:
+        given = [*method.parameters(), batch.images, batch.targets]
+        precision = precision_of(self.site, self.world.device)
+        with saved_bytes(given) as saved, in_precision(precision, self.world.device):
+            kept = method(batch.images, batch.targets, method.draw(batch, 0.5))
+        del kept
+        return sum(saved.values()) / 1e6
+
+
+@contextmanager
+def saved_bytes(given: list[Tensor]) -> Iterator[dict[int, int]]:
+    """Bytes of each piece of memory that autograd keeps, other than what it was given, by its address."""
+    known = {tensor.untyped_storage().data_ptr() for tensor in given}
+    found: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in known:
+            found[memory.data_ptr()] = memory.nbytes()
+        return tensor.detach()  # kept, so that nothing else gets its address
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        yield found
