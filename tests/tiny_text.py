@@ -1,4 +1,4 @@
-"""The small text models that tests share: 40 words, 12 tokens, two blocks; and batches of texts of different lengths."""
+"""The small text models that tests share (40 words, 12 tokens, two blocks), and texts of different lengths."""
 
 import torch
 

@@ -125,7 +125,9 @@ class DataConfig(BaseDataConfig):
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
         if model.family in TEXT:
-            raise ValueError(f"model.arch {model.arch} reads texts, data set {self.name} has images; change one of them")
+            raise ValueError(
+                f"model.arch {model.arch} reads texts, data set {self.name} has images; change one of them"
+            )
         patch, size = model.patch_size, self.image_size
         if patch is not None and any(side % part for side, part in zip(pair(size), pair(patch), strict=True)):
             raise ValueError(f"model.patch_size {shown_size(patch)} does not divide data.image_size {shown_size(size)}")

@@ -1,6 +1,6 @@
 """Masked language modelling, BERT's pretraining without its second task: name words that were hidden.
 
-As in BERT's own code, a fixed share of the tokens of each text is chosen: of those, 80 % become MASK, 10 % another word,
+As in BERT's own code, a fixed share of the tokens of each text is chosen: of those, 80 % become MASK, 10 % any word,
 10 % stay. The head is BERT's: a layer, its activation, a norm, and the table of word embeddings with biases. Each batch
 draws its own masks, where BERT drew them once for ten copies of its corpus.
 """
@@ -47,9 +47,10 @@ class MaskedLanguage(Method):
     def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         width = encoder.embed_dim
-        self.head = nn.Sequential(nn.Linear(width, width), encoder.act_layer(), nn.LayerNorm(width, eps=EPS))
-        nn.init.normal_(self.head[0].weight, std=HEAD_STD)
-        nn.init.zeros_(self.head[0].bias)
+        layer = nn.Linear(width, width)
+        nn.init.normal_(layer.weight, std=HEAD_STD)
+        nn.init.zeros_(layer.bias)
+        self.head = nn.Sequential(layer, encoder.act_layer(), nn.LayerNorm(width, eps=EPS))
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:

@@ -68,8 +68,8 @@ class ModelConfig(Strict):
 
     @property
     def family(self) -> Literal["vit", "swin", "cnn", "bert", "gpt2"]:
-        if self.arch == "bert" or self.arch == "gpt2":
-            return self.arch
+        if self.arch in TEXT:
+            return "bert" if self.arch == "bert" else "gpt2"
         return "vit" if self.arch.startswith(("vit", "deit")) else "swin" if self.arch.startswith("swin") else "cnn"
 
     @property
@@ -100,8 +100,10 @@ class ModelConfig(Strict):
         if self.family in ("vit", *TEXT) and isinstance(heads, tuple):
             name = "ViT" if self.family == "vit" else self.arch
             raise ValueError(f"num_heads of a {name} is one number, found {list(heads)}")
-        if self.family in TEXT and (width := self.embed_dim or TEXT_WIDTH) % (found := heads or TEXT_HEADS):
-            raise ValueError(f"num_heads {found} does not divide embed_dim {width}")
+        if self.family in TEXT and not isinstance(heads, tuple):
+            width, count = self.embed_dim or TEXT_WIDTH, heads or TEXT_HEADS
+            if width % count:
+                raise ValueError(f"num_heads {count} does not divide embed_dim {width}")
         if self.family == "swin" and isinstance(heads, int):
             raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
         if self.family == "swin" and isinstance(heads, tuple) and len(heads) != num_stages:

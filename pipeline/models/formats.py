@@ -17,17 +17,18 @@ from torch import Tensor
 from pipeline.errors import CheckpointError
 
 # What pretraining leaves beside the encoder, and buffers that timm computes itself: MAE's decoder and mask token,
-# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of language models the
-# heads that name words, the pooler, which they do not train, and old buffers.
+# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of text models the
+# heads that name words, the pooler, which no language model here has, and old buffers.
 BESIDE = re.compile(
     r"(aux_)?decoder|momentum_encoder\.|predictor\.|.*mask_(pos_)?token|.*\b(relative_position_index|attn_mask)$"
     r"|(cls|lm_head|bert\.pooler)\.|.*\.(position_ids|attn\.bias|attn\.masked_bias)$"
 )
-# For each text family: a name that every file of it has, the prefix of its body, and what is outside of it.
+# Of each text family: a name that every file of it has, and the prefix of the body, beside which there are HEADS.
 TEXTS = {
-    "bert": (re.compile(r"(bert\.)?encoder\.layer\.0\.attention\.self\.query\.weight"), "bert.", ("cls.", "classifier.")),
-    "gpt2": (re.compile(r"(transformer\.)?h\.0\.attn\.c_attn\.weight"), "transformer.", ("lm_head.", "classifier.")),
+    "bert": (re.compile(r"(bert\.)?encoder\.layer\.0\.attention\.self\.query\.weight"), "bert."),
+    "gpt2": (re.compile(r"(transformer\.)?h\.0\.attn\.c_attn\.weight"), "transformer."),
 }
+HEADS = ("cls.", "lm_head.", "classifier.")
 STATE_KEYS = ("model", "state_dict")
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")  # by DDP, by torch.compile
 OLD_SWIN = "layers.0.downsample.reduction.weight"
@@ -87,7 +88,7 @@ def _unwrapped(content: Any, path: Path) -> tuple[str | None, dict[str, Tensor]]
 
 
 def _layout(names: set[str], wrapper: str | None) -> str:
-    for family, (known, _, _) in TEXTS.items():
+    for family, (known, _) in TEXTS.items():
         if any(map(known.fullmatch, names)):
             return family
     if any(name.startswith("base_encoder.") for name in names):
@@ -108,7 +109,7 @@ def _new_swin_name(name: str) -> str:
 
 
 def _new_text_name(name: str, family: str) -> str:
-    _, prefix, outside = TEXTS[family]
+    _, prefix = TEXTS[family]
     name = re.sub(r"^score\.", "classifier.", name)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name))
-    return name if name.startswith((prefix, *outside)) else prefix + name
+    return name if name.startswith((prefix, *HEADS)) else prefix + name

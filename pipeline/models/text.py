@@ -73,18 +73,19 @@ class Bert(TextEncoder):
         from transformers.models.bert.modeling_bert import BertConfig, BertModel
 
         super().__init__(cfg, vocab_size, num_classes)
-        sizes = {"hidden_size": self.embed_dim, "num_hidden_layers": cfg.depth or DEPTH}
-        sizes |= {"num_attention_heads": cfg.num_heads or TEXT_HEADS, "intermediate_size": _hidden(cfg)}
-        config = BertConfig(
-            vocab_size=vocab_size,
-            **sizes,
-            hidden_act=cfg.act_layer or "gelu",
-            hidden_dropout_prob=cfg.dropout,
-            attention_probs_dropout_prob=cfg.dropout,
-            max_position_embeddings=length,
-            attn_implementation="sdpa",
-        )
-        self.bert = BertModel(config, add_pooling_layer=num_classes > 0)
+        config: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "max_position_embeddings": length,
+            "hidden_size": self.embed_dim,
+            "num_hidden_layers": cfg.depth or DEPTH,
+            "num_attention_heads": cfg.num_heads or TEXT_HEADS,
+            "intermediate_size": _hidden(cfg),
+            "hidden_act": cfg.act_layer or "gelu",
+            "hidden_dropout_prob": cfg.dropout,
+            "attention_probs_dropout_prob": cfg.dropout,
+            "attn_implementation": "sdpa",
+        }
+        self.bert: Any = BertModel(BertConfig(**config), add_pooling_layer=num_classes > 0)
         self.add_classifier(cfg.head_std, bias=True)
 
     @property
@@ -115,21 +116,19 @@ class GPT2(TextEncoder):
         from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2Model
 
         super().__init__(cfg, vocab_size, num_classes)
-        sizes = {"n_embd": self.embed_dim, "n_layer": cfg.depth or DEPTH, "n_head": cfg.num_heads or TEXT_HEADS}
-        config = GPT2Config(
-            vocab_size=vocab_size,
-            n_positions=length,
-            **sizes,
-            n_inner=_hidden(cfg),
-            activation_function=cfg.act_layer or "gelu_new",
-            resid_pdrop=cfg.dropout,
-            embd_pdrop=cfg.dropout,
-            attn_pdrop=cfg.dropout,
-            bos_token_id=None,
-            eos_token_id=None,
-            attn_implementation="sdpa",
-        )
-        self.transformer = GPT2Model(config)
+        config: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "n_positions": length,
+            "n_embd": self.embed_dim,
+            "n_layer": cfg.depth or DEPTH,
+            "n_head": cfg.num_heads or TEXT_HEADS,
+            "n_inner": _hidden(cfg),
+            "activation_function": cfg.act_layer or "gelu_new",
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.dropout),
+            **dict.fromkeys(("bos_token_id", "eos_token_id")),  # GPT-2's own are no words of a small vocabulary
+            "attn_implementation": "sdpa",
+        }
+        self.transformer: Any = GPT2Model(GPT2Config(**config))
         self.add_classifier(cfg.head_std, bias=False)
 
     @property

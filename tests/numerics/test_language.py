@@ -227,9 +227,7 @@ def test_draw__many_texts__hides_a_fixed_share_80_10_10_and_nothing_else():
 
 def test_draw__another_seed__hides_other_words():
     method, batch = masked(), text_batch()
-    one, other = (
-        method.draw(Batch(batch.inputs, None, torch.Generator().manual_seed(seed)), 0.0) for seed in (0, 1)
-    )
+    one, other = (method.draw(Batch(batch.inputs, None, torch.Generator().manual_seed(seed)), 0.0) for seed in (0, 1))
     assert not torch.equal(one["ids"], other["ids"])
 
 
