@@ -15,7 +15,7 @@ from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
 from pipeline.data.manifest import ImageSummary
-from pipeline.data.samples import Split, SplitName, shortened
+from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.selection import with_classes
 from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
@@ -172,16 +172,10 @@ class ClassifiedImages(DataKind):
         return f"{super().expected()} of {self.cfg.num_classes} classes"
 
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
-        problems, classes = super().count_problems(split, found), self.cfg.num_classes
-        labels = set(found.samples.labels)
-        if found.problems and not labels:
+        problems = super().count_problems(split, found)
+        if found.problems and not found.samples.labels:
             return problems
-        if len(labels) != classes:
-            problems.append(f"{split}: found images of {len(labels)} classes, expected {classes}")
-        outside = sorted(label for label in labels if not 0 <= label < classes)
-        if outside:
-            problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {classes - 1}")
-        return problems
+        return problems + label_problems(split, found.samples.labels, self.cfg.num_classes, self.unit)
 
     def split_problems(self, splits: Mapping[SplitName, Split]) -> list[str]:
         return class_problems(splits)

@@ -141,6 +141,17 @@ class Split:
     problems: list[str] = field(default_factory=list)
 
 
+def label_problems(split: SplitName, labels: Sequence[int], num_classes: int, unit: str) -> list[str]:
+    """How the labels of a split differ from those of `num_classes` classes."""
+    found, problems = set(labels), []
+    if len(found) != num_classes:
+        problems.append(f"{split}: found {unit} of {len(found)} classes, expected {num_classes}")
+    outside = sorted(label for label in found if not 0 <= label < num_classes)
+    if outside:
+        problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {num_classes - 1}")
+    return problems
+
+
 def shortened(names: Sequence[object], limit: int = 5) -> str:
     """The first few names and how many more there are."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
