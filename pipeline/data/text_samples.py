@@ -62,7 +62,11 @@ class TextLines(Texts):
         return self._contents[self._offsets[index] : self._offsets[index + 1]]
 
     def listing(self) -> bytes:
-        return b"\n".join([*self._names.tolist(), self._offsets.tobytes(), self._contents])
+        return self._contents
+
+    def identity(self) -> Iterable[bytes | memoryview]:
+        yield from super().identity()
+        yield from (self._names.data, self._offsets.data)
 
     def texts(self, index: int, errors: str = "strict") -> tuple[str, ...]:
         return tuple(self.content(index).decode("utf-8", errors).split("\t"))
