@@ -6,12 +6,19 @@ The published test set serves as val, as in ST. The unlabelled reviews of train/
 import os
 from pathlib import Path
 
-from pipeline.data.samples import Split
-from pipeline.data.text_samples import TextFiles
+from pipeline.data.samples import LabelledFiles, Split
+from pipeline.data.text_samples import Texts
 
 PARTS = {"train": "train", "val": "test"}
 CLASSES = ["neg", "pos"]
 PLACES = (".", "aclImdb")
+
+
+class Reviews(LabelledFiles, Texts):
+    """Files in UTF-8, in which `<br />` is a line break."""
+
+    def texts(self, index: int, errors: str = "strict") -> tuple[str, ...]:
+        return (self.content(index).decode("utf-8", errors).replace("<br />", "\n"),)
 
 
 def read_imdb(folder: Path, split: str) -> Split:
@@ -21,7 +28,7 @@ def read_imdb(folder: Path, split: str) -> Split:
     if place is None:
         where = ", ".join(PLACES)
         problem = f"{split}: folder {part} not found in {where}; expected that of aclImdb_v1.tar.gz in one of them"
-        return Split(TextFiles(folder, [], []), problems=[problem])
+        return Split(Reviews(folder, [], []), problems=[problem])
     files, labels, problems = [], [], []
     for label, name in enumerate(CLASSES):
         inside = (Path(place) / part / name).as_posix()
@@ -30,7 +37,7 @@ def read_imdb(folder: Path, split: str) -> Split:
             problems.append(f"{split}: no .txt files found in {inside}")
         files += [f"{inside}/{file}" for file in found]
         labels += [label] * len(found)
-    return Split(TextFiles(folder, files, labels), list(CLASSES), problems)
+    return Split(Reviews(folder, files, labels), list(CLASSES), problems)
 
 
 def _text_names(folder: Path) -> list[str]:

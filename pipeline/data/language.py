@@ -35,7 +35,7 @@ SOURCES: dict[str, TextSource[LineReader]] = {
     "wikitext2": TextSource(
         read=read_wikitext,
         layout="wiki.train.tokens and wiki.test.tokens, in the folder or in wikitext-2/ of it",
-        obtained="wikitext-2-v1.zip (Merity et al., 2017), which is no longer served where it was published; the folder "
+        obtained="wikitext-2-v1.zip (Merity et al., 2017), no longer served where it was published; the folder "
         "is wikitext-2/ in it",
     ),
 }

@@ -1,7 +1,7 @@
 """SNLI 1.0 as published: snli_1.0_train.jsonl and snli_1.0_test.jsonl (Bowman et al., EMNLP 2015).
 
-A sample is a pair, premise and hypothesis. Pairs on which the annotators did not agree (gold label `-`) are left out, as
-is usual. val is the published test set, on which ST reports; the dev set is not read.
+A sample is a pair, premise and hypothesis. Pairs on which the annotators did not agree (gold label `-`) are left out,
+as usual. val is the published test set, on which ST reports; the dev set is not read.
 """
 
 import json
