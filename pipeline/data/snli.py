@@ -33,7 +33,7 @@ def read_snli(folder: Path, split: str) -> Split:
         for number, line in _lines(folder, name):
             try:
                 pairs += _pair(number, line)
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, AttributeError):
                 bad.append(number)
     except DataError as error:
         return Split(TextLines([], [], []), problems=[str(error)])
