@@ -166,7 +166,7 @@ class ClassifiedImages(DataKind):
 
     def default_folder(self) -> Path | None:
         embedded = Path(__file__).parent / "fashion_mnist"
-        return embedded if self.cfg.source == "fashion_mnist" else super().default_folder()
+        return embedded if self.cfg.source.startswith("fashion_") else super().default_folder()
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

@@ -27,12 +27,13 @@ from pipeline.data.inspection import mapper
 from pipeline.data.kind import Sources
 from pipeline.data.samples import shortened
 from pipeline.data.severities import SEVERITIES
-from pipeline.data.transforms import View, eval_view
+from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
 from pipeline.files import explained, write_json
 
 if TYPE_CHECKING:
     from pipeline.data.corrupted import CorruptedImages
+    from pipeline.data.transforms import View
 
 log = logging.getLogger(__name__)
 RECIPE = "recipe.json"
@@ -48,7 +49,7 @@ class _Making:
     chosen: list[int]
     names: list[str]
     folder: Path
-    view: View
+    view: "View | None"  # none: clean images are as they are corrupted
 
 
 _forked: list[_Making] = []
@@ -63,7 +64,7 @@ def make_corrupted(cfg: "CorruptedImages.Config", folder: Path, sources: Sources
     recipe = _recipe(cfg, sources.fingerprint(cfg.made_from))
     for corruption in cfg.corruptions:
         _begin(folder / corruption, recipe)
-        _forked[:] = [_Making(cfg, samples, chosen, names, folder / corruption, _clean_view(cfg))]
+        _forked[:] = [_Making(cfg, samples, chosen, names, folder / corruption, _clean_view(cfg, sources.config(cfg.made_from)))]
         # Several processes with many threads each would be in each other's way.
         with threadpool_limits(1), mapper(workers) as run:
             made = run(_make_severities, range(len(chosen)))
@@ -121,8 +122,12 @@ def _begin(folder: Path, recipe: dict[str, Any]) -> None:
     write_json(path, recipe)
 
 
-def _clean_view(cfg: "CorruptedImages.Config") -> View:
+def _clean_view(cfg: "CorruptedImages.Config", clean: Any) -> "View | None":
     """Bilinear, as the script's `Resize` is; the training view of the clean set may be another."""
+    if cfg.source_crop == 1.0 and SOURCES[clean.source].side == cfg.image_size:
+        return None
+    from pipeline.data.transforms import eval_view  # imports torch: seconds, which small sets are spared
+
     augment = cfg.augment.model_copy(update={"interpolation": "bilinear"})
     return eval_view(cfg.model_copy(update={"augment": augment}), cfg.source_crop)
 
@@ -135,7 +140,8 @@ def _make_severities(place: int) -> None:
     absent = {severity: path for severity, path in paths.items() if not _is_written(path)}
     if not absent:
         return
-    picture = _as_picture(np.asarray(job.view(job.samples.image(job.chosen[place]))))
+    clean = job.samples.image(job.chosen[place])
+    picture = _as_picture(np.asarray(job.view(clean))) if job.view else clean
     for severity, path in absent.items():
         made = corrupt_picture(picture, corruption, severity, job.cfg.table, seed_of(name, corruption, severity))
         _save(made, path, job.cfg.quality)

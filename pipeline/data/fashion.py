@@ -16,6 +16,25 @@ PREFIX = {"train": "train", "val": "t10k"}
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
+# What is true of every article of a class, in the order of CLASSES.
+ATTRIBUTES = {
+    "worn on the feet": (5, 7, 9),
+    "worn on the upper body": (0, 2, 3, 4, 6),
+    "covers the legs": (1, 3),
+    "long sleeves": (2, 4),
+    "open at the front": (4, 6),
+    "carried": (8,),
+}
+
+
+def read_fashion_attributes(folder: Path, split: str) -> Split:
+    """The same images with several attributes each, which follow from their classes: bit i of a label is attribute i."""
+    found = read_fashion_mnist(folder, split)
+    bits = [sum(1 << bit for bit, owners in enumerate(ATTRIBUTES.values()) if label in owners) for label in range(10)]
+    found.samples.labels = [bits[label] if label in range(10) else label for label in found.samples.labels]
+    return Split(found.samples, list(ATTRIBUTES), found.problems)
+
+
 def read_fashion_mnist(folder: Path, split: str) -> Split:
     """Images and labels of one split; val is the published test set."""
     files = [

@@ -7,7 +7,7 @@ with wide kernels, and gives the same numbers.
 from functools import lru_cache
 
 import numpy as np
-from scipy import ndimage, signal, sparse
+from scipy import ndimage, sparse
 
 Array = np.ndarray
 
@@ -36,6 +36,8 @@ def along_axes(rows: Array, cols: Array, image: Array) -> Array:
 
 def defocused(image: Array, radius: float, alias_blur: float) -> Array:
     """A blur with a disk; edges are mirrored."""
+    from scipy import signal  # takes a second, and no other corruption needs it
+
     kernel = _disk(radius, alias_blur)
     reach = len(kernel) // 2
     padded = np.pad(image.astype(np.float32), ((reach, reach), (reach, reach), (0, 0)), mode="reflect")

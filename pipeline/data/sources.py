@@ -40,6 +40,13 @@ SOURCES = {
         obtained="https://github.com/zalandoresearch/fashion-mnist (a subset is part of this project)",
         side=fashion.SIDE,
     ),
+    "fashion_attributes": Source(
+        read=fashion.read_fashion_attributes,
+        layout="as fashion_mnist",
+        obtained="it is part of this project: fashion_mnist with attributes that follow from the classes",
+        side=fashion.SIDE,
+        has_attributes=True,
+    ),
     "imagenet": Source(
         read=read_imagenet,
         layout="train/<wnid>/*.JPEG; val/<wnid>/*.JPEG, or val/ILSVRC2012_val_*.JPEG with the devkit's "

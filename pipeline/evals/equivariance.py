@@ -9,7 +9,7 @@ Keys are drawn from the seed, so that a result can be obtained again; they prote
 import copy
 from collections.abc import Mapping
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,8 +18,8 @@ from torch import Tensor
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
-from pipeline.permutation.forward import permuted
-from pipeline.permutation.keys import Key, Kind, Shape, new_key
+from pipeline.permutation.forward import permuted, shape_of
+from pipeline.permutation.keys import Key, Kind, new_key
 from pipeline.permutation.rules import permute_state
 
 
@@ -38,7 +38,7 @@ class Equivariance(Evaluation):
 
     def compute(self, model: Subject) -> Outcome:
         source = Random(self.cfg.seed)
-        keys = [new_key(_shape(model.method), self.cfg.kind, source) for _ in range(self.cfg.keys)]
+        keys = [new_key(shape_of(model.method.encoder), self.cfg.kind, source) for _ in range(self.cfg.keys)]
         locked = [(_locked(model.method, key), key) for key in keys]
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
@@ -69,12 +69,6 @@ class Equivariance(Evaluation):
         if run.model.positions == "relative":
             return "relative positions in the blocks know the order of the tokens"
         return super().reason_against(cfg, subjects)
-
-
-def _shape(method: Method) -> Shape:
-    blocks: Any = method.encoder.blocks
-    attention = blocks[0].attn
-    return Shape("vit", method.encoder.embed_dim, len(blocks), attention.num_heads, attention.proj.in_features)
 
 
 def _locked(method: Method, key: Key) -> Method:

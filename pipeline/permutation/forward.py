@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pipeline.errors import ConfigError
-from pipeline.permutation.keys import Family, Key, inverse
+from pipeline.permutation.keys import Family, Key, Shape, inverse
 
 Rows = Tensor | torch.Generator
 # product: by permutation matrices, as the paper does; it costs more, and in bf16 and fp16 it rounds the tokens.
@@ -30,20 +31,31 @@ def permuted(
 
     A generator draws on its own device: one on the GPU does not make the GPU wait.
     """
-    family, blocks = blocks_of(model)
-    if key is not None and key.family != family:
-        raise ConfigError(f"the key is for the family {key.family}, the model is of the family {family}")
-    if rows is not None:
-        _refuse_ordered_rows(model, family, blocks)
-    tokens = Tokens(family, key.residual if key else None, rows, by)
+    tokens, hooks = install(model, key, rows is not None, by)
+    tokens.rows = rows
     with ExitStack() as stack:
-        hooks = [blocks[0].register_forward_pre_hook(tokens.permute, with_kwargs=True)]
-        if rows is not None:
-            hooks += [block.register_forward_pre_hook(tokens.permute_masks, with_kwargs=True) for block in blocks]
-        hooks.append(blocks[-1].register_forward_hook(tokens.restore))
         for hook in hooks:
             stack.callback(hook.remove)
         yield model
+
+
+def install(
+    model: nn.Module, key: Key | None = None, has_rows: bool = False, by: Means = "index"
+) -> tuple["Tokens", list[RemovableHandle]]:
+    """Hooks that permute in every pass, on the device where the model is now: columns, and rows where there are any.
+
+    Within another permutation of the same model: what is permuted last is put back first.
+    """
+    family, blocks = blocks_of(model)
+    if key is not None and key.family != family:
+        raise ConfigError(f"the key is for the family {key.family}, the model is of the family {family}")
+    if has_rows:
+        _refuse_ordered_rows(model, family, blocks)
+    tokens = Tokens(family, key.residual if key else None, None, by).to(next(model.parameters()).device)
+    hooks = [blocks[0].register_forward_pre_hook(tokens.permute, with_kwargs=True)]
+    if has_rows:
+        hooks += [block.register_forward_pre_hook(tokens.permute_masks, with_kwargs=True) for block in blocks]
+    return tokens, [*hooks, blocks[-1].register_forward_hook(tokens.restore, prepend=True)]
 
 
 def blocks_of(model: nn.Module) -> tuple[Family, Any]:
@@ -59,38 +71,57 @@ def blocks_of(model: nn.Module) -> tuple[Family, Any]:
     raise ConfigError(f"{type(model).__name__} is not a ViT of timm, nor a BERT or GPT-2 of transformers")
 
 
-class Tokens:
-    """What the hooks do to the tokens (B, N, D) of a forward pass."""
+def shape_of(model: nn.Module) -> Shape:
+    """Of the keys that fit a model."""
+    family, blocks = blocks_of(model)
+    first = blocks[0]
+    if family == "bert":
+        inside = first.attention.self
+        return Shape(
+            family, inside.query.in_features, len(blocks), inside.num_attention_heads, inside.query.out_features
+        )
+    if family == "gpt2":
+        width, columns = first.attn.c_attn.weight.shape  # of queries, keys and values
+        return Shape(family, width, len(blocks), first.attn.num_heads, columns // 3)
+    attention = first.attn
+    return Shape(family, attention.proj.out_features, len(blocks), attention.num_heads, attention.proj.in_features)
+
+
+class Tokens(nn.Module):
+    """What the hooks do to the tokens (B, N, D) of a forward pass; its key is in no state dict."""
+
+    columns: Tensor | None
+    columns_back: Tensor | None
 
     def __init__(self, family: Family, columns: Tensor | None, rows: Rows | None, by: Means) -> None:
+        super().__init__()
         self.family, self.rows, self.by = family, rows, by
-        self.columns = None if columns is None else (columns, inverse(columns))
+        self.register_buffer("columns", columns, persistent=False)
+        self.register_buffer("columns_back", None if columns is None else inverse(columns), persistent=False)
         self.order: Tensor | None = None  # of the rows in the pass that runs
 
     def permute(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before the first block."""
         name = "x" if self.family == "vit" else "hidden_states"
         tokens = inputs[0] if inputs else kwargs[name]
-        if self.rows is not None:
-            self.order = self._draw(tokens.shape[1]).to(tokens.device)
+        self.order = None if self.rows is None else self._draw(tokens.shape[1]).to(tokens.device)
+        if self.order is not None:
             tokens = self._moved(tokens, 1, self.order)
         if self.columns is not None:
-            there, back = self.columns
-            self.columns = there.to(tokens.device), back.to(tokens.device)  # copied in the first pass alone
-            tokens = self._moved(tokens, 2, self.columns[0])
+            tokens = self._moved(tokens, 2, self.columns)
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {name: tokens})
 
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before every block: whom a token may look at moves with the tokens."""
-        if kwargs.get("is_causal"):
+        if kwargs.get("is_causal") and self.order is not None:
             raise ConfigError("rows of a causal model have an order; permute its columns alone")
         kwargs = {name: self._mask(value) if "mask" in name else value for name, value in kwargs.items()}
         return (inputs[:1] + tuple(map(self._mask, inputs[1:])), kwargs)
 
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """After the last block."""
-        if self.columns is not None:
-            output = self._moved(output, 2, self.columns[1].to(output.device))
+        if self.columns_back is not None:
+            output = self._moved(output, 2, self.columns_back)
         if self.order is not None:
             output = self._moved(output, 1, inverse(self.order))
         return output

@@ -234,6 +234,15 @@ class Study(Strict):
     figures: dict[Annotated[str, _begins_with("f", "figure")], Figure] = Field(default_factory=dict)
     claims: dict[str, Claim] = Field(default_factory=dict)
 
+    def with_starts(self, replace_init: dict[str, str]) -> "Study":
+        """This study with runs of its own in place of weight files."""
+        update = {
+            key: spec.model_copy(update={"init": replace_init[spec.init]})
+            for key, spec in self.runs.items()
+            if spec.init in replace_init
+        }
+        return self.model_copy(update={"runs": {**self.runs, **update}})
+
     @property
     def all_tables(self) -> dict[str, Table]:
         """Tables and figures, which have no key in common."""
@@ -251,6 +260,10 @@ class Scale(Strict):
     seeds: int = Field(1, ge=1, description="number of seeds of every run; a study and a run may have another")
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
+    replace_init: dict[str, str] = Field(
+        default_factory=dict,
+        description="weight file, as `init` writes it -> key of the run, in the same study, whose encoder serves here",
+    )
     run: dict[str, Any] = Field(default_factory=dict)
     kind: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over it"

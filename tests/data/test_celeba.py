@@ -240,3 +240,16 @@ def test_train__on_attributes__measures_the_share_of_attributes_that_are_right_w
     found = kind(cfg, {}, ScaleFolder(tmp_path / "results"), site, World(0, 1, torch.device("cpu"))).compute(subject)
     assert sorted(found.metrics) == sorted(cfg.metrics) and found.reasons == {}
     assert any(found.metrics["acc"] == pytest.approx(share) for share in sixths)
+
+
+def test_fashion_attributes__embedded_set__has_the_attributes_of_each_class():
+    plain, named = (
+        parse_data(Layers(("test", read_yaml(CONFIGS / "data" / f"{name}.yaml")["data"])))
+        for name in ("fashion_mnist", "fashion_attributes")
+    )
+    folder = kind_of(named).default_folder()
+    classes, labels = (open_split(cfg, folder, "val").labels for cfg in (plain, named))
+    bits = {"T-shirt": 0b000010, "Trouser": 0b000100, "Dress": 0b000110, "Coat": 0b011010, "Sandal": 0b000001}
+    wanted = dict(zip([0, 1, 3, 4, 5], bits.values(), strict=True)) | {8: 0b100000}
+    found = {cls: {label for other, label in zip(classes, labels, strict=True) if other == cls} for cls in wanted}
+    assert found == {cls: {label} for cls, label in wanted.items()}

@@ -252,7 +252,15 @@ def _droppos(base: dict) -> dict[str, list[Bite]]:
     }
 
 
+KEYED = {"method": {"permutation": {"key": "used"}}}
+PERMUTATION = {
+    "permutation.rows": [Bite(True, "draws"), Bite(True, "draws", KEYED)],
+    "permutation.key": [Bite("used", "start"), Bite("missing", "start"), Bite("missing", "updates", KEYED)],
+    "permutation.kind": [Bite("released", "start", KEYED), Bite("shared", "start", KEYED)],
+    "permutation.seed": [Bite(1, "start", KEYED)],
+}
 OTHERS = {
+    "supervised": PERMUTATION,
     "mp3": {
         "mask_ratio": [Bite(0.25, "updates", MP3)],
         "fidelity": [Bite("released", "draws", MP3)],

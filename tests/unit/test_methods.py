@@ -22,6 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
+from pipeline.permutation.rules import unpermute_state
 
 
 class Case(NamedTuple):
@@ -73,6 +74,9 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "supervised, relative": Case("supervised", {}, tiny_model(pos_embed="relative")),
     "supervised, sin-cos and average": Case("supervised", {}, tiny_model(pos_embed="sincos", pool="avg")),
     "supervised, no positions": Case("supervised", {}, NO_POSITIONS),
+    "supervised, rows permuted": Case("supervised", {"permutation": {"rows": True}}),
+    "supervised, with a key": Case("supervised", {"permutation": {"key": "used"}}),
+    "supervised, rows permuted and a key": Case("supervised", {"permutation": {"rows": True, "key": "used"}}),
 }
 every_method = pytest.mark.parametrize("case", CASES)
 
@@ -225,15 +229,21 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
         expected = encode(method.encoder, images) if method.cfg.task == "pretrain" else method.predict(images).logits
 
     encoder = method.export().eval()
+    weights = unlocked(encoder.state_dict(), method)
     plain = plain_timm(CASES[case].model, images.shape[-1], encoder.num_classes)
-    missing, unexpected = plain.load_state_dict(encoder.state_dict(), strict=False)
+    missing, unexpected = plain.load_state_dict(weights, strict=False)
 
     assert missing == []
     assert unexpected == extra_keys(CASES[case].model)
-    restore(plain, {key: encoder.state_dict()[key] for key in unexpected})
+    restore(plain, {key: weights[key] for key in unexpected})
     with torch.no_grad():
         found = plain.forward_features(images) if method.cfg.task == "pretrain" else plain(images)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def unlocked(weights, method):
+    """Those of a method with a key are locked; whoever has it unlocks them."""
+    return unpermute_state(weights, method.key) if getattr(method, "key", None) else weights
 
 
 def size_seen(method, case):

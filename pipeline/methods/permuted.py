@@ -1,0 +1,106 @@
+"""Training with permuted tokens and with a key (ST Sec. 4.2, Eqs 5 to 8, Tables 3, 5 and 7, Figs 4 to 6).
+
+Rows: each micro-batch has a permutation of all its tokens, CLS included, which is undone before the final norm. Key:
+the weights that a training starts from are locked (Eq. 6); `used`, the authorised training, permutes the columns of the
+tokens by the key, in training and in validation, and learns what plain training does; `missing`, the unauthorised one,
+runs the locked weights as they are. What is exported stays locked, and a run with `used` carries its key in its config.
+
+Keys are drawn from a seed, so that a study can draw them again. They protect nothing: for a key that does, see
+`python -m pipeline key new`. Dropout draws masks for the permuted tokens, so that with it no two trainings are equal.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Literal, get_args
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipeline.config import Strict, added
+from pipeline.methods.base import Batch, Method, MethodConfig, Output
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder, grid_of, send
+from pipeline.models.position import num_prefix_tokens
+from pipeline.permutation.forward import Tokens, install, shape_of
+from pipeline.permutation.keys import Family, Key, Kind, new_key
+from pipeline.permutation.rules import permute_state
+from pipeline.sizes import Size
+from pipeline.trees import Tree, device_of
+
+
+class Permutation(Strict):
+    """What is permuted in a training; nothing by default."""
+
+    rows: bool = Field(False, description="each micro-batch has an order of its tokens")
+    key: Literal["none", "used", "missing"] = Field(
+        "none", description="the start is locked, and the key is used, or missing"
+    )
+    kind: Kind = "independent"
+    seed: int = Field(0, ge=0, description="of the key")
+
+    @property
+    def is_on(self) -> bool:
+        return self.rows or self.key != "none"
+
+
+class PermutableConfig(MethodConfig):
+    """Fields of every method whose tokens may be permuted."""
+
+    permutation: Permutation = added(Permutation(), before=Permutation())
+
+    def check(self, model: ModelConfig, image_size: Size) -> None:
+        super().check(model, image_size)
+        if not self.permutation.is_on:
+            return
+        if model.family not in get_args(Family):
+            raise ValueError(
+                f"method.permutation is for a ViT, a BERT or a GPT-2, found model.arch {model.arch}; remove it"
+            )
+        if self.permutation.rows and (model.family == "gpt2" or model.positions == "relative"):
+            has = "a causal mask" if model.family == "gpt2" else "model.pos_embed relative"
+            raise ValueError(f"method.permutation.rows: a model with {has} knows the order of its tokens; set it false")
+
+
+class Permutable(Method):
+    """A method whose tokens may be permuted; `draw` of a subclass extends the one here."""
+
+    Config = PermutableConfig
+    cfg: PermutableConfig
+
+    def __init__(self, cfg: PermutableConfig, encoder: Encoder) -> None:
+        super().__init__(cfg, encoder)
+        asked = cfg.permutation
+        self.key: Key | None = None
+        if asked.key != "none":
+            self.key = new_key(shape_of(encoder), asked.kind, Random(asked.seed))
+        used = self.key if asked.key == "used" else None
+        # Once, and not in every pass: a compiled model, a moving average and DDP know the hooks from the start.
+        self.tokens: Tokens | None = install(encoder, used, asked.rows)[0] if asked.rows or used else None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.key is not None:
+            self.encoder.load_state_dict(permute_state(self.encoder.state_dict(), self.key))
+
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """rows (P+N,): for each place the token that is put there, the same for all images."""
+        if not self.cfg.permutation.rows:
+            return {}
+        order = torch.randperm(_num_tokens(self.encoder, batch.inputs), generator=batch.generator)
+        return {"rows": send(order, device_of(batch.inputs))}
+
+    def forward(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor]) -> Output:
+        if "rows" not in draw:
+            return super().forward(inputs, targets, draw)
+        assert self.tokens is not None
+        self.tokens.rows = draw["rows"]
+        try:
+            return super().forward(inputs, targets, draw)
+        finally:
+            self.tokens.rows = None  # validation permutes no rows
+
+
+def _num_tokens(encoder: Encoder, inputs: Tree) -> int:
+    """That enter the first block: of a text, or of an image with CLS."""
+    return inputs["ids"].shape[1] if isinstance(inputs, dict) else num_prefix_tokens(encoder) + grid_of(encoder).size
