@@ -1,4 +1,4 @@
-"""Running text: the windows of a stream, which tokens are scored, WikiText-2 as published, and what is wrong with a copy."""
+"""Running text: the windows of a stream, which tokens are scored, WikiText-2 as published, and damaged copies of it."""
 
 import numpy as np
 import pytest

@@ -372,7 +372,7 @@ def test_imdb__development_set__labels_agree_with_the_ratings_in_the_file_names(
         samples = open_split(cfg, folder, split, tmp_path / "out")
         ratings = [int(samples.name(index).split("_")[-1].removesuffix(".txt")) for index in range(len(samples))]
         assert [int(rating >= 7) for rating in ratings] == samples.labels
-        assert {rating for rating in ratings} <= {1, 2, 3, 4, 7, 8, 9, 10}
+        assert set(ratings) <= {1, 2, 3, 4, 7, 8, 9, 10}
     inputs = [inputs for inputs, _ in seen(cfg, folder, "val", tmp_path / "out")]
     ids, mask = (torch.stack([each[key] for each in inputs]) for key in ("ids", "mask"))
     assert 0.9 < (ids[mask] != 1).float().mean() < 1  # few of their words are not among the 5,000
