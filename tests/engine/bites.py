@@ -31,6 +31,8 @@ LABELS = {
     "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "eval.april_scale.seed": "it draws nothing",
+    "eval.split_wire.rows": "permuted rows are put back, so that all numbers may be the same",
+    "eval.split_wire.seed": "it draws the order of the rows alone",
     "eval.april_scale.assumptions.given": "no position is hidden, so that both are the same gradient",
     "eval.gradient_matching.labels": "the label of one image is always recovered; tests/numerics has several",
     "eval.gradient_matching.at_once": "how many are attacked at once; each has its own gradient",
@@ -301,6 +303,7 @@ EVAL_FIELDS = {
     "cost": {**TIMED, "method": {"mae": DECODER}},
     "permutation_cost": TIMED,
     "training_equivariance": {"batch": 4, "steps": 2},
+    "split_wire": {"batch": 4, "steps": 2},
     "april": {"images": 6, "batch": 4, "settings": ("a", "b"), "shuffle_ratio": 0.5},
     "april_scale": {"images": 4, "stds": (20, 100)},
     "april_pictures": {"images": 2, "shuffle_ratio": 0.5},
@@ -425,6 +428,9 @@ EVALS = {
     "eval.training_equivariance.batch": [Bite(6, "validation")],
     "eval.training_equivariance.steps": [Bite(3, "validation")],
     "eval.training_equivariance.seed": [Bite(1, "validation")],
+    "eval.split_wire.batch": [Bite(6, "validation")],
+    "eval.split_wire.steps": [Bite(3, "validation")],
+    "eval.split_wire.precision": [Bite("float64", "validation")],
     **{
         f"eval.counterexamples.{key}": [Bite(other, "validation")]
         for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()
