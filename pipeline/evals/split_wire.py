@@ -23,7 +23,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
-from pipeline.methods.permuted import rows_reason
+from pipeline.methods.permuted import PermutableConfig, rows_reason
 from pipeline.permutation.protections import FeatureProtection
 from pipeline.permutation.split import Answering, Client, SplitRecipe, split, train_step
 from pipeline.permutation.wire import ServerPlan, Wire, server_process
@@ -47,14 +47,14 @@ class SplitWire(Evaluation):
 
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        run = subjects["model"]
+        run, method = subjects["model"], subjects["model"].method
         if run.task != "attributes" and (reason := super().reason_against(cfg, subjects)):
             return reason
         if run.model.family != "vit":
             return f"{run.model.arch} is not a ViT"
-        if getattr(run.method, "permutation", None) and run.method.permutation.key == "used":
+        if isinstance(method, PermutableConfig) and method.permutation.key == "used":
             return "its blocks are locked, and the server would need the key"
-        return rows_reason(run.model) if cfg.rows else ""
+        return rows_reason(run.model) if isinstance(cfg, cls.Config) and cfg.rows else ""
 
     def compute(self, model: Subject) -> Outcome:
         data: Any = model.run.data
