@@ -19,6 +19,7 @@ from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.selection import with_classes
 from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
+from pipeline.models.architectures import TEXT
 from pipeline.results import prepare_command
 from pipeline.sizes import Size, pair, shown_size
 
@@ -123,6 +124,10 @@ class DataConfig(BaseDataConfig):
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
+        if model.family in TEXT:
+            raise ValueError(
+                f"model.arch {model.arch} reads texts, data set {self.name} has images; change one of them"
+            )
         patch, size = model.patch_size, self.image_size
         if patch is not None and any(side % part for side, part in zip(pair(size), pair(patch), strict=True)):
             raise ValueError(f"model.patch_size {shown_size(patch)} does not divide data.image_size {shown_size(size)}")

@@ -17,6 +17,7 @@ from pipeline.data.kind import KINDS, View
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.data.tokenised import TextSource, TokenConfig, TokenKind
 from pipeline.data.tokens import END_OF_LINE, MASK, PAD, Tokenizer
+from pipeline.data.wikitext import read_wikitext
 from pipeline.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ SOURCES: dict[str, TextSource[LineReader]] = {
         layout="train.txt.gz and val.txt.gz; in each line author, chapter and text, with a tab between them",
         obtained="it is part of this project: pipeline/data/books",
         embedded="books",
+    ),
+    "wikitext2": TextSource(
+        read=read_wikitext,
+        layout="wiki.train.tokens and wiki.test.tokens, in the folder or in wikitext-2/ of it",
+        obtained="wikitext-2-v1.zip (Merity et al., 2017), no longer served where it was published; the folder "
+        "is wikitext-2/ in it",
     ),
 }
 
@@ -111,7 +118,7 @@ class Language(TokenKind):
             if tokenizer is not None:
                 ids = [number for line in lines for number in tokenizer.encode_line(line)]
         except DataError as error:
-            problems.append(f"{split}: {error}")
+            problems.append(str(error))
         stream = np.asarray(ids, dtype="<i4")
         return Split(Windows(split, stream, self.cfg.length, self.cfg.stride, tokenizer), problems=problems)
 

@@ -1,4 +1,4 @@
-"""Classified texts of one split: files, or lines in memory; a text is one string, or a pair of them."""
+"""Classified texts of one split, each of them one string or a pair."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipeline.data.samples import Labelled, LabelledFiles
+from pipeline.data.samples import Labelled
 from pipeline.data.tokens import Tokenizer, Tokens, Vocabulary, Words
 
 
@@ -38,13 +38,6 @@ class Texts(Labelled):
         yield self.tokenizer.digest.encode()
 
 
-class TextFiles(LabelledFiles, Texts):
-    """Texts in files below a folder, UTF-8; as in IMDB, `<br />` is a line break."""
-
-    def texts(self, index: int, errors: str = "strict") -> tuple[str, ...]:
-        return (self.content(index).decode("utf-8", errors).replace("<br />", "\n"),)
-
-
 class TextLines(Texts):
     """Texts in memory, each with a name; the two of a pair have a tab between them."""
 
@@ -62,7 +55,11 @@ class TextLines(Texts):
         return self._contents[self._offsets[index] : self._offsets[index + 1]]
 
     def listing(self) -> bytes:
-        return b"\n".join([*self._names.tolist(), self._offsets.tobytes(), self._contents])
+        return self._contents
+
+    def identity(self) -> Iterable[bytes | memoryview]:
+        yield from super().identity()
+        yield from (self._names.data, self._offsets.data)
 
     def texts(self, index: int, errors: str = "strict") -> tuple[str, ...]:
         return tuple(self.content(index).decode("utf-8", errors).split("\t"))

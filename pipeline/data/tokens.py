@@ -87,10 +87,8 @@ class Words(Tokenizer):
         self._ids = {word: number for number, word in enumerate(known, len(SPECIAL))}
 
     def encode(self, texts: Sequence[str], length: int) -> Tokens:
-        room = length - 1 - len(texts)
-        parts = [self._known(text)[:room] for text in texts]
-        while sum(map(len, parts)) > room:
-            max(parts, key=len).pop()
+        parts = [self._known(text) for text in texts]
+        _cut(parts, length - 1 - len(texts))
         ids, types = [CLS], [0]
         for number, part in enumerate(parts):
             ids += [*part, SEP]
@@ -102,6 +100,15 @@ class Words(Tokenizer):
 
     def _known(self, text: str) -> list[int]:
         return [self._ids.get(word, UNK) for word in self.split(text)]
+
+
+def _cut(parts: list[list[int]], room: int) -> None:
+    """Take tokens off the end of the longest part until all fit; an odd one stays where there were most."""
+    by_length = sorted(parts, key=len)
+    for part in parts:
+        del part[room:]
+    while sum(map(len, parts)) > room:
+        max(by_length, key=len).pop()
 
 
 class TokenizerFile(Tokenizer):
@@ -121,18 +128,16 @@ class TokenizerFile(Tokenizer):
         except Exception as error:  # the library raises its own kinds, and plain Exception
             raise DataError(f"{path.name}: found {error}, expected a file of the tokenizers library") from None
         self._library.no_padding()
-        self._library.no_truncation()
         self.size = self._library.get_vocab_size()
         self.digest = hashlib.sha256(content).hexdigest()
-        self._length = 0
 
     def encode(self, texts: Sequence[str], length: int) -> Tokens:
-        if length != self._length:
+        if (self._library.truncation or {}).get("max_length") != length:
             self._library.enable_truncation(length, strategy="longest_first")
-            self._length = length
         first, *second = texts
         found = self._library.encode(first, second[0] if second else None)
         return Tokens(found.ids, found.type_ids)
 
     def encode_line(self, line: str) -> list[int]:
+        self._library.no_truncation()
         return self._library.encode(f"{line}\n", add_special_tokens=False).ids

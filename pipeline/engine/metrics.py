@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from pipeline.methods.base import Measured, PerImage
+from pipeline.methods.base import Measured, PerImage, PerToken
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MeanPerImage(Metric):
         self.batches: dict[int, dict[str, PerImage]] = {}
         self.parts: dict[int, dict[str, _Part]] = {}
 
-    def update(self, values: Mapping[str, Measured], number: int) -> None:
+    def update(self, values: Mapping[str, Any], number: int) -> None:
         each = {name: v if isinstance(v, PerImage) else PerImage(v, v.sum()) for name, v in values.items()}
         self.batches[number] = each
 
@@ -83,6 +83,48 @@ class MeanPerImage(Metric):
         # One after the other: `sum` and numpy add in other orders, which changes the last digits.
         means = {name: reduce(add, (batch[name].total for batch in batches)) / count for name in names}
         return Found(means, {name: standard_error(v) for name, v in per_image.items()}, count, per_image)
+
+
+class MeanPerToken(Metric):
+    """Means over all tokens of a data set of named values, so that a long text counts for more than a short one.
+
+    The mean of a text is no estimate of such a mean. Its value per text is therefore that of the ratio of the two sums,
+    linearised: the mean of these values is the mean over tokens, and their standard error is that of the ratio.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Mapping[str, Any]] = {}
+        self.parts: dict[int, dict[str, np.ndarray]] = {}
+
+    def update(self, values: Mapping[str, Measured], number: int) -> None:
+        self.batches[number] = values
+
+    def state(self) -> dict[int, dict[str, np.ndarray]]:
+        return {number: {name: _sums(v) for name, v in batch.items()} for number, batch in self.batches.items()}
+
+    def merge(self, states: Sequence[dict[int, dict[str, np.ndarray]]]) -> None:
+        self.parts = {number: batch for state in states for number, batch in state.items()}
+
+    def compute(self) -> Found:
+        batches = [self.parts[number] for number in sorted(self.parts)]
+        names = batches[0] if batches else {}
+        sums = {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in names}
+        means = {name: float(totals.sum() / counts.sum()) for name, (totals, counts) in sums.items()}
+        values = {
+            name: means[name] + (totals - means[name] * counts) / counts.mean()
+            for name, (totals, counts) in sums.items()
+        }
+        errors = {name: standard_error(each) for name, each in values.items()}
+        count = len(next(iter(values.values()), ()))
+        return Found(means, errors, count, {name: each.astype(np.float32) for name, each in values.items()})
+
+
+def _sums(found: Measured) -> np.ndarray:
+    """(2, B) float64: totals and counts; a plain number of each text counts once."""
+    if isinstance(found, PerToken):
+        return np.stack([part.double().cpu().numpy() for part in found])
+    values = (found.values if isinstance(found, PerImage) else found).double().cpu().numpy()
+    return np.stack([values, np.ones_like(values)])
 
 
 class _Part(NamedTuple):

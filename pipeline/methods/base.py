@@ -136,7 +136,14 @@ class PerImage(NamedTuple):
     total: Tensor
 
 
-Measured: TypeAlias = Tensor | PerImage  # a plain tensor (B,) is summed as it is
+class PerToken(NamedTuple):
+    """Of each text (B,) the sum of a number over those of its tokens that count, and how many do."""
+
+    totals: Tensor
+    counts: Tensor
+
+
+Measured: TypeAlias = Tensor | PerImage | PerToken  # a plain tensor (B,) is summed as it is
 
 
 class Method(nn.Module):

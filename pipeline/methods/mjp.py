@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
+from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Encoder, Grid, grid_of, send
@@ -112,6 +113,8 @@ class MJP(Method):
             return self
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
+            if model.family in TEXT:
+                raise ValueError(f"method mjp moves patches of images, found model.arch {model.arch}")
             if (self.unknown or self.dal != "none" or self.index != "none") and model.positions != "learn":
                 raise ValueError(
                     f"method mjp works on learned positions, model {model.name} has {model.positions}; set "

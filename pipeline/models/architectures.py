@@ -6,6 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+TEXT = ("bert", "gpt2")  # those of transformers that pipeline/models/text.py builds
 REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Encoders are timm models: one typed config, one call.
+"""Encoders of images are timm models: one typed config, one call. Those of texts (text.py) share the config.
 
 timm is imported where it is used, not at the top: it takes seconds, and configs are read without it.
 """
@@ -9,29 +9,34 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from pipeline.config import Strict
+from pipeline.config import Strict, added
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
+from pipeline.models.architectures import TEXT
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
 from pipeline.sizes import Size, pair
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {
-    "depth": "vit",
-    "cls_std": "vit",
-    "pool": "vit",
-    "act_layer": "vit",
-    "depths": "swin",
-    "window_size": "swin",
+    "patch_size": ("vit", "swin", "cnn"),
+    "depth": ("vit", *TEXT),
+    "cls_std": ("vit",),
+    "pool": ("vit",),
+    "act_layer": ("vit", *TEXT),
+    "depths": ("swin",),
+    "window_size": ("swin",),
+    "drop_path": ("vit", "swin", "cnn"),
+    "dropout": TEXT,
 }
+TEXT_WIDTH, TEXT_HEADS = 768, 12  # of the base size, where a config says nothing
 
 
 class ModelConfig(Strict):
-    """A timm architecture and what differs from its defaults; `null` keeps timm's own value."""
+    """An architecture and what differs from its defaults; `null` keeps the value of timm or transformers."""
 
     name: str = Field(description="short name, part of the run's name")
-    arch: str = Field(description="timm architecture, such as vit_small_patch16_224")
+    arch: str = Field(description="of timm, such as vit_small_patch16_224, or for texts bert or gpt2")
     patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
     embed_dim: int | None = Field(None, ge=1)
     depth: int | None = Field(None, ge=1)
@@ -43,7 +48,7 @@ class ModelConfig(Strict):
     pos_embed: Literal["learn", "none", "sincos", "sincos_learn", "relative"] | None = Field(
         None,
         description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
-        "biases stay whatever is said here",
+        "biases stay whatever is said here. Texts: learned",
     )
     cls_std: float | None = Field(
         None, gt=0, description="of CLS at the start; null: 0.02 where the method's code says so, else timm's 1e-6"
@@ -57,21 +62,26 @@ class ModelConfig(Strict):
     pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
     head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")
     drop_path: float = Field(0.0, ge=0, lt=1)
+    dropout: float = added(
+        0.0, before=0.0, ge=0, lt=1, description="of embeddings, attention, what blocks add, and what is classified"
+    )
 
     @property
-    def family(self) -> Literal["vit", "swin", "cnn"]:
+    def family(self) -> Literal["vit", "swin", "cnn", "bert", "gpt2"]:
+        if self.arch in TEXT:
+            return "bert" if self.arch == "bert" else "gpt2"
         return "vit" if self.arch.startswith(("vit", "deit")) else "swin" if self.arch.startswith("swin") else "cnn"
 
     @property
     def positions(self) -> Literal["learn", "none", "sincos", "sincos_learn", "relative"]:
-        """`pos_embed`, with timm's own choice in place of null."""
-        return self.pos_embed or ("learn" if self.family == "vit" else "none")
+        """`pos_embed`, with the library's own choice in place of null."""
+        return self.pos_embed or ("learn" if self.family in ("vit", *TEXT) else "none")
 
     @model_validator(mode="after")
     def _fits_the_architecture(self) -> "ModelConfig":
-        for key, family in ONLY_FOR.items():
-            if getattr(self, key) is not None and self.family != family:
-                raise ValueError(f"{key} is for a {family}, {self.arch} is none; remove it")
+        for key, families in ONLY_FOR.items():
+            if getattr(self, key) not in (None, 0) and self.family not in families:
+                raise ValueError(f"{key} is for a {' or '.join(families)}, {self.arch} is none; remove it")
         if self.family == "cnn":
             keys = ("embed_dim", "num_heads", "mlp_ratio", "pos_embed")
             wrong = [key for key in keys if getattr(self, key) not in (None, "none")]
@@ -79,14 +89,21 @@ class ModelConfig(Strict):
                 raise ValueError(f"{self.arch} is a CNN and has no {', '.join(wrong)}; remove it")
         if self.family == "swin" and self.positions == "relative":
             raise ValueError("a Swin has relative positions of its own; remove pos_embed: relative")
+        if self.family in TEXT and self.positions != "learn":
+            raise ValueError(f"{self.arch} has learned positions, found pos_embed {self.positions}; remove it")
         self._check_heads()
         return self
 
     def _check_heads(self) -> None:
         """timm takes a wrong number of heads without a word, and fails where nobody can tell why."""
         heads, num_stages = self.num_heads, len(self.depths or range(4))
-        if self.family == "vit" and isinstance(heads, tuple):
-            raise ValueError(f"num_heads of a ViT is one number, found {list(heads)}")
+        if self.family in ("vit", *TEXT) and isinstance(heads, tuple):
+            name = "ViT" if self.family == "vit" else self.arch
+            raise ValueError(f"num_heads of a {name} is one number, found {list(heads)}")
+        if self.family in TEXT and not isinstance(heads, tuple):
+            width, count = self.embed_dim or TEXT_WIDTH, heads or TEXT_HEADS
+            if width % count:
+                raise ValueError(f"num_heads {count} does not divide embed_dim {width}")
         if self.family == "swin" and isinstance(heads, int):
             raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
         if self.family == "swin" and isinstance(heads, tuple) and len(heads) != num_stages:

@@ -1,8 +1,9 @@
-"""Checkpoint files of other projects: read without running anything that is in them, renamed to timm's names.
+"""Checkpoint files of other projects: read without running anything that is in them, renamed to the models' names.
 
 A layout is told by its keys, not by its file name: DeiT and MAE wrap the state dict in `model`, MoCo v3 keeps its
 encoder under `base_encoder`, DropPos has a decoder without positions, Swin's release counts its downsampling one stage
-lower than timm. Everything else is taken for timm's own names, which are also those of our exports.
+lower than timm. BERT and GPT-2 of transformers come with and without the prefix that a head gives them, and old files
+call the weights of norms gamma and beta. Everything else is taken for timm's own names, those of our exports.
 """
 
 import argparse
@@ -16,10 +17,18 @@ from torch import Tensor
 from pipeline.errors import CheckpointError
 
 # What pretraining leaves beside the encoder, and buffers that timm computes itself: MAE's decoder and mask token,
-# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask.
+# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of text models the
+# heads that name words, the pooler, which no language model here has, and old buffers.
 BESIDE = re.compile(
     r"(aux_)?decoder|momentum_encoder\.|predictor\.|.*mask_(pos_)?token|.*\b(relative_position_index|attn_mask)$"
+    r"|(cls|lm_head|bert\.pooler)\.|.*\.(position_ids|attn\.bias|attn\.masked_bias)$"
 )
+# Of each text family: a name that every file of it has, and the prefix of the body, beside which there are HEADS.
+TEXTS = {
+    "bert": (re.compile(r"(bert\.)?encoder\.layer\.0\.attention\.self\.query\.weight"), "bert."),
+    "gpt2": (re.compile(r"(transformer\.)?h\.0\.attn\.c_attn\.weight"), "transformer."),
+}
+HEADS = ("cls.", "lm_head.", "classifier.")
 STATE_KEYS = ("model", "state_dict")
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")  # by DDP, by torch.compile
 OLD_SWIN = "layers.0.downsample.reduction.weight"
@@ -32,6 +41,8 @@ def normalised(content: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
     layout = _layout(set(tensors), wrapper)
     if layout == "moco_v3":
         tensors = {name.removeprefix("base_encoder."): value for name, value in tensors.items()}
+    if layout in TEXTS:
+        tensors = {_new_text_name(name, layout): value for name, value in tensors.items()}
     if layout == "swin":
         tensors = {_new_swin_name(name): value for name, value in tensors.items()}
     return layout, tensors
@@ -77,6 +88,9 @@ def _unwrapped(content: Any, path: Path) -> tuple[str | None, dict[str, Tensor]]
 
 
 def _layout(names: set[str], wrapper: str | None) -> str:
+    for family, (known, _) in TEXTS.items():
+        if any(map(known.fullmatch, names)):
+            return family
     if any(name.startswith("base_encoder.") for name in names):
         return "moco_v3"
     if "decoder_embed.weight" in names:
@@ -92,3 +106,10 @@ def _layout(names: set[str], wrapper: str | None) -> str:
 def _new_swin_name(name: str) -> str:
     name = re.sub(r"^layers\.(\d+)\.downsample", lambda found: f"layers.{int(found[1]) + 1}.downsample", name)
     return re.sub(r"^head\.(?!fc\.)", "head.fc.", name)
+
+
+def _new_text_name(name: str, family: str) -> str:
+    _, prefix = TEXTS[family]
+    name = re.sub(r"^score\.", "classifier.", name)
+    name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name))
+    return name if name.startswith((prefix, *HEADS)) else prefix + name

@@ -6,6 +6,7 @@ error, so that no layer silently stays at its random start. Patches of another s
 Absolute positions of another grid are brought to the model's in one of two ways, and the report says which:
 - timm: bicubic with antialiasing; a fixed sin-cos table is computed for the new grid instead.
 - released: bicubic without antialiasing, fixed tables too, as MAE, DropPos and DeiT do before they fine-tune.
+Positions of texts are a list: of a longer one, the first are taken.
 timm's functions resize; its checkpoint filters as a whole would also resample patches, and Swin's takes every file
 without a classifier for one with the authors' old names.
 
@@ -36,6 +37,7 @@ from pipeline.models.position import (
 
 PATCHES = "patch_embed.proj.weight"
 BIAS_TABLE = "relative_position_bias_table"
+TEXT_POSITIONS = ("bert.embeddings.position_embeddings.weight", "transformer.wpe.weight")
 GRID = "grid"  # in the metadata of a file
 # Where the model's absolute positions come from: it has none; the file, on the same grid or resampled in one of the two
 # ways; the sin-cos formula; the model's own random start.
@@ -108,6 +110,8 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
 def _position_source(
     encoder: Encoder, own: dict[str, Tensor], used: dict[str, Tensor], of_file: PositionSource
 ) -> PositionSource:
+    if any(name in own for name in TEXT_POSITIONS):
+        return "file"
     if "pos_embed" not in own:
         return "none"
     if "pos_embed" in used:
@@ -234,7 +238,8 @@ def _same_shape(name: str, own: dict[str, Tensor], weights: dict[str, Tensor]) -
 
 def _optional(encoder: Encoder, own: dict[str, Tensor]) -> set[str]:
     """Names in the model that the file need not have."""
-    return {name for name in own if _is_classifier(encoder, name) or _is_position(name) or name.startswith("fc_norm.")}
+    also = ("fc_norm.", "bert.pooler.")  # a language model has no pooler
+    return {name for name in own if _is_classifier(encoder, name) or _is_position(name) or name.startswith(also)}
 
 
 def _is_position(name: str) -> bool:
@@ -270,6 +275,8 @@ def _resize_positions(
         elif name.endswith(BIAS_TABLE):
             attention = encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}"))
             found = resized_bias_table(attention, value, own[name], grid if _is_position(name) else None)
+        elif name in TEXT_POSITIONS and len(value) > len(own[name]):
+            found = value[: len(own[name])], f"{len(value)} -> {len(own[name])}"
         else:
             continue
         if found:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.config import Layers
+from pipeline.models.architectures import TEXT
 from pipeline.plan.device import matmul_gflop_per_s
 from pipeline.plan.estimate import images_left
 from pipeline.sizes import pair
@@ -49,7 +50,7 @@ def rough(graph: Graph, names: Iterable[str]) -> Rough:
 
 
 def _step(entry: RunEntry) -> _Step:
-    """A model without numbers tells its size; each weight of a ViT meets each patch that is looked at."""
+    """A model without numbers tells its size; each weight of a ViT meets each patch that is looked at, or each word."""
     import torch
 
     from pipeline.engine.loop import build_method
@@ -59,8 +60,11 @@ def _step(entry: RunEntry) -> _Step:
     run = parse_run(Layers(("the plan", entry.config)))
     with torch.device("meta"):
         method = build_method(run)
-    num_weights = sum(parameter.numel() for parameter in method.encoder.parameters())
+    # Words are looked up in their tables.
+    tables = sum(part.weight.numel() for part in method.encoder.modules() if isinstance(part, torch.nn.Embedding))
+    num_weights = sum(parameter.numel() for parameter in method.encoder.parameters()) - tables
     patches = getattr(method.encoder, "patch_embed", None) if run.model.family == "vit" else None
-    places = patches.num_patches if patches else math.prod(pair(run.data.input_size)) / CNN_STRIDE**2
+    stride = 1 if run.model.family in TEXT else CNN_STRIDE
+    places = patches.num_patches if patches else math.prod(pair(run.data.input_size)) / stride**2
     # Two operations a weight forward, four backward.
     return _Step(sum(stored_bytes(run, method)), 6 * num_weights * places * LEAST_SEEN / 1e9)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
-from pipeline.models.architectures import unknown_architecture
+from pipeline.models.architectures import TEXT, unknown_architecture
 from pipeline.study.data import add_data
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import RunEntry
@@ -161,7 +161,7 @@ def _init(draft: Draft, spec: RunSpec, where: str, number: int) -> str | None:
 def _check_architecture(layers: Layers) -> None:
     """A mistyped one would be found by timm when training starts; here, before a cluster is asked for anything."""
     arch = layers.below("model").merged().get("arch")
-    if isinstance(arch, str) and (problem := unknown_architecture(arch)):
+    if isinstance(arch, str) and arch not in TEXT and (problem := unknown_architecture(arch)):
         raise ConfigError(f"{layers.origin(('model', 'arch'))}: model.arch: {problem}")
 
 

@@ -43,8 +43,8 @@ def fragment(name):
 @pytest.mark.parametrize("name", names(CONFIGS / "data"))
 def test_data_config__every_fragment__is_valid_and_named_after_its_file(name):
     cfg = fragment(name)
-    # A set seen at another size is still that set: one folder on the site, one manifest.
-    assert name in (cfg.name, f"{cfg.name}_{getattr(cfg, 'image_size', '')}", f"{cfg.name}_known")
+    # A set seen at another size, or as ST sees it, is still that set: one folder on the site, one manifest.
+    assert name in (cfg.name, f"{cfg.name}_{getattr(cfg, 'image_size', '')}", f"{cfg.name}_known", f"{cfg.name}_st")
 
 
 def test_data_config__of_known_classes_at_paper_scale__is_the_whole_set():

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
+from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
 from tiny_vit import tiny_encoder, tiny_model
 
 from pipeline.data.classified import DataConfig
+from pipeline.data.language import LanguageConfig
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.methods.droppos import DropPos
+from pipeline.methods.language_model import LanguageModel
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
@@ -35,10 +38,12 @@ METHODS = {
     "mjp": (MJP, {"fidelity": "released"}, {}),
     "mp3": (MP3, {}, {"pos_embed": "none"}),
     "droppos": (DropPos, DECODER, {"pos_embed": "sincos"}),
+    "language": (LanguageModel, {}, {}),
 }
+STREAM_WORDS, STRIDE = {"train": 400, "val": 1200}, 5
 # Evaluations that need another subject than a classifier, or other fields than they start with.
 SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
-SUITED |= {"mixed_pictures": "mp3", "training_equivariance": "baseline"}
+SUITED |= {"mixed_pictures": "mp3", "training_equivariance": "baseline", "perplexity": "language"}
 SIZES = {"image_size": 28, "channels": 1, "num_classes": 10, "batch": 4, "steps": 1}
 FIELDS = {
     "cost": {"model": tiny_model(), "method": {"mae": DECODER}, **SIZES},
@@ -64,9 +69,10 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class SmallWorld:
-    """A prepared data set, where it lies, and what its validation images and labels are."""
+    """A prepared data set, where it lies, and what its validation images and labels are; and a stream of words."""
 
     data: DataConfig
+    stream: LanguageConfig
     site: Site
     results: ScaleFolder
     pixels: np.ndarray
@@ -80,6 +86,8 @@ class SmallWorld:
         if getattr(method.encoder, "pos_embed", None) is None:
             changes = {**changes, "pos_embed": "none"}
         optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3, protection=protection or {})
+        if isinstance(method, LanguageModel):  # which sees no images
+            return RunConfig(method=method.cfg, model=tiny_text_model("gpt2"), data=self.stream, optim=optim, seed=seed)
         data = self.data.model_copy(update=data)
         return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
@@ -116,10 +124,23 @@ def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
         std=(STD,),
         eval_crop=1.0,
     )
-    scale = ScaleFolder(results)
-    prepare(data, folder, scale.manifest(data.name).parent, progress=False)
-    site = Site(data={data.name: folder}, device="cpu")
-    return SmallWorld(data, site, scale, pixels["t10k"], labels["t10k"])
+    stream, scale = _write_stream(folder), ScaleFolder(results)
+    for each in (data, stream):
+        prepare(each, folder, scale.manifest(each.name).parent, progress=False)
+    site = Site(data={data.name: folder, stream.name: folder}, device="cpu")
+    return SmallWorld(data, stream, site, scale, pixels["t10k"], labels["t10k"])
+
+
+def _write_stream(folder) -> LanguageConfig:
+    """Words in the layout of the books of this project, as many as the small text models know."""
+    for seed, (split, count) in enumerate(STREAM_WORDS.items()):
+        words = np.random.default_rng(seed).integers(0, VOCABULARY - 7, count)
+        line = f"austen\t1\t{' '.join(f'w{word}' for word in words)}\n"
+        (folder / f"{split}.txt.gz").write_bytes(gzip.compress(line.encode()))
+    num_val = 1 + -(-(STREAM_WORDS["val"] + 1 - LENGTH) // STRIDE)  # one more token: the end of the line
+    counts = {"num_train": (STREAM_WORDS["train"] + 1) // LENGTH, "num_val": num_val}
+    sizes = {"vocab_size": VOCABULARY, "length": LENGTH, "stride": STRIDE}
+    return LanguageConfig(name="small_stream", source="books", **sizes, **counts)
 
 
 def _write_idx(path, magic, array):
@@ -130,7 +151,9 @@ def _write_idx(path, magic, array):
 def build(kind, seed=0):
     """A method whose weights are large enough for patches, positions and classes to matter."""
     method, fields, changes = METHODS[kind]
-    built = method(method.Config(**fields), tiny_encoder(seed, **changes)).eval()
+    is_text = method is LanguageModel
+    encoder = build_tiny_text(tiny_text_model("gpt2"), seed, 0) if is_text else tiny_encoder(seed, **changes)
+    built = method(method.Config(**fields), encoder).eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if parameter.ndim > 1 and "token" not in name and parameter.requires_grad:

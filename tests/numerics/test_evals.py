@@ -21,6 +21,7 @@ from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.position import encode
+from pipeline.permutation.forward import blocks_of
 from pipeline.seeds import seed_everything
 
 pytestmark = pytest.mark.slow
@@ -30,7 +31,8 @@ CLASSIFIERS = ("baseline", "no positions", "mjp")
 POSITIONS = ("mp3_positions", "droppos_positions")
 OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost", "permutation_cost"}
-WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME}
+OF_TEXTS = {"perplexity"}
+WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS}
 STATE_PRECISION = {"training_equivariance", "split_wire"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
 OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
@@ -183,12 +185,14 @@ def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(worl
 def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
     methods, seen = subjects_of(name), []
     for method in methods:
-        method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+        _, blocks = blocks_of(method.encoder)
+        layer = blocks[0].mlp.c_fc if name in OF_TEXTS else blocks[0].mlp.fc1
+        layer.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
     exact = evaluate(world, name, *methods)
     in_fp32, seen[:] = set(seen), []
     found = evaluate(world.with_site(precision="bf16"), name, *methods)
     assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
-    percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
+    percents = [metric for metric in exact if not any(part in metric for part in ("loss", "norm", "perplexity"))]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
 
 
@@ -380,3 +384,32 @@ def test_shuffler__one_batch__shuffles_every_image_on_its_own():
     moved, shuffled = Shuffler(0.5, 0)(method, twins)
     assert shuffled.shape == (4, 49) and shuffled.dtype == torch.bool
     assert len({tuple(image.flatten().tolist()) for image in moved}) == 4
+
+
+@torch.no_grad()
+def test_perplexity__of_a_locked_model__is_that_of_the_model_with_the_key_and_another_without(world):
+    method = build("language")
+    outcome = world.evaluate("perplexity", method, keys=2)
+    found = outcome.metrics
+    assert found["columns_perplexity"] == pytest.approx(found["perplexity"], rel=1e-4)
+    assert 0 < found["columns_apart"] < 1e-3
+    # Another answer, not a worse one: the model has learnt nothing.
+    assert abs(found["without_key_loss"] - found["loss"]) > 0.01 > 1000 * abs(found["columns_loss"] - found["loss"])
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+
+    # One word after the other, each with what its window has before it.
+    samples = EVALS.get("perplexity")(config_of("perplexity"), {}, world.results, world.site, None).open(world.stream)
+    total = count = 0
+    for ids, scored in map(samples.__getitem__, range(len(samples))):
+        tokens = method.encoder.transformer(torch.tensor(ids[None].astype(int))).last_hidden_state[0]
+        chances = (tokens @ method.encoder.transformer.wte.weight.T).double().softmax(dim=1)
+        total -= sum(math.log(chances[place - 1, ids[place]]) for place in np.flatnonzero(scored))
+        count += int(scored.sum())
+    assert count == len(samples.ids) - 1 and outcome.count == len(samples) == 239
+    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mjp", "mp3"])
+def test_perplexity__of_what_names_no_words__does_not_apply(world, name):
+    reason = EVALS.get("perplexity").reason_against(config_of("perplexity"), {"model": world.run_of(build(name))})
+    assert reason == f"method {name} does not name the next word"

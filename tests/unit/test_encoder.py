@@ -174,7 +174,7 @@ def test_build_encoder__average_pooling__classifies_the_mean_of_the_patches():
 @pytest.mark.parametrize(
     ("model", "key", "value", "reason"),
     [
-        (tiny_swin, "depth", 2, "depth is for a vit, swin_tiny_patch4_window7_224 is none; remove it"),
+        (tiny_swin, "depth", 2, "depth is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none; remove it"),
         (tiny_swin, "act_layer", "relu", "act_layer is for a vit"),
         (tiny_swin, "pool", "avg", "pool is for a vit"),
         (tiny_swin, "pos_embed", "relative", "a Swin has relative positions of its own"),

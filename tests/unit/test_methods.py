@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import timm
 import torch
+from tiny_text import TEXT_CLASSES, build_tiny_text, stream_batch, text_batch, tiny_text_model
 from tiny_vit import (
     CHANNELS,
     NUM_CLASSES,
@@ -20,6 +21,7 @@ from pipeline.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
+from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
@@ -37,6 +39,7 @@ NO_POSITIONS, SINCOS = tiny_model(pos_embed="none"), tiny_model(pos_embed="sinco
 # 8x8 cells of 4 px, of which 4x4 are visible; each has 2x2 patches, and a token of the last stage has 2x2 cells.
 PYRAMID = tiny_swin(patch_size=2, depths=(2, 1, 1), num_heads=(2, 2, 2))
 SWIN, RESNET = tiny_swin(pos_embed="learn"), tiny_resnet()
+BERT, GPT2 = tiny_text_model("bert"), tiny_text_model("gpt2")
 DECODER = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
 
 # What a method needs other than its defaults and the tiny ViT.
@@ -45,6 +48,8 @@ NEEDS = {
     "mae": Case("mae", DECODER, SINCOS),
     "droppos": Case("droppos", DECODER, SINCOS),
     "droppos_swin": Case("droppos_swin", {**DECODER, "cells": 8}, PYRAMID),
+    "language_model": Case("language_model", {}, GPT2),
+    "masked_language": Case("masked_language", {}, BERT),
 }
 # Every registered method with its defaults, then the variants of the papers' tables and the other fidelities.
 CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
@@ -77,7 +82,14 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "supervised, rows permuted": Case("supervised", {"permutation": {"rows": True}}),
     "supervised, with a key": Case("supervised", {"permutation": {"key": "used"}}),
     "supervised, rows permuted and a key": Case("supervised", {"permutation": {"rows": True, "key": "used"}}),
+    "supervised on a BERT": Case("supervised", {}, BERT),
+    "supervised on a BERT, rows permuted and a key": Case(
+        "supervised", {"permutation": {"rows": True, "key": "used"}}, BERT
+    ),
+    "supervised on a GPT-2": Case("supervised", {}, GPT2),
+    "supervised on a GPT-2, with a key": Case("supervised", {"permutation": {"key": "used"}}, GPT2),
 }
+OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 every_method = pytest.mark.parametrize("case", CASES)
 
 
@@ -86,11 +98,15 @@ def build(case, seed=0):
     method = METHODS.get(name)
     cfg = method.Config(name=name, **fields)
     cfg.check(model, image_size_of(model))
+    if case in OF_TEXTS:
+        return method(cfg, build_tiny_text(model, seed, 0 if cfg.task == "language" else TEXT_CLASSES)).train()
     size = cfg.encoder_size(image_size_of(model))
     return method(cfg, build_tiny(model, seed, 0 if cfg.task == "pretrain" else NUM_CLASSES, size)).train()
 
 
 def batch_for(case, size=8):
+    if case in OF_TEXTS:
+        return stream_batch(size) if case in of_task("language") else text_batch(size)
     return tiny_batch(size, image_size=image_size_of(CASES[case].model))
 
 
@@ -174,7 +190,7 @@ def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", of_task("pretrain"))
+@pytest.mark.parametrize("case", [*of_task("pretrain"), *of_task("language")])
 def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
     """At progress 1, where DropPos no longer smooths its targets and its loss can reach 0.
 
@@ -217,7 +233,7 @@ def test_compile__several_draws__is_one_graph_compiled_once(case):
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-@every_method
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_TEXTS])
 def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(case):
     method, batch = build(case), batch_for(case)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
@@ -239,6 +255,40 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     with torch.no_grad():
         found = plain.forward_features(images) if method.cfg.task == "pretrain" else plain(images)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("case", OF_TEXTS)
+def test_export__text_model_trained_one_step__loads_into_plain_transformers_with_the_same_tokens(case):
+    method, batch = build(case), batch_for(case)
+    loss_of(method, batch).loss.backward()
+    torch.optim.SGD(method.parameters(), lr=0.1).step()
+    encoder = method.eval().export()
+    prefix = "bert." if CASES[case].model.family == "bert" else "transformer."
+    weights = {
+        name.removeprefix(prefix): value
+        for name, value in unlocked(encoder.state_dict(), method).items()
+        if name.startswith(prefix)
+    }
+    plain = plain_transformers(CASES[case].model, has_pooler="pooler.dense.weight" in weights)
+    plain.load_state_dict(weights)
+    texts = batch.inputs
+    types = {"token_type_ids": texts["types"]} if "types" in texts and prefix == "bert." else {}
+    with torch.no_grad():
+        found = plain(texts["ids"], attention_mask=texts["mask"].long(), **types).last_hidden_state
+        expected = encode(method.encoder, texts)
+    torch.testing.assert_close(found[texts["mask"]], expected[texts["mask"]], atol=1e-5, rtol=0)
+
+
+def plain_transformers(model, has_pooler):
+    """transformers alone, without a line of ours."""
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+    if model.family == "gpt2":
+        shape = {"n_embd": model.embed_dim, "n_layer": model.depth, "n_head": model.num_heads, "n_positions": 12}
+        return GPT2Model(GPT2Config(vocab_size=40, **shape)).eval()
+    shape = {"hidden_size": model.embed_dim, "num_hidden_layers": model.depth, "num_attention_heads": model.num_heads}
+    shape |= {"intermediate_size": 4 * model.embed_dim, "max_position_embeddings": 12}
+    return BertModel(BertConfig(vocab_size=40, **shape), add_pooling_layer=has_pooler).eval()
 
 
 def unlocked(weights, method):
@@ -347,13 +397,21 @@ IMPOSSIBLE = {
 }
 
 
-def parse_case(case):
+def data_for(case):
+    """The name of a set that the model of a case can see."""
+    if case.model.family not in TEXT:
+        return "fashion_mnist"
+    return "books_stream" if METHODS.get(case.name).Config.task == "language" else "books"
+
+
+def parse_case(case, data=None):
     content = {
         "method": {"name": case.name, **case.fields},
         "model": case.model.model_dump(exclude_none=True),
         "optim": {"epochs": 5, "global_batch": 50, "micro_batch": 50, "base_lr": 3e-3},
     }
-    return parse_run(Layers(("run.yaml", merge(read_yaml(CONFIGS / "data" / "fashion_mnist.yaml"), content))))
+    path = CONFIGS / "data" / f"{data or data_for(case)}.yaml"
+    return parse_run(Layers(("run.yaml", merge(read_yaml(path), content))))
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
@@ -368,10 +426,44 @@ def test_parse_run__model_the_method_cannot_use__is_refused_in_one_clear_line(ca
     assert reason in line
 
 
+TASK_OF = dict.fromkeys(("mp3", "mae", "droppos", "droppos_swin"), "pretrain") | {"multilabel": "attributes"}
+TASK_OF |= dict.fromkeys(("language_model", "masked_language"), "language")
+
+
 # The data of this test are 28 px, which the Swin of droppos_swin does not divide.
 @pytest.mark.parametrize("case", [case for case in CASES if case != "droppos_swin"])
 def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
     run = parse_case(CASES[case])
 
-    name = CASES[case].name
-    assert run.task == {"multilabel": "attributes"}.get(name, "pretrain" if name in NEEDS else "classify")
+    assert run.task == TASK_OF.get(CASES[case].name, "text_classify" if case in OF_TEXTS else "classify")
+
+
+@pytest.mark.parametrize(
+    ("case", "data", "reason"),
+    [
+        (
+            Case("supervised", {}, BERT),
+            "fashion_mnist",
+            "model.arch bert reads texts, data set fashion_mnist has images",
+        ),
+        (Case("mjp", {}, GPT2), "books", "method mjp moves patches of images, found model.arch gpt2"),
+        (Case("mae", {}, BERT), "books", "is for the tasks text_classify, but method mae has task pretrain"),
+        (Case("supervised", {}, BERT), "books_stream", "is for the tasks language, but method supervised has task"),
+        (Case("language_model", {}, GPT2), "books", "but method language_model has task language"),
+        (Case("language_model", {}, BERT), "books_stream", "names the next word with a gpt2, found model.arch bert"),
+        (Case("masked_language", {}, GPT2), "books_stream", "names hidden words with a bert, found model.arch gpt2"),
+        (
+            Case("masked_language", {"mask_prob": 0.9, "random_prob": 0.2}, BERT),
+            "books_stream",
+            "mask_prob 0.9 and random_prob 0.2 are above 1 together",
+        ),
+    ],
+    ids=range(8),
+)
+def test_parse_run__texts_and_what_cannot_read_them__is_refused_in_one_clear_line(case, data, reason):
+    with pytest.raises(ConfigError) as caught:
+        parse_case(case, data)
+
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("run.yaml: ")
+    assert reason in line

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -9,6 +10,7 @@ from PIL import Image
 import pipeline
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data.kind import kind_of, parse_data
+from pipeline.data.tokens import Tokens
 from pipeline.methods.base import METHODS, Primary
 from pipeline.registry import TASKS
 from pipeline.trees import batch_size, tensors_of
@@ -26,18 +28,35 @@ def shapes(tree):
     return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(tree)]
 
 
+TEXTS = {"text_classify": "books", "language": "books_stream"}  # tasks that see no images, and a set for each
+
+
+def text_samples(name):
+    """The data of a task of texts, and four samples."""
+    data = parse_data(Layers(("data", read_yaml(CONFIGS / "data" / f"{TEXTS[name]}.yaml")["data"])))
+    tokens = np.arange(5, 12)
+    if name == "language":
+        return data, [(tokens, tokens > 5)] * 4
+    return data, [(Tokens(tokens.tolist(), [0] * 7), label % 2) for label in range(4)]
+
+
+def image_samples():
+    data = data_of(image_size=[28, 42])
+    return data, [(Image.new("L", (28, 28), 90), label) for label in range(4)]
+
+
 @every_task
 def test_example__of_every_task__has_the_shapes_of_a_training_batch(name):
-    data = data_of(image_size=[28, 42])
+    data, samples = text_samples(name) if name in TEXTS else image_samples()
     task, view = TASKS.get(name)(data, CPU, 0.1), kind_of(data).train_view()
-    batch = task.collate([view((Image.new("L", (28, 28), 90), label)) for label in range(4)])
+    batch = task.collate([view(sample) for sample in samples])
     made, example = task.train_batch(*batch), task.example(data, 4)
     assert [shapes(tree) for tree in made] == [shapes(tree) for tree in example]
     assert batch_size(made[0]) == 4
 
 
-@every_task
-def test_eval_batch__of_every_task__is_the_same_every_time(name):
+@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in TEXTS])
+def test_eval_batch__of_every_task_of_images__is_the_same_every_time(name):
     data = data_of(augment={"erasing": 1.0, "mixup": 0.8})
     task = TASKS.get(name)(data, CPU, 0.1)
     pixels, labels = torch.randint(256, (4, 1, 28, 28), dtype=torch.uint8), torch.arange(4)
@@ -45,6 +64,22 @@ def test_eval_batch__of_every_task__is_the_same_every_time(name):
     assert all(torch.equal(one, other) for one, other in zip(tensors_of(first), tensors_of(second), strict=True))
     bits = [[number >> bit & 1 for bit in range(10)] for number in range(4)]
     assert first[1].tolist() == (bits if name == "attributes" else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_eval_batch__of_every_task_of_texts__is_what_was_collated(name):
+    data, samples = text_samples(name)
+    task, view = TASKS.get(name)(data, CPU, 0.1), kind_of(data).eval_view()
+    batch = task.collate([view(sample) for sample in samples])
+    found = task.eval_batch(*batch)
+    assert all(torch.equal(one, other) for one, other in zip(tensors_of(found), tensors_of(batch), strict=True))
+
+
+def test_train_batch__labels_of_texts__are_smoothed():
+    data, samples = text_samples("text_classify")
+    task, view = TASKS.get("text_classify")(data, CPU, 0.1), kind_of(data).train_view()
+    _, targets = task.train_batch(*task.collate([view(sample) for sample in samples]))
+    torch.testing.assert_close(targets, torch.tensor([[0.95, 0.05], [0.05, 0.95]] * 2))
 
 
 @pytest.mark.parametrize("name", METHODS.names())
