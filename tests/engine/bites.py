@@ -18,10 +18,14 @@ NOT_SCIENCE = {
 LABELS = {
     "data.name": "a name alone",
     "data.part_of": "in whose folder it lies; tests/data has such a set",
+    "data.*.name": "a name alone",
+    "data.*.part_of": "in whose folder it lies",
     "model.*.name": "a name alone",
     "*.code_epoch": "raised by hand when code changes",
     "method.supervised.fidelity": "there is one way to do it",
     "method.mae.fidelity": "there is one way to do it",
+    "method.language_model.fidelity": "there is one way to do it",
+    "method.masked_language.fidelity": "there is one way to do it",
     "method.multilabel.fidelity": "there is one way to do it; both thresholds are measured",
     "method.*.name": "chooses the class, whose own fields are here",
     "eval.*.name": "chooses the class, whose own fields are here",
@@ -31,6 +35,8 @@ LABELS = {
     "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "eval.april_scale.seed": "it draws nothing",
+    "eval.split_wire.rows": "permuted rows are put back, so that all numbers may be the same",
+    "eval.split_wire.seed": "it draws the order of the rows alone",
     "eval.april_scale.assumptions.given": "no position is hidden, so that both are the same gradient",
     "eval.gradient_matching.labels": "the label of one image is always recovered; tests/numerics has several",
     "eval.gradient_matching.at_once": "how many are attacked at once; each has its own gradient",
@@ -44,6 +50,8 @@ LABELS = {
     "eval.outliers.seed": "it draws the errors alone",
     "eval.calibration.seed": "it draws the errors alone",
     "model.cnn.pos_resampling": "a CNN has no positions",
+    "model.bert.pos_resampling": "positions of texts are no grid",
+    "model.gpt2.pos_resampling": "positions of texts are no grid",
 }
 
 PADDED, RESIZED, PLAIN = ({"data": {"augment": {"crop": crop}}} for crop in ("padded", "resized", "none"))
@@ -144,6 +152,11 @@ DROPPOS = _base("droppos", {"pos_embed": "sincos"}, mask_ratio=0.5, **DECODER)
 # 4x4 cells of one patch, of which 2x2 are visible; a token of the last stage has 2x2 cells.
 DROPPOS_SWIN = _base("droppos_swin", SWIN["model"], cells=4, **DECODER)
 
+BERT = {"model": {"arch": "bert", "patch_size": None}, "data": {"kind": "text"}}
+GPT2 = {"model": {"arch": "gpt2", "patch_size": None}, "data": {"kind": "text"}}
+LANGUAGE = merge(GPT2, {"method": {"name": "language_model"}, "data": {"kind": "language"}})
+MASKED = merge(BERT, {"method": {"name": "masked_language"}, "data": {"kind": "language"}})
+
 
 def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
     return {name: [Bite(value, "refused", family)] for name, value in values.items()}
@@ -167,7 +180,7 @@ VIT = {
     "pool": [Bite("avg", "start"), Bite("avg", "start", {"model": {"pool": "cls"}})],
     "head_std": [Bite(2e-5, "start")],
     "drop_path": [Bite(0.5, "updates")],
-    **_refused({}, depths=[1, 1], window_size=2),
+    **_refused({}, depths=[1, 1], window_size=2, dropout=0.1),
 }
 SWIN_FIELDS = {
     "arch": [Bite("swinv2_tiny_window8_256", "start", SWIN)],
@@ -183,7 +196,7 @@ SWIN_FIELDS = {
     ],
     "head_std": [Bite(2e-5, "start", SWIN)],
     "drop_path": [Bite(0.5, "updates", SWIN)],
-    **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg"),
+    **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg", dropout=0.1),
 }
 CNN_FIELDS = {
     "arch": [Bite("test_efficientnet", "start", CNN)],
@@ -191,11 +204,43 @@ CNN_FIELDS = {
     "head_std": [Bite(2e-5, "start", CNN)],
     "drop_path": [Bite(0.5, "updates", CNN)],
     **_refused(CNN, cls_std=0.5, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
-    **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn"),
+    **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn", dropout=0.1),
 }
-MODELS = {
-    f"model.{family}.{name}": bites
-    for family, fields in (("vit", VIT), ("swin", SWIN_FIELDS), ("cnn", CNN_FIELDS))
+
+
+def _text_model(base: dict, other: str) -> dict[str, list[Bite]]:
+    return {
+        "arch": [Bite(other, "start", base)],
+        "embed_dim": [Bite(8, "start", base)],
+        "depth": [Bite(1, "start", base)],
+        "num_heads": [Bite(1, "updates", base)],
+        "mlp_ratio": [Bite(2.0, "start", base)],
+        "act_layer": [Bite("relu", "updates", base)],
+        "head_std": [Bite(2e-5, "start", base)],
+        "dropout": [Bite(0.3, "updates", base)],
+        **_refused(base, patch_size=4, depths=[1, 1], window_size=2, pos_embed="sincos", cls_std=0.5, pool="avg"),
+        **_refused(base, drop_path=0.5),
+    }
+
+
+FIELDS_OF = {"vit": VIT, "swin": SWIN_FIELDS, "cnn": CNN_FIELDS}
+FIELDS_OF |= {"bert": _text_model(BERT, "gpt2"), "gpt2": _text_model(GPT2, "bert")}
+MODELS = {f"model.{family}.{name}": bites for family, fields in FIELDS_OF.items() for name, bites in fields.items()}
+
+# A set of texts is prepared for its source and its counts, a stream also for its windows.
+TEXT_DATA = {
+    **_refused(BERT, kind="images", source="imdb", tokenizer="spaces", num_train=23, num_val=19, num_classes=3),
+    "vocab_size": [Bite(20, "start batches", BERT)],
+    "length": [Bite(6, "start batches", BERT)],
+}
+STREAM_DATA = {
+    **_refused(MASKED, kind="images", source="wikitext2", tokenizer="spaces", num_train=23, num_val=19),
+    **_refused(MASKED, vocab_size=20, length=6, stride=8),
+    "mask_token": [Bite(5, "draws", MASKED)],
+}
+TEXTS = {
+    f"data.{kind}.{name}": bites
+    for kind, fields in (("text", TEXT_DATA), ("language", STREAM_DATA))
     for name, bites in fields.items()
 }
 
@@ -252,15 +297,23 @@ def _droppos(base: dict) -> dict[str, list[Bite]]:
     }
 
 
-KEYED = {"method": {"permutation": {"key": "used"}}}
-PERMUTATION = {
-    "permutation.rows": [Bite(True, "draws"), Bite(True, "draws", KEYED)],
-    "permutation.key": [Bite("used", "start"), Bite("missing", "start"), Bite("missing", "updates", KEYED)],
-    "permutation.kind": [Bite("released", "start", KEYED), Bite("shared", "start", KEYED)],
-    "permutation.seed": [Bite(1, "start", KEYED)],
-}
+def _permutation(base: dict, *rows: Bite) -> dict[str, list[Bite]]:
+    used = merge(base, {"method": {"permutation": {"key": "used"}}})
+    return {
+        "permutation.rows": list(rows),
+        "permutation.key": [
+            Bite("used", "start", base),
+            Bite("missing", "start", base),
+            Bite("missing", "updates", used),
+        ],
+        "permutation.kind": [Bite("released", "start", used), Bite("shared", "start", used)],
+        "permutation.seed": [Bite(1, "start", used)],
+    }
+
+
 OTHERS = {
-    "supervised": PERMUTATION,
+    "supervised": _permutation({}, Bite(True, "draws"), Bite(True, "draws", BERT)),
+    "language_model": _permutation(LANGUAGE, Bite(True, "refused", LANGUAGE)),
     "mp3": {
         "mask_ratio": [Bite(0.25, "updates", MP3)],
         "fidelity": [Bite("released", "draws", MP3)],
@@ -276,6 +329,11 @@ OTHERS = {
         "mask_ratio": [Bite(0.0, "start", DROPPOS_SWIN)],
         "cells": [Bite(2, "start draws", DROPPOS_SWIN, {"method": {"mask_ratio": 0.0}})],
     },
+    "masked_language": {
+        "mask_ratio": [Bite(0.5, "draws", MASKED)],
+        "mask_prob": [Bite(0.2, "draws", MASKED)],
+        "random_prob": [Bite(0.2, "draws", merge(MASKED, {"method": {"mask_prob": 0.0}}))],
+    },
 }
 METHODS = {
     f"method.{method}.{name}": bites
@@ -285,7 +343,8 @@ METHODS = {
 
 # For each method and family a run that it can have.
 BASES = {"mjp": STILL, "mp3": MP3, "mae": MAE, "droppos": DROPPOS, "droppos_swin": DROPPOS_SWIN}
-BASES |= {"swin": SWIN, "cnn": CNN}
+BASES |= {"swin": SWIN, "cnn": CNN, "bert": BERT, "gpt2": GPT2, "text": BERT, "language": LANGUAGE}
+BASES |= {"language_model": LANGUAGE, "masked_language": MASKED}
 
 # What an evaluation needs beside its subjects; by name of the evaluation.
 TIMED = {
@@ -301,6 +360,7 @@ EVAL_FIELDS = {
     "cost": {**TIMED, "method": {"mae": DECODER}},
     "permutation_cost": TIMED,
     "training_equivariance": {"batch": 4, "steps": 2},
+    "split_wire": {"batch": 4, "steps": 2},
     "april": {"images": 6, "batch": 4, "settings": ("a", "b"), "shuffle_ratio": 0.5},
     "april_scale": {"images": 4, "stds": (20, 100)},
     "april_pictures": {"images": 2, "shuffle_ratio": 0.5},
@@ -425,10 +485,16 @@ EVALS = {
     "eval.training_equivariance.batch": [Bite(6, "validation")],
     "eval.training_equivariance.steps": [Bite(3, "validation")],
     "eval.training_equivariance.seed": [Bite(1, "validation")],
+    "eval.split_wire.batch": [Bite(6, "validation")],
+    "eval.split_wire.steps": [Bite(3, "validation")],
+    "eval.split_wire.precision": [Bite("float64", "validation")],
     **{
         f"eval.counterexamples.{key}": [Bite(other, "validation")]
         for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()
     },
+    "eval.perplexity.kind": [Bite("released", "validation", LANGUAGE)],
+    "eval.perplexity.keys": [Bite(2, "validation", LANGUAGE)],
+    "eval.perplexity.seed": [Bite(1, "validation", LANGUAGE)],
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],

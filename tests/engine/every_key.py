@@ -5,6 +5,7 @@ that the method was given, everything that training changed, and the last valida
 """
 
 import copy
+import gzip
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from typing import Any, get_args
 
 import torch
 from pydantic import BaseModel
-from tiny_runs import ALONE, prepare_in, tiny_run, weights_of, write_images
+from tiny_runs import ALONE, prepare_in, tiny_config, weights_of, write_images
 
-from pipeline.config import merge
+from pipeline.config import Layers, merge
+from pipeline.data.kind import parse_data
 from pipeline.engine.loop import Trainer
-from pipeline.engine.run import RunConfig
+from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import PatchworkError
 from pipeline.evals.base import EVALS
@@ -27,7 +29,7 @@ from pipeline.registry import KINDS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
-FAMILIES = ("vit", "swin", "cnn")  # a field of a model is one for each of them
+FAMILIES = ("vit", "swin", "cnn", "bert", "gpt2")  # a field of a model is one for each of them
 NUM_TRAIN, NUM_VAL = 24, 20
 SHORT = {
     "data": {"num_train": NUM_TRAIN, "num_val": NUM_VAL},
@@ -35,6 +37,14 @@ SHORT = {
     # A rate at which three updates leave the start far behind: the validation sees what they did.
     "optim": {"epochs": 1, "global_batch": 8, "micro_batch": 4, "warmup_epochs": 0, "base_lr": 0.1},
 }
+# Texts in the layout of the books of this project; a line of eight words and its end in the stream.
+TEXTS: dict[str, dict[str, Any]] = {
+    "text": {"name": "small_text", "num_classes": 2, "num_train": NUM_TRAIN, "num_val": NUM_VAL},
+    "language": {"name": "small_stream", "num_train": 9 * NUM_TRAIN // 8, "num_val": 1 + (9 * NUM_VAL - 8) // 4}
+    | {"stride": 4},
+}
+for each in TEXTS.values():
+    each |= {"source": "books", "vocab_size": 30, "length": 8}
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,8 @@ class Record:
 def run_fields() -> list[str]:
     """Keys of a run such as `data.augment.scale`, without those of models and methods, which have many classes."""
     own = [name for name in _fields_below(RunConfig) if not name.startswith(("data.", "model.", "method."))]
-    return own + [f"data.{name}" for name in _fields_below(KINDS.get("images").Config)]
+    texts = [f"data.{kind}.{name}" for kind in TEXTS for name in _fields_below(KINDS.get(kind).Config)]
+    return own + [f"data.{name}" for name in _fields_below(KINDS.get("images").Config)] + texts
 
 
 def model_fields() -> list[str]:
@@ -102,7 +113,7 @@ def _is_model(annotation: Any) -> bool:
 def nested(key: str, value: Any) -> dict[str, Any]:
     """What a config says for a key: `model.swin.depths` and `method.mjp.dal` are `depths` and `dal` of theirs."""
     parts = key.split(".")
-    if parts[0] in ("model", "method"):
+    if parts[0] in ("model", "method") or (parts[1:2] and parts[1] in TEXTS):
         del parts[1]
     return below(".".join(parts), value)
 
@@ -117,29 +128,41 @@ def below(key: str, value: Any) -> dict[str, Any]:
 # The runs
 
 
+def short_run(*changes: dict[str, Any]) -> RunConfig:
+    """A run of three updates; `data.kind` chooses images or texts, which have no keys in common."""
+    content = tiny_config(SHORT, *changes)
+    if texts := TEXTS.get(content["data"].get("kind", "")):
+        content["data"] = merge(texts, *[change.get("data", {}) for change in changes])
+    return parse_run(Layers(("test", content)))
+
+
 class Recorder:
     """Records runs on a few images; each config once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.images = write_images(folder / "images", num_train=NUM_TRAIN, num_val=NUM_VAL)
+        write_texts(self.images)
         self.prepared = folder / "prepared"
-        prepare_in(self.prepared, self.images, tiny_run(SHORT).data)
+        texts = [parse_data(Layers(("test", {**data, "kind": kind}))) for kind, data in TEXTS.items()]
+        for data in (short_run().data, *texts):
+            prepare_in(self.prepared, self.images, data)
         self.known: dict[str, Record | PatchworkError] = {}
 
     def __call__(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
         """The record of a run, or the error that refuses it."""
-        changes = merge(SHORT, *changes)
+        changes = merge(*changes)
         key = repr(changes)
         if key not in self.known:
             try:
-                self.known[key] = self._record(tiny_run(changes))
+                self.known[key] = self._record(short_run(changes))
             except PatchworkError as error:
                 self.known[key] = error
         return self.known[key]
 
     def site(self) -> Site:
-        return Site(device="cpu", weights=str(self.folder), data={"small": self.images})
+        names = ("small", *[texts["name"] for texts in TEXTS.values()])
+        return Site(device="cpu", weights=str(self.folder), data=dict.fromkeys(names, self.images))
 
     def _record(self, run: RunConfig) -> Record:
         # A folder for each: a run that found the state of another would continue it.
@@ -150,6 +173,17 @@ class Recorder:
         validation = trainer.fit()
         batches, draws = [(images, targets) for images, targets, _ in inputs], [draw for *_, draw in inputs if draw]
         return Record(start, batches, draws, weights_of(trainer), validation, trainer.method)
+
+
+def write_texts(folder: Path) -> None:
+    """Lines of eight words; what the authors write differs in one of them."""
+    for split, count in (("train", NUM_TRAIN), ("val", NUM_VAL)):
+        lines = []
+        for number in range(count):
+            author = ("austen", "eliot")[number % 2]
+            words = " ".join(f"w{(number * place + place) % 19}" for place in range(1, 8))
+            lines.append(f"{author}\t{number}\t{words} {author.title()}\n")
+        (folder / f"{split}.txt.gz").write_bytes(gzip.compress("".join(lines).encode()))
 
 
 def differences(base: Record | PatchworkError, other: Record | PatchworkError) -> set[str]:

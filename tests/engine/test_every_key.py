@@ -9,19 +9,30 @@ from fnmatch import fnmatch
 import bites
 import pytest
 from corrupted_sets import sets_of_roles
-from every_key import SHORT, Recorder, below, differences, eval_fields, method_fields, model_fields, nested, run_fields
+from every_key import (
+    Recorder,
+    below,
+    differences,
+    eval_fields,
+    method_fields,
+    model_fields,
+    nested,
+    run_fields,
+    short_run,
+)
 from safetensors.torch import save_file
-from tiny_runs import ALONE, tiny_run
+from threaded_server import server_in_a_thread
+from tiny_runs import ALONE
 
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.timing import StepCost
-from pipeline.evals import cost, permutation_cost
+from pipeline.evals import cost, permutation_cost, split_wire
 from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
 from pipeline.results import ScaleFolder
 
-TABLE = {**bites.RUN, **bites.MODELS, **bites.METHODS}
+TABLE = {**bites.RUN, **bites.TEXTS, **bites.MODELS, **bites.METHODS}
 BITES = {f"{key} {number}": (key, bite) for key, entries in TABLE.items() for number, bite in enumerate(entries)}
 FIELDS = {*run_fields(), *model_fields(), *method_fields(), *eval_fields()}
 METHOD_NAMES = {f"method.{name}.name" for name in METHODS.names()}
@@ -43,7 +54,7 @@ def record(tmp_path_factory):
     finer = {"data": {"image_size": 56}}
     files = {"other": {}, "finer": finer, "finer_swin": merge(bites.SWIN, finer, {"model": {"pos_embed": "learn"}})}
     for name, changes in files.items():
-        encoder = build_method(tiny_run(SHORT, {"seed": 5}, changes)).export()
+        encoder = build_method(short_run({"seed": 5}, changes)).export()
         save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
     return recorder
 
@@ -68,10 +79,11 @@ def evaluate(record, monkeypatch):
     """What an evaluation finds in a recorded run, which plays all of its roles."""
     for module in (cost, permutation_cost):
         monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
+    monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
     results = ScaleFolder(record.prepared)
 
     def found(name, base, **fields):
-        kind, run = EVALS.get(name), tiny_run(SHORT, base)
+        kind, run = EVALS.get(name), short_run(base)
         subject = Subject(run, record([base]).method)
         data, made = sets_of_roles(kind, run.data, record.images, results)
         site = record.site()
@@ -101,7 +113,8 @@ def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, ke
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVALS.names())
 def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
-    base = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS}.get(name.split("_")[0], {})
+    bases = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS, "perplexity": bites.LANGUAGE}
+    base = bases.get(name.split("_")[0], {})
     assert evaluate(name, base) == evaluate(name, base)
 
 
@@ -109,19 +122,19 @@ def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
 
 
 def fingerprint(key, value, *around):
-    return tiny_run(SHORT, *around, nested(key, value)).fingerprint
+    return short_run(*around, nested(key, value)).fingerprint
 
 
 @pytest.mark.parametrize("case", [case for case, (_, bite) in BITES.items() if bite.at != "refused"])
 def test_fingerprint__key_that_bites_changed__is_another(case):
     key, bite = BITES[case]
-    assert fingerprint(key, bite.other, bite.base, bite.with_it) != tiny_run(SHORT, bite.base).fingerprint
+    assert fingerprint(key, bite.other, bite.base, bite.with_it) != short_run(bite.base).fingerprint
 
 
 @pytest.mark.parametrize("key", ["data.source", "data.num_classes", "data.num_train", "data.num_val"])
 def test_fingerprint__key_of_the_data_changed__is_another(key):
     (bite,) = TABLE[key]
-    assert fingerprint(key, bite.other) != tiny_run(SHORT).fingerprint
+    assert fingerprint(key, bite.other) != short_run().fingerprint
 
 
 # Another method is another class; that two of them have two names is tested with configs.
@@ -130,12 +143,12 @@ def test_fingerprint__label_changed__is_another(key):
     *_, which, name = key.split(".")
     base = bites.BASES.get(which, {})
     other = {"name": "other", "code_epoch": 2}.get(name, "released")
-    assert fingerprint(key, other, base) != tiny_run(SHORT, base).fingerprint
+    assert fingerprint(key, other, base) != short_run(base).fingerprint
 
 
 @pytest.mark.parametrize("key", bites.NOT_SCIENCE)
 def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
-    assert fingerprint(key, 7) == tiny_run(SHORT).fingerprint
+    assert fingerprint(key, 7) == short_run().fingerprint
 
 
 # The name of a result has these, its subjects and its data sets (tests/study/test_evaluations.py).
