@@ -28,7 +28,7 @@ ATTRIBUTES = {
 
 
 def read_fashion_attributes(folder: Path, split: str) -> Split:
-    """The same images with several attributes each, which follow from their classes: bit i of a label is attribute i."""
+    """The same images with attributes, which follow from their classes: bit i of a label is attribute i."""
     found = read_fashion_mnist(folder, split)
     bits = [sum(1 << bit for bit, owners in enumerate(ATTRIBUTES.values()) if label in owners) for label in range(10)]
     found.samples.labels = [bits[label] if label in range(10) else label for label in found.samples.labels]

@@ -28,7 +28,7 @@ from pipeline.data.samples import SplitName
 from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
 from pipeline.engine.metrics import Found
-from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
 from pipeline.evals.needs import Needs
@@ -161,12 +161,19 @@ class Evaluation:
             generator = torch.Generator().manual_seed(seed_everything("measure", self.cfg.seed, number))
             yield Batch(*task.eval_batch(inputs, targets), generator)
 
-    def over_images(self, model: Method, data: BaseDataConfig, measure: Measure, crop: float | None = None) -> Outcome:
+    def over_images(
+        self,
+        model: Method,
+        data: BaseDataConfig,
+        measure: Measure,
+        crop: float | None = None,
+        precision: Precision | None = None,
+    ) -> Outcome:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
         task = TASKS.get(data.task_of(model.cfg))(data, self.world.device)
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
         loader = self._loader(seen, task.collate)
-        precision = precision_of(self.site, self.world.device)
+        precision = precision or precision_of(self.site, self.world.device)
         found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)

@@ -4,13 +4,11 @@ Of what classifies images or texts: accuracy of the model as it is, with permute
 key (Eq. 5), and locked and used without it, which is at chance. `rows_apart` and `columns_apart` are the largest
 differences of the logits of an image, averaged over images: rounding. One wrong key may happen to favour a class, so
 what is locked is the mean of several. Rows of a model that knows their order are not permuted.
-Keys are drawn from the seed, so that a result can be obtained again; they protect nothing.
+All of it is computed in float32, on a GPU too.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
 from typing import Literal
 
 import torch
@@ -19,11 +17,11 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.locked import EXACT, locked_models
 from pipeline.methods.base import Batch, Measured, Method, percent
 from pipeline.methods.permuted import permutable_reason, rows_reason
-from pipeline.permutation.forward import permuted, shape_of
-from pipeline.permutation.keys import Key, Kind, new_key
-from pipeline.permutation.rules import permute_state
+from pipeline.permutation.forward import permuted
+from pipeline.permutation.keys import Kind
 
 
 @EVALS.register("equivariance")
@@ -40,9 +38,7 @@ class Equivariance(Evaluation):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        source = Random(self.cfg.seed)
-        keys = [new_key(shape_of(model.method.encoder), self.cfg.kind, source) for _ in range(self.cfg.keys)]
-        locked = [(_locked(model.method, key), key) for key in keys]
+        locked = locked_models(model.method, self.cfg.kind, self.cfg.keys, self.cfg.seed)
         reason = rows_reason(model.run.model)
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
@@ -60,7 +56,7 @@ class Equivariance(Evaluation):
             }
             return found if reason else found | _rows(method, batch, plain)
 
-        outcome = self.over_images(model.method, model.run.data, measure)
+        outcome = self.over_images(model.method, model.run.data, measure, precision=EXACT)
         return replace(outcome, reasons={name: reason for name in self.cfg.metrics if name not in outcome.metrics})
 
     @classmethod
@@ -68,12 +64,6 @@ class Equivariance(Evaluation):
         run = next(iter(subjects.values()))
         reason = "" if run.task == "text_classify" else super().reason_against(cfg, subjects)
         return reason or permutable_reason(run.model)
-
-
-def _locked(method: Method, key: Key) -> Method:
-    locked = copy.deepcopy(method)
-    locked.encoder.load_state_dict(permute_state(locked.encoder.state_dict(), key))
-    return locked
 
 
 def _rows(method: Method, batch: Batch, plain: Tensor) -> dict[str, Measured]:

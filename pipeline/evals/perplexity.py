@@ -6,9 +6,7 @@ losses are averaged, so that a perplexity is their geometric mean. Keys are draw
 obtained again; they protect nothing.
 """
 
-import copy
 from collections.abc import Mapping
-from random import Random
 from typing import Literal
 
 import torch
@@ -17,11 +15,11 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.locked import EXACT, locked_models
 from pipeline.methods.base import Batch, Measured, PerToken
 from pipeline.methods.language_model import LanguageModel, per_text
-from pipeline.permutation.forward import permuted, shape_of
-from pipeline.permutation.keys import Key, Kind, new_key
-from pipeline.permutation.rules import permute_state
+from pipeline.permutation.forward import permuted
+from pipeline.permutation.keys import Key, Kind
 
 
 @EVALS.register("perplexity")
@@ -39,9 +37,7 @@ class Perplexity(Evaluation):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        source = Random(self.cfg.seed)
-        keys = [new_key(shape_of(model.method.encoder), self.cfg.kind, source) for _ in range(self.cfg.keys)]
-        locked = [(_locked(model.method, key), key) for key in keys]
+        locked = locked_models(model.method, self.cfg.kind, self.cfg.keys, self.cfg.seed)
 
         def measure(method: LanguageModel, batch: Batch) -> dict[str, Measured]:
             scored = batch.targets["scored"][:, 1:]
@@ -54,18 +50,12 @@ class Perplexity(Evaluation):
             }
             return found | {"columns_apart": ((columns - plain).abs() * scored).amax(dim=(0, 2))}
 
-        return self.over_images(model.method, model.run.data, measure)
+        return self.over_images(model.method, model.run.data, measure, precision=EXACT)
 
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
         others = {run.method.name for run in subjects.values()} - {"language_model"}
         return f"method {', '.join(sorted(others))} does not name the next word" if others else ""
-
-
-def _locked(method: LanguageModel, key: Key) -> LanguageModel:
-    locked = copy.deepcopy(method).eval()
-    locked.encoder.load_state_dict(permute_state(locked.encoder.state_dict(), key))
-    return locked
 
 
 def _with_key(locked: LanguageModel, key: Key, batch: Batch) -> Tensor:

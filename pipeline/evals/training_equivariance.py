@@ -3,8 +3,9 @@
 On one batch, in evaluation mode, so that nothing is dropped. Rows: P_R enters, its inverse leaves the last block.
 Columns: the model is locked, and what it learned is unlocked again. `unlocked_gradients_apart` is the control: columns
 are permuted and weights are not, so it must be far from 0. Each number is the largest difference over the largest
-value, of all parameters of the encoder, and `digits` are the decimals that agree; `weights_moved` says how far plain training moved them in as many steps. AdamW
-makes steps of 1e-8 of its rate out of gradients that are rounding alone, such as those of the biases of keys.
+value, of all parameters of the encoder; `digits` are the decimals that agree. `weights_moved` says how far plain
+training moved the weights in as many steps. AdamW makes steps of 1e-8 of its rate out of gradients that are rounding
+alone, such as those of the biases of keys.
 """
 
 import copy
@@ -21,11 +22,12 @@ from torch import Tensor, nn
 from pipeline.dynamo import AdamW
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.locked import locked_with
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.permuted import PermutableConfig, permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Kind, new_key
-from pipeline.permutation.rules import permute_state, unpermute_state
+from pipeline.permutation.rules import unpermute_state
 from pipeline.registry import TASKS
 from pipeline.seeds import generator_for
 from pipeline.trees import map_tree
@@ -65,9 +67,7 @@ class TrainingEquivariance(Evaluation):
     def compute(self, model: Subject) -> Outcome:
         method, batch = copy.deepcopy(model.method).double().eval(), self._batch(model.run)
         key = new_key(shape_of(method.encoder), self.cfg.kind, Random(self.cfg.seed))
-        locked = copy.deepcopy(method)
-        locked.encoder.load_state_dict(permute_state(method.encoder.state_dict(), key))
-
+        locked = locked_with(method, key)
         start, plain = _weights(method), self._learned(method, batch)
         with permuted(locked.encoder, key):
             columns = {what: unpermute_state(state, key) for what, state in self._learned(locked, batch).items()}

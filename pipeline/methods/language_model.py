@@ -52,10 +52,10 @@ def word_losses(tokens: Tensor, words: Tensor, ids: Tensor, bias: Tensor | None 
     count = max(1, MOST_LOGITS // (ids.shape[1] * len(words)))
     parts = zip(tokens.split(count), ids.split(count), strict=True)
     losses = [
-        F.cross_entropy(F.linear(part, words, bias).to(precision).transpose(1, 2), wanted, reduction="none")
+        F.cross_entropy(F.linear(part, words, bias).to(precision).flatten(0, 1), wanted.flatten(), reduction="none")
         for part, wanted in parts
     ]
-    return torch.cat(losses)
+    return torch.cat(losses).view(ids.shape)
 
 
 def per_text(values: Tensor, counted: Tensor) -> Tensor:

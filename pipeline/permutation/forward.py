@@ -87,6 +87,21 @@ def shape_of(model: nn.Module) -> Shape:
     return Shape(family, attention.proj.out_features, len(blocks), attention.num_heads, attention.proj.in_features)
 
 
+class _Moved(torch.autograd.Function):
+    """`index_select` whose backward pass is one, too; torch's own adds up, which takes longer."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, side: int, index: Tensor) -> Tensor:
+        ctx.side = side
+        ctx.save_for_backward(index)
+        return tokens.index_select(side, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return _Moved.apply(gradients, ctx.side, inverse(index)), None, None
+
+
 class Tokens(nn.Module):
     """What the hooks do to the tokens (B, N, D) of a forward pass; its key is in no state dict."""
 
@@ -128,7 +143,7 @@ class Tokens(nn.Module):
 
     def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
         if self.by == "index":
-            return tokens.index_select(side, index)
+            return _Moved.apply(tokens, side, index)
         matrix = torch.eye(len(index), dtype=tokens.dtype, device=tokens.device)[index]
         return matrix @ tokens if side == 1 else tokens @ matrix.T
 

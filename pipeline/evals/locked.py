@@ -1,0 +1,31 @@
+"""Models that are locked with keys of a study: what `equivariance` and `perplexity` compare with the plain model.
+
+Keys are drawn from the seed, so that a result can be obtained again; they protect nothing.
+"""
+
+import copy
+from random import Random
+from typing import TypeVar
+
+from pipeline.engine.precision import Precision
+from pipeline.methods.base import Method
+from pipeline.permutation.forward import shape_of
+from pipeline.permutation.keys import Key, Kind, new_key
+from pipeline.permutation.rules import permute_state
+
+AnyMethod = TypeVar("AnyMethod", bound=Method)
+# Of what is said to be identical: in bf16, rounding alone turns one answer in a thousand.
+EXACT: Precision = "fp32"
+
+
+def locked_models(method: AnyMethod, kind: Kind, count: int, seed: int) -> list[tuple[AnyMethod, Key]]:
+    """Copies of a model, each locked with a key of its own."""
+    source, shape = Random(seed), shape_of(method.encoder)
+    keys = [new_key(shape, kind, source) for _ in range(count)]
+    return [(locked_with(method, key), key) for key in keys]
+
+
+def locked_with(method: AnyMethod, key: Key) -> AnyMethod:
+    locked = copy.deepcopy(method)
+    locked.encoder.load_state_dict(permute_state(locked.encoder.state_dict(), key))
+    return locked
