@@ -3,8 +3,9 @@
 On one batch, in evaluation mode, so that nothing is dropped. Rows: P_R enters, its inverse leaves the last block.
 Columns: the model is locked, and what it learned is unlocked again. `unlocked_gradients_apart` is the control: columns
 are permuted and weights are not, so it must be far from 0. Each number is the largest difference over the largest
-value, of all parameters of the encoder, and `digits` are the decimals that agree; `weights_moved` says how far plain training moved them in as many steps. AdamW
-makes steps of 1e-8 of its rate out of gradients that are rounding alone, such as those of the biases of keys.
+value, of all parameters of the encoder; `digits` are the decimals that agree. `weights_moved` says how far plain
+training moved the weights in as many steps. AdamW makes steps of 1e-8 of its rate out of gradients that are rounding
+alone, such as those of the biases of keys.
 """
 
 import copy
