@@ -205,6 +205,7 @@ def _from_file(workshop: Workshop, run: RunConfig) -> Method:
             f"{run.init} has no {', '.join(report.fresh)}, which {run.model.arch} on {run.data.name} needs; "
             "expected all weights, because it is evaluated without training"
         )
+    method.begin()
     log.info("%s", report.summary())
     return method.to(workshop.world.device).eval()
 

@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "indexed": {"rows": True, "key": "used"},
     "products": {"rows": True, "key": "used"},
 }
-UNITS = ("time_s", "gmacs", "saved_mb", "peak_gb")
+UNITS, ERROR = ("time_s", "gmacs", "saved_mb", "peak_gb"), "time_error"
 
 
 @EVALS.register("permutation_cost")
@@ -50,16 +50,9 @@ class PermutationCost(Evaluation):
     cfg: Config
 
     def compute(self) -> Outcome:
-        metrics: dict[str, float] = {}
-        errors: dict[str, float] = {}
-        for case, keys in CASES.items():
-            method = self._method(keys, is_product=case == "products")
-            batch = random_batch(self.cfg, self.world.device)
-            metrics |= {f"{case}_gmacs": self._gmacs(method, batch), f"{case}_saved_mb": self._saved_mb(method, batch)}
-            cost = self._timed(method, batch)
-            metrics[f"{case}_time_s"], errors[f"{case}_time_s"] = cost.seconds, error_of(cost)
-            if cost.peak_memory_gib is not None:
-                metrics[f"{case}_peak_gb"] = cost.peak_memory_gib
+        costs = {case: self._measured(case) for case in CASES}
+        metrics = {f"{case}_{unit}": value for case, found in costs.items() for unit, value in found.items()}
+        errors = {f"{case}_time_s": metrics.pop(f"{case}_{ERROR}") for case in CASES}
         for name, value in list(metrics.items()):
             case, unit = name.split("_", 1)
             plain = metrics[f"plain_{unit}"]
@@ -68,6 +61,15 @@ class PermutationCost(Evaluation):
                 errors[f"{case}_{_percent(unit)}"] = 100 * errors[name] / plain
         reasons = dict.fromkeys((name for name in self.cfg.metrics if name not in metrics), NO_GPU)
         return Outcome(metrics, errors, reasons=reasons)
+
+    def _measured(self, case: str) -> dict[str, float]:
+        """UNITS and ERROR; when it returns, nothing of this case is left on the GPU."""
+        method = self._method(CASES[case], is_product=case == "products")
+        batch = random_batch(self.cfg, self.world.device)
+        found = {"gmacs": self._gmacs(method, batch), "saved_mb": self._saved_mb(method, batch)}
+        cost = self._timed(method, batch)
+        found |= {"time_s": cost.seconds, ERROR: error_of(cost)}
+        return found if cost.peak_memory_gib is None else {**found, "peak_gb": cost.peak_memory_gib}
 
     def _method(self, keys: dict[str, Any], is_product: bool) -> Supervised:
         cfg = self.cfg

@@ -159,7 +159,7 @@ class Method(nn.Module):
         self.encoder = encoder
 
     def begin(self) -> None:
-        """Called once before a training, when the weights that it starts from are in the encoder."""
+        """Called once, when the encoder has the weights that a training starts from, or those of a file to evaluate."""
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """Everything random or time-dependent that `loss` needs, as tensors on the batch's device."""

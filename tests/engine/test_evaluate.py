@@ -373,11 +373,12 @@ def test_kill__while_computing_again_for_other_weights__leaves_no_result_of_the_
 # A weight file
 
 
-def weight_file(lab: Lab, path: Path, keep=lambda name: True) -> Planned:
+def weight_file(lab: Lab, path: Path, keep=lambda name: True, **method) -> Planned:
     """An evaluation of the run's own weights, in a file with plain timm keys, as if they came from elsewhere."""
     weights = load_file(lab.results.run(lab.run.name).encoder)
     save_file({name: value for name, value in weights.items() if keep(name)}, path)
-    run = tiny_run({"seed": 3, "data": {"eval_crop": 0.9}, "train": False, "init": f"file:{path}"})
+    changes = {"seed": 3, "data": {"eval_crop": 0.9}, "train": False, "init": f"file:{path}", "method": method}
+    run = tiny_run(changes)
     assert run.name.startswith("weights-mini-small-")
     return Planned("file-aaaaaaaa", "classify", CONFIGS["classify"], {"model": run}, {})
 
@@ -387,6 +388,14 @@ def test_weight_file__of_a_trained_run__has_the_numbers_of_the_run(lab, tmp_path
     ours, theirs = lab.result("classify"), lab.result("file")
     assert (theirs.metrics, theirs.errors, theirs.files) == (ours.metrics, ours.errors, ours.files)
     assert theirs.inputs.weights == {"model": digest(tmp_path / "mini.safetensors")}
+
+
+@pytest.mark.parametrize("use", ["used", "missing"])
+def test_weight_file__evaluated_with_a_key__is_locked_first(lab, tmp_path, use):
+    file = weight_file(lab, tmp_path / "mini.safetensors", permutation={"key": use})
+    lab.evaluate(*lab.planned("classify"), file)
+    ours, theirs = lab.result("classify").metrics, lab.result("file").metrics
+    assert (theirs["loss"] == pytest.approx(ours["loss"], abs=1e-5)) is (use == "used")
 
 
 def test_weight_file__without_its_classifier__is_refused_in_one_message(lab, tmp_path):

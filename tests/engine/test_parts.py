@@ -56,3 +56,48 @@ def test_forget__removes_parts_of_all_inputs(tmp_path):
 def test_key__follows_every_fact():
     assert key_of({"a": 1}, "x") == key_of({"a": 1}, "x")
     assert len({key_of({"a": 1}, "x"), key_of({"a": 2}, "x"), key_of({"a": 1}, "y")}) == 3
+
+
+class Training:
+    """Adds up the numbers of its epochs."""
+
+    def __init__(self):
+        self.total = 0
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+
+def test_epochs__left_in_the_third__go_on_with_it_in_the_state_after_the_second(tmp_path):
+    parts, training = Parts(tmp_path, "key"), Training()
+    for epoch in parts.epochs("victim", 5, training):
+        training.total += 10**epoch
+        if epoch == 2:
+            break
+    again, seen = Training(), []
+    for epoch in Parts(tmp_path, "key").epochs("victim", 5, again):
+        seen.append(epoch)
+        again.total += 10**epoch
+    assert seen == [2, 3, 4] and again.total == 11111
+
+
+def test_epochs__of_other_inputs_or_without_a_folder__start_from_the_first(tmp_path):
+    for _ in Parts(tmp_path, "key").epochs("victim", 2, Training()):
+        pass
+    for parts in (Parts(tmp_path, "other"), Parts()):
+        assert [*parts.epochs("victim", 3, Training())] == [0, 1, 2]
+
+
+def test_once__of_a_part_with_epochs__keeps_the_result_alone(tmp_path):
+    parts, count = Parts(tmp_path, "key"), Counter()
+
+    def trained():
+        for _ in parts.epochs("victim", 2, Training()):
+            pass
+        return count()
+
+    parts.once("victim", trained)
+    assert [path.name for path in tmp_path.iterdir()] == ["victim-key.npz"]

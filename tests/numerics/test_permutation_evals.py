@@ -1,6 +1,7 @@
 """Evaluations of what can be learned from permuted tokens, where that ends, and what it costs."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from pipeline.evals.permutation_cost import saved_bytes
 from pipeline.methods.supervised import Supervised
 
 EXACT = 1e-12
+OF_ROWS = ("gradients_apart", "weights_apart", "gradients_digits", "weights_digits")
 OF_ADAMW = 1e-9  # a gradient that is rounding alone, 1e-15, is divided by eps, 1e-8, and multiplied by the rate, 1e-3
 
 
@@ -36,6 +38,7 @@ def test_training_equivariance__of_any_run__is_rounding_and_its_control_is_not(w
         assert 0 < found[f"{side}_weights_apart"] < OF_ADAMW
     assert found["unlocked_gradients_apart"] > 0.1
     assert found["weights_moved"] > 1e-3
+    assert found["rows_gradients_digits"] == pytest.approx(-math.log10(found["rows_gradients_apart"]))
 
 
 @pytest.mark.slow
@@ -70,7 +73,7 @@ def test_training_equivariance__of_relative_positions__has_columns_alone(world):
     assert kind.reason_against(cfg, {"model": run}) == ""
     outcome = kind(cfg, {}, world.results, world.site, ALONE).compute(Subject(run, model))
     assert outcome.metrics["columns_weights_apart"] < OF_ADAMW
-    assert {*outcome.reasons} == {"rows_gradients_apart", "rows_weights_apart"}
+    assert {*outcome.reasons} == {f"rows_{what}" for what in OF_ROWS}
 
 
 @pytest.mark.slow
