@@ -178,6 +178,25 @@ def test_config__of_a_stream__says_what_is_wrong(changes, text):
     assert text in str(caught.value)
 
 
+# Field of a stream -> another value that changes its windows; the others are those of texts.
+BITES = {
+    "stride": {"stride": 4, "num_val": 3},
+    "length": {"length": 5, "num_train": 3, "num_val": 3},
+    "vocab_size": {"vocab_size": 8},
+}
+
+
+@pytest.mark.parametrize("field", BITES)
+def test_config__field_of_a_stream_changed__changes_its_windows(tmp_path, field):
+    write_wikitext(tmp_path)
+
+    def windows_seen(cfg):
+        samples = open_split(cfg, tmp_path, "val")
+        return [tuple(map(tuple, samples[index])) for index in range(len(samples))]
+
+    assert windows_seen(wikitext()) != windows_seen(wikitext(**BITES[field]))
+
+
 def test_books_stream__embedded__is_the_text_of_the_passages(tmp_path):
     configs = [read_yaml(CONFIGS / "data" / f"{name}.yaml")["data"] for name in ("books", "books_stream")]
     passages, stream = (parse_data(Layers(("test", merge(content, {"vocab_size": 20_000})))) for content in configs)

@@ -25,7 +25,7 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.site import Site, data_folder
 
 
@@ -239,7 +239,7 @@ def test_tokenizer_file__in_the_folder__is_used_and_part_of_the_fingerprint(smal
     config, folder = small
     cfg = config(tokenizer="bert/tokenizer.json")
     write_tokenizer(folder / "bert" / "tokenizer.json", ["a", "cat", "bad"])
-    first = prepare(cfg, folder, tmp_path / "out", progress=False)
+    first = prepare(cfg, folder, tmp_path / "out", workers=2, progress=False)
     assert not (tmp_path / "out" / "vocabulary.txt").exists()
     assert {
         number for inputs, _ in seen(cfg, folder, "val", tmp_path / "out") for number in inputs["ids"].tolist()
@@ -281,6 +281,43 @@ def test_config__of_texts__says_what_is_wrong(changes, text):
     with pytest.raises(ConfigError) as caught:
         imdb(**changes)
     assert text in str(caught.value)
+
+
+# Field -> another value and what it changes: what a model sees, the folder, or whether the set is accepted.
+BITES = {
+    "name": ("other", "folder"),
+    "kind": ("language", "refused"),
+    "source": ("snli", "refused"),
+    "tokenizer": ("spaces", "views"),
+    "vocab_size": (8, "views"),
+    "length": (5, "views"),
+    "part_of": ("reviews", "folder"),
+    "num_classes": (3, "refused"),
+    "num_train": (5, "refused"),
+    "num_val": (3, "refused"),
+}
+
+
+def test_config__of_texts__lists_every_field_below():
+    assert BITES.keys() == type(imdb()).model_fields.keys()
+
+
+@pytest.mark.parametrize("field", BITES)
+def test_config__field_changed_alone__changes_what_it_is_for(tmp_path, field):
+    value, expected = BITES[field]
+    write_imdb(tmp_path)
+
+    def look(**changes):
+        try:
+            cfg = imdb(**changes)
+            inputs = [inputs["ids"].tolist() for split in cfg.splits for inputs, _ in seen(cfg, tmp_path, split)]
+        except (ConfigError, DataError):
+            return {"refused": True}
+        return {"views": inputs, "folder": cfg.folder_name}
+
+    before, after = look(), look(**{field: value})
+    assert {key for key in before | after if before.get(key) != after.get(key)} >= {expected}
+    assert expected == "refused" or (before["views"] == after["views"]) == (expected == "folder")
 
 
 def test_config__of_texts__has_a_task_of_its_own_and_no_height():

@@ -13,7 +13,7 @@ from pipeline.data.kind import parse_data
 from pipeline.data.tokens import SPECIAL
 
 
-def text_config(name, **changes):
+def text_config(name, /, **changes):
     """A published config with `words` and the counts of a small set."""
     published = read_yaml(CONFIGS / "data" / f"{name}.yaml")["data"]
     return parse_data(Layers(("test", merge(published, {"tokenizer": "words", "vocab_size": 50}, changes))))
