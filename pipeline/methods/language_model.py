@@ -45,13 +45,10 @@ class LanguageModel(Method):
 
 def word_losses(tokens: Tensor, words: Tensor, ids: Tensor, bias: Tensor | None = None) -> Tensor:
     """Tokens (B, n, D), words (V, D) and ids (B, n) -> (B, n) cross-entropies, computed in float32."""
-    count = max(1, MOST_LOGITS // (ids.shape[1] * len(words)))
-    parts = zip(tokens.split(count), ids.split(count), strict=True)
-    losses = [
-        F.cross_entropy(F.linear(part, words, bias).float().transpose(1, 2), wanted, reduction="none")
-        for part, wanted in parts
-    ]
-    return torch.cat(losses)
+    count = max(1, MOST_LOGITS // len(words))
+    parts = zip(tokens.flatten(0, 1).split(count), ids.flatten().split(count), strict=True)
+    losses = [F.cross_entropy(F.linear(part, words, bias).float(), wanted, reduction="none") for part, wanted in parts]
+    return torch.cat(losses).view(ids.shape)
 
 
 def per_text(values: Tensor, counted: Tensor) -> Tensor:
