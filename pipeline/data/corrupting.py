@@ -64,7 +64,9 @@ def make_corrupted(cfg: "CorruptedImages.Config", folder: Path, sources: Sources
     recipe = _recipe(cfg, sources.fingerprint(cfg.made_from))
     for corruption in cfg.corruptions:
         _begin(folder / corruption, recipe)
-        _forked[:] = [_Making(cfg, samples, chosen, names, folder / corruption, _clean_view(cfg, sources.config(cfg.made_from)))]
+        _forked[:] = [
+            _Making(cfg, samples, chosen, names, folder / corruption, _clean_view(cfg, sources.config(cfg.made_from)))
+        ]
         # Several processes with many threads each would be in each other's way.
         with threadpool_limits(1), mapper(workers) as run:
             made = run(_make_severities, range(len(chosen)))

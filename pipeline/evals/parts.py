@@ -1,19 +1,32 @@
-"""Parts of a long evaluation, kept until its result is written: what was finished before a kill is not repeated."""
+"""Parts of a long evaluation, kept until its result is written: what was finished before a kill is not repeated.
+
+A part that trains something is continued after its last whole epoch.
+"""
 
 import hashlib
 import io
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
+from pipeline.engine.checkpoint import Checkpoints
 from pipeline.files import remove, write_atomic
 
 log = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
+
+
+class Resumable(Protocol):
+    """A training; its state has tensors and plain values alone."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,24 @@ class Parts:
             return kept
         found = compute()
         write_atomic(path, _as_bytes(found))
+        shutil.rmtree(self._epochs_folder(name), ignore_errors=True)
         return found
+
+    def epochs(self, name: str, count: int, training: Resumable) -> Iterator[int]:
+        """The numbers of the epochs that are left of a part; a training is given the state after its last one."""
+        checkpoints = Checkpoints(self._epochs_folder(name)) if self.folder else None
+        kept = checkpoints.latest() if checkpoints else None
+        if kept:
+            log.info("%s goes on after epoch %d of %d", name, kept["epoch"], count)
+            training.load_state_dict(kept["training"])
+        for epoch in range(kept["epoch"] if kept else 0, count):
+            yield epoch
+            if checkpoints:
+                checkpoints.save(epoch + 1, {"epoch": epoch + 1, "training": training.state_dict()})
+
+    def _epochs_folder(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}-{self.key}"
 
     def forget(self) -> None:
         """All of them, also those of other inputs, once the result is written."""

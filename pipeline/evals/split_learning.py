@@ -10,8 +10,9 @@ the attacked images, which is known without any feature. `bytes_up` and `bytes_d
 """
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -92,14 +93,16 @@ class SplitLearning(LeakageEvaluation):
         start_positions(client, recipe, generator_for("split", "positions", seed))
         client.train_with(recipe, steps)
         server.train_with(recipe, steps)
-        generator, count = generator_for("split", "protection", seed), 0
-        for epoch in range(recipe.epochs):
+        training = Training(client, server)
+        for epoch in self.parts.epochs("victim", recipe.epochs, training):
+            generator = generator_for("split", "protection", seed, epoch)
             for batch in self._epoch("split", data, epoch, recipe.batch):
-                train_step(client, server, batch.images, batch.targets, _loss_on(data), generator)
-                count += len(batch.images)
+                train_step(client, server, batch.images, batch.targets, loss_on(data), generator)
+                training.num_images += len(batch.images)
         crossed = {"bytes_up": UP, "bytes_down": DOWN}
         arrays = {
-            name: np.asarray(sum(client.traffic[kind] for kind in kinds) / count) for name, kinds in crossed.items()
+            name: np.asarray(sum(client.traffic[kind] for kind in kinds) / training.num_images)
+            for name, kinds in crossed.items()
         }
         return arrays | _arrays("client.", client) | _arrays("server.", server)
 
@@ -129,7 +132,8 @@ class SplitLearning(LeakageEvaluation):
             for each in self._epoch("inversion", data, number, batch):
                 yield pixels_of(each.images, data).float()
 
-        attacker.train(epoch, self._epoch_steps(data, batch), list(self._attacked_pixels(data)))
+        left = self.parts.epochs("inverter", self.cfg.inversion.epochs, attacker)
+        attacker.train(epoch, self._epoch_steps(data, batch), list(self._attacked_pixels(data)), left)
         return _arrays("", attacker.inverter)
 
     def _attacked_pixels(self, data: Any) -> Iterator[Tensor]:
@@ -176,11 +180,34 @@ class SplitLearning(LeakageEvaluation):
         yield from self.batches(data, "train", order[: self._epoch_steps(data, batch) * batch], batch)
 
 
-def _loss_on(data: Any) -> Any:
+@dataclass
+class Training:
+    """Both sides of split learning, with what they need to go on after a kill."""
+
+    client: Client
+    server: Server
+    num_images: int = 0  # that crossed so far
+
+    def state_dict(self) -> dict[str, Any]:
+        sides = [(side.state_dict(), side.updates.state_dict()) for side in self._sides()]
+        return {"sides": sides, "traffic": dict(self.client.traffic), "num_images": self.num_images}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for side, (weights, updates) in zip(self._sides(), state["sides"], strict=True):
+            side.load_state_dict(weights)
+            side.updates.load_state_dict(updates)
+        self.client.traffic = Counter(state["traffic"])
+        self.num_images = state["num_images"]
+
+    def _sides(self) -> list[Any]:
+        return [self.client, self.server]
+
+
+def loss_on(data: Any) -> Any:
     """Cross-entropy over classes, or of each attribute."""
 
     def of_attributes(logits: Tensor, labels: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits, decoded(labels, data.num_classes))
+        return F.binary_cross_entropy_with_logits(logits, decoded(labels, data.num_classes).to(logits.dtype))
 
     return of_attributes if data.has_attributes else F.cross_entropy
 

@@ -3,12 +3,13 @@
 On one batch, in evaluation mode, so that nothing is dropped. Rows: P_R enters, its inverse leaves the last block.
 Columns: the model is locked, and what it learned is unlocked again. `unlocked_gradients_apart` is the control: columns
 are permuted and weights are not, so it must be far from 0. Each number is the largest difference over the largest
-value, of all parameters of the encoder; `weights_moved` says how far plain training moved them in as many steps. AdamW
+value, of all parameters of the encoder, and `digits` are the decimals that agree; `weights_moved` says how far plain training moved them in as many steps. AdamW
 makes steps of 1e-8 of its rate out of gradients that are rounding alone, such as those of the biases of keys.
 """
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Literal
@@ -30,6 +31,8 @@ from pipeline.seeds import generator_for
 from pipeline.trees import map_tree
 
 State = dict[str, Tensor]
+APART = "_apart"
+FLOAT64_DIGITS = 16.0
 OPTIMISERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=5e-4),
     "adamw": functools.partial(AdamW, lr=1e-3, weight_decay=0.05),
@@ -47,7 +50,8 @@ class TrainingEquivariance(Evaluation):
         @property
         def metrics(self) -> tuple[str, ...]:
             apart = [f"{side}_{what}_apart" for side in ("rows", "columns") for what in ("gradients", "weights")]
-            return (*apart, "unlocked_gradients_apart", "weights_moved")
+            apart.append("unlocked_gradients_apart")
+            return (*apart, *map(_digits_name, apart), "weights_moved")
 
     cfg: Config
 
@@ -76,6 +80,7 @@ class TrainingEquivariance(Evaluation):
         if not reason:
             with permuted(method.encoder, rows=generator_for("rows", self.cfg.seed)):
                 metrics |= _compared("rows", self._learned(method, batch), plain)
+        metrics |= {_digits_name(name): _digits(apart) for name, apart in metrics.items() if name.endswith(APART)}
         reasons = {name: reason for name in self.cfg.metrics if name not in metrics}
         return Outcome(metrics, count=self.cfg.batch, reasons=reasons)
 
@@ -96,6 +101,15 @@ class TrainingEquivariance(Evaluation):
             found[name] = _weights(method)
             method.load_state_dict(start)
         return found
+
+
+def _digits_name(name: str) -> str:
+    return name.removesuffix(APART) + "_digits"
+
+
+def _digits(apart: float) -> float:
+    """Decimals in which two computations agree; no number has more than its precision."""
+    return min(FLOAT64_DIGITS, -math.log10(apart)) if apart else FLOAT64_DIGITS
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Causal language modelling: GPT-2 names the next word (GPT2(G) of ST Table 4, Fig. 6).
 
-The head is the table of word embeddings itself, as in GPT-2: an encoder that is exported has all there is.
+The head is the table of word embeddings itself, as in GPT-2: an encoder that is exported has all there is. With a key,
+the blocks are locked and this table is not (ST; see permuted.py).
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output, PerToken
+from pipeline.methods.base import METHODS, Batch, Measured, Output, PerToken
+from pipeline.methods.permuted import Permutable, PermutableConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.text import Texts
 from pipeline.sizes import Size
@@ -19,8 +21,8 @@ MOST_LOGITS = 2**28  # numbers at a time, 1 GiB: validation takes 256 windows at
 
 
 @METHODS.register("language_model")
-class LanguageModel(Method):
-    class Config(MethodConfig):
+class LanguageModel(Permutable):
+    class Config(PermutableConfig):
         task: ClassVar[str] = "language"
 
         name: Literal["language_model"] = "language_model"
@@ -28,6 +30,7 @@ class LanguageModel(Method):
         def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family != "gpt2":
                 raise ValueError(f"method {self.name} names the next word with a gpt2, found model.arch {model.arch}")
+            super().check(model, image_size)
 
     def loss(self, inputs: Texts, targets: Mapping[str, Tensor], draw: Mapping[str, Tensor]) -> Output:
         losses, scored = self.next_word_losses(inputs), targets["scored"][:, 1:]
@@ -44,10 +47,13 @@ class LanguageModel(Method):
 
 
 def word_losses(tokens: Tensor, words: Tensor, ids: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Tokens (B, n, D), words (V, D) and ids (B, n) -> (B, n) cross-entropies, computed in float32."""
+    """Tokens (B, n, D), words (V, D) and ids (B, n) -> (B, n) cross-entropies, computed in float32 at least."""
+    precision = torch.promote_types(words.dtype, torch.float32)
     count = max(1, MOST_LOGITS // len(words))
     parts = zip(tokens.flatten(0, 1).split(count), ids.flatten().split(count), strict=True)
-    losses = [F.cross_entropy(F.linear(part, words, bias).float(), wanted, reduction="none") for part, wanted in parts]
+    losses = [
+        F.cross_entropy(F.linear(part, words, bias).to(precision), wanted, reduction="none") for part, wanted in parts
+    ]
     return torch.cat(losses).view(ids.shape)
 
 

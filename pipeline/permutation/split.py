@@ -82,6 +82,13 @@ class Updates:
         self.optimizer.zero_grad()
         self.taken += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.taken = state["taken"]
+
 
 class Server(nn.Module):
     """The blocks T. It sees features and gradients of outputs, and keeps its weights to itself."""

@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -95,30 +96,52 @@ class Attacker:
     losses: list[float] = field(default_factory=list)  # mean squared error of each epoch, values in [-1, 1]
     held_out: list[float] = field(default_factory=list)  # the same of images it does not train on
 
-    def train(self, batches: Callable[[int], Iterable[Tensor]], epoch_steps: int, kept: Sequence[Tensor]) -> None:
-        """`batches` gives the pixels of an epoch; the inverter is that of the epoch with the least error on `kept`."""
-        cfg, step = self.cfg, 0
-        optimizer = AdamW(self.inverter.parameters(), lr=cfg.lr, betas=cfg.betas, weight_decay=cfg.weight_decay)
-        best = copy.deepcopy(self.inverter.state_dict())
-        for epoch in range(cfg.epochs):
+    def __post_init__(self) -> None:
+        cfg = self.cfg
+        parameters = self.inverter.parameters()
+        self.optimizer = AdamW(parameters, lr=cfg.lr, betas=cfg.betas, weight_decay=cfg.weight_decay)
+        self.best = copy.deepcopy(self.inverter.state_dict())
+
+    def train(
+        self,
+        batches: Callable[[int], Iterable[Tensor]],
+        epoch_steps: int,
+        kept: Sequence[Tensor],
+        epochs: Iterable[int] | None = None,
+    ) -> None:
+        """`batches` gives the pixels of an epoch; the inverter is that of the epoch with the least error on `kept`.
+
+        `epochs` are those that are left, where the state of the others was loaded.
+        """
+        cfg = self.cfg
+        for epoch in range(cfg.epochs) if epochs is None else epochs:
             errors = []
-            for pixels in batches(epoch):
-                for group in optimizer.param_groups:
+            for step, pixels in enumerate(batches(epoch), start=epoch * epoch_steps):
+                for group in self.optimizer.param_groups:
                     group["lr"] = cfg.rate(step, cfg.epochs * epoch_steps)
-                errors.append(self._step(optimizer, pixels, step))
-                step += 1
+                errors.append(self._step(pixels, step))
             self.losses.append(torch.stack(errors).mean().item())
             self.held_out.append(self._error(kept))
             if self.held_out[-1] <= min(self.held_out):
-                best = copy.deepcopy(self.inverter.state_dict())
-        self.inverter.load_state_dict(best)
+                self.best = copy.deepcopy(self.inverter.state_dict())
+        self.inverter.load_state_dict(self.best)
 
-    def _step(self, optimizer: torch.optim.Optimizer, pixels: Tensor, step: int) -> Tensor:
+    def state_dict(self) -> dict[str, Any]:
+        """After an epoch, all that the next one depends on."""
+        trained = {"inverter": self.inverter.state_dict(), "optimizer": self.optimizer.state_dict(), "best": self.best}
+        return {**trained, "losses": self.losses, "held_out": self.held_out}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inverter.load_state_dict(state["inverter"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best, self.losses, self.held_out = state["best"], state["losses"], state["held_out"]
+
+    def _step(self, pixels: Tensor, step: int) -> Tensor:
         features = self.features(pixels, generator_for("inversion", self.seed, step), self.client.protection)
         loss = F.mse_loss(self.inverter.train()(features), 2 * pixels - 1)
-        optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        self.optimizer.step()
         return loss.detach()
 
     @torch.no_grad()

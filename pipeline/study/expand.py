@@ -10,8 +10,9 @@ entries can share them: runs that they change write `over: [eta]`; entries that 
 runs, columns and rows, write `along: [eta]`, which takes the keys, the labels and, for columns and rows, `x`.
 
 Each * in the key of such an entry stands for an axis, the first for the first, those of `along` before those of `over`:
-along eta, `tuned_*` becomes `tuned_low` and `tuned_high`. So it does in `init`, `run`, `metric`, `metrics` and `file`,
-where later axes may be left out. In `label` it stands for the label; without any, an entry has the labels of its axes.
+along eta, `tuned_*` becomes `tuned_low` and `tuned_high`. So it does in `init`, `run`, `eval`, `metric`, `metrics` and
+`file`, where later axes may be left out. In `label` it stands for the label; without any, an entry has the labels of
+its axes.
 
 `column_sets:` of a study: columns by name of the set. A table's `columns` may be the name of a set, or a list of names
 and of further columns. `notes:` of a study: texts by name; a table's `notes: [NAME]` go before its own `note`.
@@ -28,7 +29,7 @@ from pipeline.study.spec import Study
 
 Place = tuple[str, ...]  # keys from the top of the file
 SHORT_FORMS = Study.short_forms
-REFERENCES = ("init", "run", "metric", "metrics", "file")
+REFERENCES = ("init", "run", "eval", "metric", "metrics", "file")
 OF_RUNS, OF_CELLS = "runs", "cells"
 
 

@@ -35,6 +35,8 @@ LABELS = {
     "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
     "eval.april_scale.seed": "it draws nothing",
+    "eval.split_wire.rows": "permuted rows are put back, so that all numbers may be the same",
+    "eval.split_wire.seed": "it draws the order of the rows alone",
     "eval.april_scale.assumptions.given": "no position is hidden, so that both are the same gradient",
     "eval.gradient_matching.labels": "the label of one image is always recovered; tests/numerics has several",
     "eval.gradient_matching.at_once": "how many are attacked at once; each has its own gradient",
@@ -295,15 +297,23 @@ def _droppos(base: dict) -> dict[str, list[Bite]]:
     }
 
 
-KEYED = {"method": {"permutation": {"key": "used"}}}
-PERMUTATION = {
-    "permutation.rows": [Bite(True, "draws"), Bite(True, "draws", KEYED)],
-    "permutation.key": [Bite("used", "start"), Bite("missing", "start"), Bite("missing", "updates", KEYED)],
-    "permutation.kind": [Bite("released", "start", KEYED), Bite("shared", "start", KEYED)],
-    "permutation.seed": [Bite(1, "start", KEYED)],
-}
+def _permutation(base: dict, *rows: Bite) -> dict[str, list[Bite]]:
+    used = merge(base, {"method": {"permutation": {"key": "used"}}})
+    return {
+        "permutation.rows": list(rows),
+        "permutation.key": [
+            Bite("used", "start", base),
+            Bite("missing", "start", base),
+            Bite("missing", "updates", used),
+        ],
+        "permutation.kind": [Bite("released", "start", used), Bite("shared", "start", used)],
+        "permutation.seed": [Bite(1, "start", used)],
+    }
+
+
 OTHERS = {
-    "supervised": PERMUTATION,
+    "supervised": _permutation({}, Bite(True, "draws"), Bite(True, "draws", BERT)),
+    "language_model": _permutation(LANGUAGE, Bite(True, "refused", LANGUAGE)),
     "mp3": {
         "mask_ratio": [Bite(0.25, "updates", MP3)],
         "fidelity": [Bite("released", "draws", MP3)],
@@ -350,6 +360,7 @@ EVAL_FIELDS = {
     "cost": {**TIMED, "method": {"mae": DECODER}},
     "permutation_cost": TIMED,
     "training_equivariance": {"batch": 4, "steps": 2},
+    "split_wire": {"batch": 4, "steps": 2},
     "april": {"images": 6, "batch": 4, "settings": ("a", "b"), "shuffle_ratio": 0.5},
     "april_scale": {"images": 4, "stds": (20, 100)},
     "april_pictures": {"images": 2, "shuffle_ratio": 0.5},
@@ -474,6 +485,9 @@ EVALS = {
     "eval.training_equivariance.batch": [Bite(6, "validation")],
     "eval.training_equivariance.steps": [Bite(3, "validation")],
     "eval.training_equivariance.seed": [Bite(1, "validation")],
+    "eval.split_wire.batch": [Bite(6, "validation")],
+    "eval.split_wire.steps": [Bite(3, "validation")],
+    "eval.split_wire.precision": [Bite("float64", "validation")],
     **{
         f"eval.counterexamples.{key}": [Bite(other, "validation")]
         for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()

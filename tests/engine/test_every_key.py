@@ -21,12 +21,13 @@ from every_key import (
     short_run,
 )
 from safetensors.torch import save_file
+from threaded_server import server_in_a_thread
 from tiny_runs import ALONE
 
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.timing import StepCost
-from pipeline.evals import cost, permutation_cost
+from pipeline.evals import cost, permutation_cost, split_wire
 from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
 from pipeline.results import ScaleFolder
@@ -78,6 +79,7 @@ def evaluate(record, monkeypatch):
     """What an evaluation finds in a recorded run, which plays all of its roles."""
     for module in (cost, permutation_cost):
         monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
+    monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
     results = ScaleFolder(record.prepared)
 
     def found(name, base, **fields):

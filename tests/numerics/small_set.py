@@ -49,6 +49,7 @@ FIELDS = {
     "cost": {"model": tiny_model(), "method": {"mae": DECODER}, **SIZES},
     "permutation_cost": {"model": tiny_model(), **SIZES},
     "training_equivariance": {"batch": 4, "steps": 2},
+    "split_wire": {"batch": 8, "steps": 2},
     "april": {"images": 12, "batch": 8, "settings": ("a", "b", "c", "kept", "hidden", "own")},
     "april_scale": {"images": 4, "stds": (20, 1000)},
     "april_pictures": {"images": 3, "skip": 2},

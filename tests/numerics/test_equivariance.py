@@ -1,9 +1,12 @@
 """The evaluation of ST Table 2 on a small set: identical with the key, at chance without it."""
 
 import pytest
-from small_set import build
+from small_set import ALONE, build
+from tiny_vit import tiny_encoder
 
+from pipeline.evals.base import Subject
 from pipeline.evals.equivariance import Equivariance
+from pipeline.methods.supervised import Supervised
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +33,13 @@ def test_equivariance__with_several_keys__is_their_mean(world):
     assert {*map(float, both)} <= {0.0, 50.0, 100.0} and ((2 * both - first) % 100 == 0).all()
 
 
-def test_equivariance__of_a_model_with_relative_positions__does_not_apply(world):
-    run = world.run_of(build("baseline"))
-    relative = run.model_copy(update={"model": run.model.model_copy(update={"pos_embed": "relative"})})
-    assert "relative positions" in Equivariance.reason_against(Equivariance.Config(), {"model": relative})
-    assert not Equivariance.reason_against(Equivariance.Config(), {"model": run})
+def test_equivariance__of_a_model_with_relative_positions__has_columns_alone(world):
+    method = Supervised(Supervised.Config(), tiny_encoder(pos_embed="relative")).eval()
+    run = world.run_of(method)
+    run = run.model_copy(update={"model": run.model.model_copy(update={"pos_embed": "relative"})})
+    cfg = Equivariance.Config()
+    assert not Equivariance.reason_against(cfg, {"model": run})
+    outcome = Equivariance(cfg, {}, world.results, world.site, ALONE).compute(Subject(run, method))
+    assert outcome.metrics["columns_top1"] == outcome.metrics["top1"]
+    assert {*outcome.reasons} == {"rows_top1", "rows_apart"}
+    assert "relative positions" in outcome.reasons["rows_top1"]

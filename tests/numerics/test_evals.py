@@ -8,8 +8,10 @@ import pytest
 import torch
 from peers import peers
 from small_set import BATCH, GRID, MEAN, STD, SUITED, build, config_of, subjects_of
+from threaded_server import server_in_a_thread
 from tiny_vit import tiny_encoder
 
+from pipeline.evals import split_wire
 from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
 from pipeline.evals.leakage import LeakageEvaluation
@@ -31,10 +33,15 @@ OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost", "permutation_cost"}
 OF_TEXTS = {"perplexity"}
 WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS}
-IN_FLOAT64 = {"training_equivariance"}
+STATE_PRECISION = {"training_equivariance", "split_wire"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
 OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
+
+
+@pytest.fixture(autouse=True)
+def _no_other_process(monkeypatch):
+    monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
 
 
 def evaluate(world, name, *methods, **options):
@@ -172,7 +179,9 @@ def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(worl
     assert all(method.training for method in methods)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES | OF_GRADIENTS | IN_FLOAT64])
+@pytest.mark.parametrize(
+    "name", [name for name in OF_SUBJECTS if name not in OF_TABLES | OF_GRADIENTS | STATE_PRECISION]
+)
 def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
     methods, seen = subjects_of(name), []
     for method in methods:

@@ -186,7 +186,7 @@ def test_hidden_word_losses__head_of_transformers__are_the_same():
     draw, texts = method.draw(batch, 0.0), batch.inputs
     shown = plain(draw["ids"], attention_mask=texts["mask"].long(), token_type_ids=texts["types"]).logits
     expected = shown.log_softmax(dim=-1).gather(2, texts["ids"][:, :, None])[:, :, 0].gather(1, draw["chosen"])
-    torch.testing.assert_close(method.hidden_word_losses(texts, draw), -expected.float(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(method.hidden_word_losses(texts, draw), -expected, atol=1e-10, rtol=0)
 
 
 def test_loss__texts_shorter_than_the_share__counts_no_padding():

@@ -73,6 +73,15 @@ def test_training_equivariance__of_relative_positions__has_columns_alone(world):
     assert {*outcome.reasons} == {"rows_gradients_apart", "rows_weights_apart"}
 
 
+@pytest.mark.slow
+def test_training_equivariance__of_a_language_model__has_columns_alone(world):
+    outcome = world.evaluate("training_equivariance", build("language"), batch=4, steps=2)
+    assert 0 < outcome.metrics["columns_gradients_apart"] < EXACT
+    assert 0 < outcome.metrics["columns_weights_apart"] < OF_ADAMW
+    assert outcome.metrics["unlocked_gradients_apart"] > 0.1
+    assert "causal" in outcome.reasons["rows_gradients_apart"]
+
+
 # Where it ends
 
 

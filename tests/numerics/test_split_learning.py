@@ -5,14 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
-from small_set import MEAN, STD, build, config_of
+from small_set import ALONE, MEAN, STD, build, config_of
 from torch.nn import functional as F
 
-from pipeline.engine.distributed import World
 from pipeline.evals import split_learning
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.parts import Parts
 from pipeline.methods.supervised import Supervised
+from pipeline.privacy.inversion import Attacker
 from pipeline.seeds import generator_for
 
 pytestmark = pytest.mark.slow
@@ -86,20 +86,52 @@ def test_attacked_images__are_spread_over_val_and_compared_with_their_mean(world
     assert outcome.metrics["psnr"] - outcome.metrics["psnr_released"] == pytest.approx(6.0206, abs=1e-4)
 
 
-def test_parts__of_a_killed_evaluation__are_not_computed_again(world, tmp_path, monkeypatch):
-    method = build("baseline")
-    run, kind = world.run_of(method), EVALS.get("split_learning")
+@pytest.fixture
+def compute(world):
+    """The evaluation in a folder in which it keeps its parts, with noise, so that it draws in every step."""
+    method, kind = build("baseline"), EVALS.get("split_learning")
+    noisy = {"recipe": {**RECIPE, "epochs": 3}, "feature_protection": {"noise": 0.2, "rows": True}}
+    cfg = config_of("split_learning", **noisy, inversion={"epochs": 3, "batch": 20, "lr": 1e-2, "warmup_steps": 1})
 
-    def compute():
-        parts = Parts(tmp_path, "key")
-        site, alone = world.site, World(0, 1, torch.device("cpu"))
-        evaluation = kind(config_of("split_learning", recipe=RECIPE), {}, world.results, site, alone, parts)
-        return evaluation.compute(Subject(run, method))
+    def compute(folder):
+        evaluation = kind(cfg, {}, world.results, world.site, ALONE, Parts(folder, "key"))
+        return evaluation.compute(Subject(world.run_of(method), method))
 
-    first = compute()
+    return compute
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])  # steps before the kill; there are two in each of three epochs
+@pytest.mark.parametrize(("place", "name"), [(split_learning, "train_step"), (Attacker, "_step")])
+def test_training__killed_in_any_epoch__goes_on_after_the_last_whole_one(
+    compute, tmp_path, monkeypatch, place, name, number
+):
+    expected, step, taken = compute(tmp_path / "undisturbed"), getattr(place, name), []
+
+    def until_killed(*given):
+        if len(taken) == number:
+            raise Killed
+        taken.append(step(*given))
+        return taken[-1]
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(place, name, until_killed)
+        compute(tmp_path / "killed")
+    again = []
+    monkeypatch.setattr(place, name, lambda *given: again.append(step(*given)) or again[-1])
+    found = compute(tmp_path / "killed")
+    assert (found.metrics, found.files) == (expected.metrics, expected.files)
+    assert len(again) == 6 - 2 * (number // 2)
+
+
+def test_parts__of_a_killed_evaluation__are_not_computed_again(compute, tmp_path, monkeypatch):
+    first = compute(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inverter-key.npz", "victim-key.npz"]
     monkeypatch.setattr(split_learning, "train_step", lambda *given: pytest.fail("trained again"))
-    again = compute()
+    again = compute(tmp_path)
     assert (again.metrics, again.files) == (first.metrics, first.files)
 
 

@@ -88,6 +88,7 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     ),
     "supervised on a GPT-2": Case("supervised", {}, GPT2),
     "supervised on a GPT-2, with a key": Case("supervised", {"permutation": {"key": "used"}}, GPT2),
+    "language_model, with a key": Case("language_model", {"permutation": {"key": "used"}}, GPT2),
 }
 OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 every_method = pytest.mark.parametrize("case", CASES)
