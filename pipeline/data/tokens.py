@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pipeline.errors import DataError
 
 PAD, UNK, CLS, SEP, MASK, EOS = range(6)
-# The end of a line is one of them also where there are no lines: texts and the stream of the same texts have the same ids.
+# The end of a line is one of them also where there are no lines: a stream and its texts have the same ids.
 SPECIAL = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>", "<eos>")
 # WikiText writes <unk> for its rare words: that is one word, and this project's unknown one.
 _WORD = re.compile(r"<unk>|<eos>|\w+|[^\w\s]")
