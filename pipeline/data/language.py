@@ -16,7 +16,7 @@ from pipeline.data.books import read_chapters
 from pipeline.data.kind import KINDS, View
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.data.tokenised import TextSource, TokenConfig, TokenKind
-from pipeline.data.tokens import END_OF_LINE, MASK, PAD, Tokenizer
+from pipeline.data.tokens import MASK, PAD, Tokenizer
 from pipeline.data.wikitext import read_wikitext
 from pipeline.errors import DataError
 
@@ -109,7 +109,7 @@ class Language(TokenKind):
     cfg: LanguageConfig
 
     def train_texts(self, folder: Path) -> Iterable[str]:
-        return [f"{line} {END_OF_LINE}" for line in self.source.read(folder, "train")]
+        return self.source.read(folder, "train")
 
     def tokenised(self, folder: Path, split: SplitName, tokenizer: Tokenizer | None) -> Split:
         problems, ids = [], []

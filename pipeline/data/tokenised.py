@@ -44,7 +44,7 @@ class TokenConfig(BaseDataConfig):
         description="words: the most frequent words of the train split, in lower case; spaces: the same, as white "
         "space separates them; else a file of the tokenizers library in the set's folder, such as tokenizer.json",
     )
-    vocab_size: int = Field(gt=5, description="ids, special tokens included")
+    vocab_size: int = Field(gt=6, description="ids, special tokens included")
     length: int = Field(ge=4, description="tokens that a model sees at most; shorter texts are padded with 0")
     part_of: str | None = Field(None, description="the set whose folder holds these texts; null: its own")
 

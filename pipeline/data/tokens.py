@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from pipeline.errors import DataError
 
-PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
-END_OF_LINE = "<eos>"
+PAD, UNK, CLS, SEP, MASK, EOS = range(6)
+# The end of a line is one of them also where there are no lines: a stream and its texts have the same ids.
+SPECIAL = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>", "<eos>")
 # WikiText writes <unk> for its rare words: that is one word, and this project's unknown one.
 _WORD = re.compile(r"<unk>|<eos>|\w+|[^\w\s]")
 
@@ -77,7 +77,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 class Words(Tokenizer):
-    """The first words of a vocabulary, after five special tokens; every other word is UNK."""
+    """The first words of a vocabulary, after six special tokens; every other word is UNK."""
 
     def __init__(self, splitter: str, vocabulary: Vocabulary, size: int) -> None:
         known = [word for word, _ in vocabulary.counts[: size - len(SPECIAL)]]
@@ -96,7 +96,7 @@ class Words(Tokenizer):
         return Tokens(ids, types)
 
     def encode_line(self, line: str) -> list[int]:
-        return [*self._known(line), self._ids.get(END_OF_LINE, UNK)]
+        return [*self._known(line), EOS]
 
     def _known(self, text: str) -> list[int]:
         return [self._ids.get(word, UNK) for word in self.split(text)]

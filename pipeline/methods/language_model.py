@@ -49,11 +49,15 @@ class LanguageModel(Permutable):
 def word_losses(tokens: Tensor, words: Tensor, ids: Tensor, bias: Tensor | None = None) -> Tensor:
     """Tokens (B, n, D), words (V, D) and ids (B, n) -> (B, n) cross-entropies, computed in float32 at least."""
     precision = torch.promote_types(words.dtype, torch.float32)
-    count = max(1, MOST_LOGITS // (ids.shape[1] * len(words)))
-    parts = zip(tokens.split(count), ids.split(count), strict=True)
+    count = max(1, MOST_LOGITS // len(words))
+    parts = zip(tokens.flatten(0, 1).split(count), ids.flatten().split(count), strict=True)
     losses = [
+<<<<<<< HEAD
         F.cross_entropy(F.linear(part, words, bias).to(precision).flatten(0, 1), wanted.flatten(), reduction="none")
         for part, wanted in parts
+=======
+        F.cross_entropy(F.linear(part, words, bias).to(precision), wanted, reduction="none") for part, wanted in parts
+>>>>>>> textmodel
     ]
     return torch.cat(losses).view(ids.shape)
 

@@ -6,7 +6,7 @@ needs no mask, since no token sees what follows it. Its tokens after the end of 
 last place holds what is classified, and a head needs nothing but the tokens.
 
 Shapes: B texts, N tokens, D width, V words. Inputs are a dict: ids (B, N), mask (B, N), true where there is a token,
-and for pairs of sentences types (B, N). transformers is imported where it is used: it takes four seconds.
+and for pairs of sentences types (B, N). transformers is imported where it is used: it takes five seconds.
 """
 
 from collections.abc import Mapping

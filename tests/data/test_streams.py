@@ -12,6 +12,7 @@ from pipeline.data.language import Windows
 from pipeline.data.loader import eval_loader
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
+from pipeline.data.tokens import EOS
 from pipeline.errors import ConfigError
 from pipeline.site import Site, data_folder
 
@@ -114,7 +115,7 @@ def test_wikitext__with_a_tokenizer_file__is_encoded_line_by_line(tmp_path):
     write_tokenizer(tmp_path / "tokenizer.json", ["=", "a", "cat", ","])
     cfg = wikitext(tokenizer="tokenizer.json", num_train=4, num_val=2)
     val = open_split(cfg, tmp_path, "val")
-    assert val.ids.tolist() == [5, 1, 5, 6, 7, 8]  # this file knows no line breaks
+    assert val.ids.tolist() == [6, 1, 6, 7, 8, 9]  # this file knows no line breaks
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,10 @@ def test_books_stream__embedded__is_the_text_of_the_passages(tmp_path):
     ends = [number for number in val.ids.tolist() if number == val.tokenizer.encode_line("")[0]]
     assert len(ends) == 10  # chapters
     assert len(val.ids) == len(of_passages) + len(ends)
+    # A classifier that starts from a language model finds each word where it was.
+    assert [number for number in val.ids.tolist() if number != EOS] == [
+        number for index in range(len(text)) for number in text.tokenizer.encode_line(*text.texts(index))[:-1]
+    ]
 
 
 # Development data
@@ -225,7 +230,7 @@ def test_wikitext__whole__has_the_published_numbers_of_tokens_and_words(tmp_path
     prepare(cfg, folder, tmp_path / "out", progress=False)
     train, val = (open_split(cfg, folder, split, tmp_path / "out") for split in ("train", "val"))
     assert (len(train.ids), len(val.ids)) == (2_088_628, 245_569)
-    assert train.tokenizer.size == words + 4  # <unk> is one of the five special tokens
+    assert train.tokenizer.size == words + 4  # <unk> is one of the six special tokens, and so is <eos>
     assert (train.ids == 1).sum() == 54_625
     text = (folder / "wiki.test.tokens").read_text(encoding="utf-8")
     assert (val.ids == 1).sum() == text.split().count("<unk>")  # every other word of val occurs in train

@@ -243,7 +243,7 @@ def test_tokenizer_file__in_the_folder__is_used_and_part_of_the_fingerprint(smal
     assert not (tmp_path / "out" / "vocabulary.txt").exists()
     assert {
         number for inputs, _ in seen(cfg, folder, "val", tmp_path / "out") for number in inputs["ids"].tolist()
-    } <= {*range(8)}
+    } <= {*range(9)}
     write_tokenizer(folder / "bert" / "tokenizer.json", ["cat", "a", "bad"])
     message = message_of(open_split, cfg, folder, "val", tmp_path / "out")
     assert "does not hold the val texts that were verified" in message
@@ -255,8 +255,8 @@ def test_tokenizer_file__missing_or_too_large__is_one_problem_beside_the_others(
     message = refusal(config(tokenizer="tokenizer.json", num_val=5), folder)
     assert message.count("tokenizer.json: not found in") == 1 and ", expected 5" in message
     write_tokenizer(folder / "tokenizer.json", ["a", "cat", "bad"])
-    message = refusal(config(tokenizer="tokenizer.json", vocab_size=7), folder)
-    assert message.count("tokenizer.json: found 8 tokens, expected at most vocab_size 7") == 1
+    message = refusal(config(tokenizer="tokenizer.json", vocab_size=8), folder)
+    assert message.count("tokenizer.json: found 9 tokens, expected at most vocab_size 8") == 1
 
 
 # Configs
@@ -272,7 +272,7 @@ def test_tokenizer_file__missing_or_too_large__is_one_problem_beside_the_others(
         ({"tokenizer": "../tokenizer.json"}, "or a .json file inside the set's folder"),
         ({"num_train": 0}, "words of the train split, but num_train is 0; name a tokenizer file"),
         ({"length": 3}, "greater than or equal to 4"),
-        ({"vocab_size": 5}, "greater than 5"),
+        ({"vocab_size": 6}, "greater than 6"),
         ({"image_size": 224}, "unknown key"),
     ],
     ids=str,

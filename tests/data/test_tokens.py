@@ -8,6 +8,7 @@ from texts import write_tokenizer
 
 from pipeline.data.tokens import (
     CLS,
+    EOS,
     MASK,
     PAD,
     SEP,
@@ -30,7 +31,7 @@ def words(size=100):
 
 
 def test_special_ids__are_the_documented_ones():
-    assert (PAD, UNK, CLS, SEP, MASK) == (0, 1, 2, 3, 4)
+    assert (PAD, UNK, CLS, SEP, MASK, EOS) == (0, 1, 2, 3, 4, 5)
 
 
 def test_words__of_a_text__are_lower_case_with_punctuation_split_off():
@@ -48,7 +49,7 @@ def test_vocabulary__of_texts__has_the_most_frequent_words_first_and_equal_ones_
 
 
 def test_encode__one_text__is_cls_words_sep():
-    ids = {word: 5 + number for number, word in enumerate(ORDER)}
+    ids = {word: 6 + number for number, word in enumerate(ORDER)}
     found = words().encode(["A bird sat"], 16)
     assert found.ids == [CLS, ids["a"], UNK, ids["sat"], SEP]
     assert found.types == [0] * 5
@@ -61,9 +62,9 @@ def test_encode__pair__has_types_one_for_the_second_text_and_its_sep():
 
 
 def test_encode__words_beyond_the_vocabulary__are_unknown():
-    tokenizer = words(size=7)
-    assert tokenizer.size == 7
-    assert tokenizer.encode(["cat a the"], 16).ids == [CLS, 5, 6, UNK, SEP]
+    tokenizer = words(size=8)
+    assert tokenizer.size == 8
+    assert tokenizer.encode(["cat a the"], 16).ids == [CLS, 6, 7, UNK, SEP]
 
 
 def test_encode__names_of_special_tokens_in_a_text__are_no_special_tokens():
@@ -104,14 +105,14 @@ def test_encode__texts_of_any_lengths__are_cut_as_the_library_cuts_them(tmp_path
 def test_tokenizer_file__after_it_has_cut_texts__does_not_cut_lines(tmp_path):
     tokenizer = TokenizerFile(write_tokenizer(tmp_path / "tokenizer.json", ORDER))
     assert len(tokenizer.encode(["a cat " * 20], 6).ids) == 6
-    assert tokenizer.encode_line("a cat " * 20) == [6, 5] * 20
+    assert tokenizer.encode_line("a cat " * 20) == [7, 6] * 20
     assert len(tokenizer.encode(["a cat " * 20], 6).ids) == 6
 
 
 def test_tokenizer_file__knows_its_size_and_its_content(tmp_path):
     path = write_tokenizer(tmp_path / "tokenizer.json", ORDER)
     tokenizer = TokenizerFile(path)
-    assert tokenizer.size == 5 + len(ORDER)
+    assert tokenizer.size == 6 + len(ORDER)
     assert tokenizer.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 

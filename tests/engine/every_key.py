@@ -176,13 +176,13 @@ class Recorder:
 
 
 def write_texts(folder: Path) -> None:
-    """Lines of eight words; what the authors write differs in one of them."""
+    """Lines of eight words; what the authors write differs in the first."""
     for split, count in (("train", NUM_TRAIN), ("val", NUM_VAL)):
         lines = []
         for number in range(count):
             author = ("austen", "eliot")[number % 2]
             words = " ".join(f"w{(number * place + place) % 19}" for place in range(1, 8))
-            lines.append(f"{author}\t{number}\t{words} {author.title()}\n")
+            lines.append(f"{author}\t{number}\t{author.title()} {words}\n")
         (folder / f"{split}.txt.gz").write_bytes(gzip.compress("".join(lines).encode()))
 
 

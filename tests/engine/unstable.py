@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tiny_runs import prepare_in, quick_to_start, weights_of
@@ -43,9 +43,9 @@ class Unstable(Supervised):
         return Output(out.loss + torch.where(draw["is_bad"], torch.nan, 0.0), {})
 
 
-def train_together(config: dict, images: Path, results: Path, count: int = 2) -> None:
-    """Train in processes of their own; each leaves its weights in rank<rank>.pt."""
-    prepare_in(results, images)
+def train_together(config: dict, images: Path, results: Path, count: int = 2, data: Any = None) -> None:
+    """Train in processes of their own; each leaves its weights in rank<rank>.pt. `data`: of texts, not of images."""
+    prepare_in(results, images, data)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
