@@ -52,12 +52,7 @@ def word_losses(tokens: Tensor, words: Tensor, ids: Tensor, bias: Tensor | None 
     count = max(1, MOST_LOGITS // len(words))
     parts = zip(tokens.flatten(0, 1).split(count), ids.flatten().split(count), strict=True)
     losses = [
-<<<<<<< HEAD
-        F.cross_entropy(F.linear(part, words, bias).to(precision).flatten(0, 1), wanted.flatten(), reduction="none")
-        for part, wanted in parts
-=======
         F.cross_entropy(F.linear(part, words, bias).to(precision), wanted, reduction="none") for part, wanted in parts
->>>>>>> textmodel
     ]
     return torch.cat(losses).view(ids.shape)
 
