@@ -26,6 +26,6 @@ def locked_models(method: AnyMethod, kind: Kind, count: int, seed: int) -> list[
 
 
 def locked_with(method: AnyMethod, key: Key) -> AnyMethod:
-    locked = copy.deepcopy(method)
+    locked = copy.deepcopy(method).eval()
     locked.encoder.load_state_dict(permute_state(locked.encoder.state_dict(), key))
     return locked

@@ -21,7 +21,6 @@ from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.position import encode
-from pipeline.permutation.forward import blocks_of
 from pipeline.seeds import seed_everything
 
 pytestmark = pytest.mark.slow
@@ -33,7 +32,7 @@ OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost", "permutation_cost"}
 OF_TEXTS = {"perplexity"}
 WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS}
-STATE_PRECISION = {"training_equivariance", "split_wire"}
+STATE_PRECISION = {"training_equivariance", "split_wire", "equivariance", "perplexity"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
 OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
@@ -185,14 +184,12 @@ def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(worl
 def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
     methods, seen = subjects_of(name), []
     for method in methods:
-        _, blocks = blocks_of(method.encoder)
-        layer = blocks[0].mlp.c_fc if name in OF_TEXTS else blocks[0].mlp.fc1
-        layer.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+        method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
     exact = evaluate(world, name, *methods)
     in_fp32, seen[:] = set(seen), []
     found = evaluate(world.with_site(precision="bf16"), name, *methods)
     assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
-    percents = [metric for metric in exact if not any(part in metric for part in ("loss", "norm", "perplexity"))]
+    percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
 
 
