@@ -71,10 +71,7 @@ def build_graph(scale: str) -> Graph:
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
     studies = {name: _add_study(graph, spec, name, collector) for name in _papers_first(names(CONFIGS / "study"))}
-    known = {name: study for name, study in studies.items() if study}
-    with collector:
-        _check_starts(spec, known, shown(path))
-    _add_claims(graph, known, collector)
+    _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     collector.finish()
     return graph
 
@@ -94,18 +91,6 @@ def _check_scale(scale: Scale, file: str) -> None:
         f"{file}: {where}: no {kind} {name!r}; {nearest(name, known[kind])}"
         for kind, where, name in named
         if name not in known[kind]
-    ]
-    if lines:
-        raise ConfigError("\n".join(lines))
-
-
-def _check_starts(scale: Scale | None, studies: dict[str, Study], file: str) -> None:
-    """Every weight file that a scale replaces must be the start of some run."""
-    inits = {spec.init for study in studies.values() for spec in study.runs.values() if spec.init}
-    lines = [
-        f"{file}: replace_init: no run starts from {init!r}; {nearest(init, inits)}"
-        for init in (scale.replace_init if scale else {})
-        if init not in inits
     ]
     if lines:
         raise ConfigError("\n".join(lines))
@@ -143,7 +128,7 @@ def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collect
         expected = _expected(name)
     if scale is None or study is None or expected is None:
         return study
-    draft = Draft(graph, scale, name, study.with_starts(scale.replace_init), expected)
+    draft = Draft(graph, scale, name, study if scale.weight_files else study.with_stand_ins(), expected)
     with collector:
         check_headline(study, shown(file))
     for key in in_init_order(draft.study.runs, shown(file), collector):

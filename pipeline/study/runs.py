@@ -23,7 +23,7 @@ def add_run(draft: Draft, key: str) -> None:
     spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
     if spec.init in draft.study.runs and spec.init not in draft.runs:
         return
-    if not spec.train and spec.init in draft.runs:  # the scale has a run in place of the file
+    if not spec.train and spec.init in draft.runs:  # a stand-in for the file
         draft.runs[key] = draft.runs[spec.init]
         return
     layers = _layers(draft, key)

@@ -35,6 +35,9 @@ class RunSpec(Strict):
     init: str | None = Field(
         None, description="key of the run of this study whose encoder it starts from, or file:<path>"
     )
+    stand_in: str | None = Field(
+        None, description="key of the run it starts from at scales without weight files, in place of the file in `init`"
+    )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
     train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
     seeds: int | None = Field(None, ge=1, description="number of seeds; wins over the study's and the scale's")
@@ -45,6 +48,8 @@ class RunSpec(Strict):
             raise ValueError(
                 f"init is {self.init!r}, and train: false evaluates a weight file; write init: {FILE}<path>"
             )
+        if self.stand_in and not (self.init or "").startswith(FILE):
+            raise ValueError(f"stand_in is in place of a weight file, and init is {self.init!r}; leave out stand_in")
         if not self.train and (self.seeds or 1) > 1:
             raise ValueError(f"seeds is {self.seeds}, and a weight file has one; leave out seeds, or write 1")
         return self
@@ -234,14 +239,13 @@ class Study(Strict):
     figures: dict[Annotated[str, _begins_with("f", "figure")], Figure] = Field(default_factory=dict)
     claims: dict[str, Claim] = Field(default_factory=dict)
 
-    def with_starts(self, replace_init: dict[str, str]) -> "Study":
-        """This study with runs of its own in place of weight files."""
-        update = {
-            key: spec.model_copy(update={"init": replace_init[spec.init]})
+    def with_stand_ins(self) -> "Study":
+        """This study with runs of its own in place of weight files, where it has such runs."""
+        runs = {
+            key: spec.model_copy(update={"init": spec.stand_in}) if spec.stand_in else spec
             for key, spec in self.runs.items()
-            if spec.init in replace_init
         }
-        return self.model_copy(update={"runs": {**self.runs, **update}})
+        return self.model_copy(update={"runs": runs})
 
     @property
     def all_tables(self) -> dict[str, Table]:
@@ -260,10 +264,7 @@ class Scale(Strict):
     seeds: int = Field(1, ge=1, description="number of seeds of every run; a study and a run may have another")
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
-    replace_init: dict[str, str] = Field(
-        default_factory=dict,
-        description="weight file, as `init` writes it -> key of the run, in the same study, whose encoder serves here",
-    )
+    weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
     run: dict[str, Any] = Field(default_factory=dict)
     kind: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over it"

@@ -123,6 +123,32 @@ def test_init__file_from_elsewhere__is_passed_on_and_no_run_is_needed(toy):
     assert len(found) == 2  # the file is part of the name
 
 
+def test_stand_in__scale_without_weight_files__is_what_a_run_starts_from(toy):
+    tuned = {"method": "supervised", "init": "file:published.safetensors", "stand_in": "pre"}
+
+    found = toy({"tuned": tuned, "pre": {}, "as_it_is": {**tuned, "train": False}}, scale={"weight_files": False})
+
+    assert {*found} == {"tuned", "pre"}  # a file that is evaluated as it is, is that run itself
+    assert found["tuned"].config["init"] == found["tuned"].init
+    assert found["tuned"].init == next(name for name, run in build_graph("demo").runs.items() if run.label == "pre")
+
+
+def test_stand_in__scale_with_weight_files__changes_nothing(toy):
+    tuned = {"method": "supervised", "init": "file:published.safetensors"}
+
+    plain, with_it = (toy({"tuned": {**tuned, **more}, "pre": {}}) for more in ({}, {"stand_in": "pre"}))
+
+    assert plain["tuned"].config == with_it["tuned"].config
+
+
+def test_stand_in__run_that_the_study_lacks__is_named(toy):
+    tuned = {"init": "file:published.safetensors", "stand_in": "prae"}
+
+    lines = toy({"tuned": tuned}, scale={"weight_files": False}, resolved=False)
+
+    assert any("runs.tuned.init: no run 'prae'" in line for line in lines)
+
+
 def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
     found = toy({"tuned": {"method": "supervised", "init": "first"}, "first": {"init": "file:deit_small.pth"}})
 
