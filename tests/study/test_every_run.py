@@ -1,4 +1,4 @@
-"""Every run that the studies name at scale demo, on two random images: it can be built, started from and trained."""
+"""Every run that the studies name at scale demo, on two random images or texts: it can be built, started from and trained."""
 
 import pytest
 import torch
@@ -10,10 +10,12 @@ from pipeline.engine.run import parse_run
 from pipeline.engine.train import export
 from pipeline.methods.base import Batch
 from pipeline.models.weights import load_encoder
+from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.study.graph import build_graph
 
 GRAPH = build_graph("demo")
+CLASSIFY = ("classify", "pretrain", "text_classify")  # validation sees classes, not soft targets
 
 
 def run_of(name):
@@ -23,7 +25,8 @@ def run_of(name):
 def essence(name):
     """What building and loading depend on; runs that differ in their epochs alone are one here."""
     run = run_of(name)
-    return repr((run.method, run.model, run.data.image_size, run.data.num_classes, run.optim.layer_decay))
+    shape = [getattr(run.data, field) for field in run.data.shaping]
+    return repr((run.method, run.model, run.task, shape, run.optim.layer_decay))
 
 
 def distinct():
@@ -47,6 +50,12 @@ def exported(tmp_path_factory):
     return of
 
 
+def randomised(inputs, data):
+    if isinstance(inputs, torch.Tensor):
+        return torch.randn_like(inputs)
+    return {**inputs, "ids": torch.randint(data.vocab_size, inputs["ids"].shape)}
+
+
 @pytest.mark.parametrize("name", distinct())
 def test_run__of_any_study__is_built_started_and_stepped(name, exported):
     run, init = run_of(name), GRAPH.runs[name].init
@@ -54,14 +63,16 @@ def test_run__of_any_study__is_built_started_and_stepped(name, exported):
     if init:
         assert load_encoder(method.encoder, exported(init)).matched
     build_optimizer(method, run.optim)
-    images = torch.randn(2, run.data.channels, run.data.image_size, run.data.image_size)
-    batch = Batch(images, torch.eye(run.data.num_classes)[:2], torch.Generator().manual_seed(0))
+    inputs, targets = TASKS.get(run.task).example(run.data, 2)
+    inputs = randomised(inputs, run.data)
+    batch = Batch(inputs, targets, torch.Generator().manual_seed(0))
 
-    out = method.train()(batch.images, batch.targets, method.draw(batch, 0.5))
+    out = method.train()(batch.inputs, batch.targets, method.draw(batch, 0.5))
     out.loss.backward()
+    wanted = torch.tensor([0, 1]) if run.task in CLASSIFY else targets
     with torch.no_grad():
-        measured = method.eval().measure(Batch(images, torch.tensor([0, 1]), torch.Generator().manual_seed(0)))
+        measured = method.eval().measure(Batch(inputs, wanted, torch.Generator().manual_seed(0)))
 
     assert torch.isfinite(out.loss)
-    values = [value if isinstance(value, torch.Tensor) else value.values for value in measured.values()]
+    values = [value if isinstance(value, torch.Tensor) else value[0] for value in measured.values()]
     assert all(value.shape == (2,) and value.isfinite().all() for value in values)
