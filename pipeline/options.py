@@ -160,7 +160,7 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
     """What the rules of the workflow call, in its order."""
-    prepare = add("prepare", "verify a data set and write its manifest", "Every image is decoded once.")
+    prepare = add("prepare", "verify a data set and write its manifest", "Every sample is read and decoded once.")
     _scale_and_site(prepare)
     prepare.add_argument("--data", required=True, help="name of a data set that a run of this scale uses")
     train = add("train", "train one run, or continue it", "On a SLURM site it submits the job and waits for it.")

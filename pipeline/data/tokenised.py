@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,8 +15,12 @@ from pipeline.data.manifest import SplitSummary
 from pipeline.data.samples import Split, SplitName
 from pipeline.data.tokens import SPLITTERS, Tokenizer, TokenizerFile, Vocabulary, Words, count_words, read_vocabulary
 from pipeline.errors import DataError
+from pipeline.models.architectures import TEXT
 from pipeline.results import prepare_command
 from pipeline.sizes import Size
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import ModelConfig
 
 VOCABULARY = "vocabulary.txt"
 Read = TypeVar("Read")
@@ -70,6 +74,12 @@ class TokenConfig(BaseDataConfig):
                 f"tokenizer is {self.tokenizer}, words of the train split, but num_train is 0; name a tokenizer file"
             )
         return self
+
+    def check(self, model: "ModelConfig", micro_batch: int) -> None:
+        if model.family not in TEXT:
+            raise ValueError(
+                f"data set {self.name} has texts, model.arch {model.arch} is for images; expected {' or '.join(TEXT)}"
+            )
 
     @property
     def input_size(self) -> Size:

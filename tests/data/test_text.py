@@ -26,6 +26,7 @@ from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.errors import ConfigError, DataError
+from pipeline.models.encoder import ModelConfig
 from pipeline.site import Site, data_folder
 
 
@@ -430,3 +431,13 @@ def test_snli__development_set__is_read_as_published(tmp_path):
     assert manifest.classes == ["entailment", "neutral", "contradiction"]
     val = open_split(cfg, folder, "val", tmp_path / "out")
     assert [manifest.classes[label] for label in val.labels] == [label for label in labels if label != "-"]
+
+
+@pytest.mark.parametrize("name", ["books", "books_stream"])
+def test_check__model_of_images__is_refused_in_words(name):
+    model = ModelConfig(name="vit", arch="vit_tiny_patch16_224")
+
+    with pytest.raises(ValueError, match=f"data set {name} has texts, model.arch vit_tiny_patch16_224 is for images"):
+        text_config(name).check(model, 4)
+
+    text_config(name).check(ModelConfig(name="b", arch="bert"), 4)

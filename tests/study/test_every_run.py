@@ -1,4 +1,4 @@
-"""Every run that the studies name at scale demo, on two random images or texts: it can be built, started from and trained."""
+"""Every run that the studies name at scale demo, on two random samples: it can be built, started from and trained."""
 
 import pytest
 import torch
