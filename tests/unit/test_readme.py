@@ -12,7 +12,7 @@ from pipeline.study.graph import load_graph
 from pipeline.study.targets import targets_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "GUIDE.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 DEMO = json.loads((ROOT / "benchmarks/demo.json").read_text())
 README_NUMBERS = {  # what README's table says of the demo: label -> cells, in the order of the numbers in its line
     "from scratch": ["mjp.t1.deit-s.top1", "mjp.t1.deit-s.consistency"],
