@@ -153,9 +153,9 @@ def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> lis
 def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str, CellEntry]], where: str) -> list[str]:
     """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
     column, lines = table.columns[key], []
-    for name in dict.fromkeys(row.eval or column.eval for row in table.rows.values()):
+    for name in dict.fromkeys(row.eval_of(key, column) for row in table.rows.values()):
         asked = column.model_copy(update={"eval": name})
-        rows = {row_id: row for row_id, row in table.rows.items() if (row.eval or column.eval) == name}
+        rows = {row_id: row for row_id, row in table.rows.items() if row.eval_of(key, column) == name}
         try:
             source = None if name == TRAIN else _source(draft, asked, where)
         except ConfigError as error:

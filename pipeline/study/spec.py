@@ -107,10 +107,17 @@ class Row(Strict):
     label: str
     run: dict[str, str] = Field(default_factory=dict)
     why: str = ""
-    eval: str | None = Field(None, description="evaluation in place of the columns', such as of an untrained network")
+    eval: str | dict[str, str] | None = Field(
+        None, description="evaluation in place of the columns', such as of an untrained network; or by column"
+    )
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
+
+    def eval_of(self, key: str, column: Column) -> str | None:
+        """The evaluation behind the cell of a column."""
+        own = self.eval.get(key) if isinstance(self.eval, dict) else self.eval
+        return own or column.eval
 
     @field_validator("run", mode="before")
     @classmethod
@@ -131,9 +138,10 @@ class Table(Strict):
     def _has_metrics(self) -> "Table":
         """A column without a metric gets one from each row that it measures."""
         for row_id, row in self.rows.items():
-            for key in row.metrics:
+            by_column = {"metrics": row.metrics, "eval": row.eval if isinstance(row.eval, dict) else {}}
+            for what, key in [(what, key) for what, named in by_column.items() for key in named]:
                 if key not in self.columns:
-                    raise ValueError(f"rows.{row_id}.metrics.{key} names no column; {nearest(key, self.columns)}")
+                    raise ValueError(f"rows.{row_id}.{what}.{key} names no column; {nearest(key, self.columns)}")
             for key, column in self.columns.items():
                 if column.eval and not (column.metric or column.file or key in row.metrics or row.why):
                     raise ValueError(

@@ -303,6 +303,26 @@ def test_row__with_an_evaluation_of_its_own__takes_its_numbers_from_that(toy):
     assert [cell.sources[0].split("/")[1].split("-")[0] for cell in found.values()] == ["classify", "other"]
 
 
+def test_row__with_an_evaluation_for_one_column__takes_that_number_alone_from_it(toy):
+    toy.write("eval/other.yaml", {**toy.read("eval/classify.yaml"), "shuffle_ratio": 0.2})
+    study = toy.read("study/toy.yaml")
+    study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": {"top1": "other"}, "paper": False}
+    toy.write("study/toy.yaml", study)
+
+    cells = build_graph("demo").table("toy.t1").rows["toy.t1.b"].cells
+
+    assert cells["top1"].sources[0].startswith("evals/other-")
+    assert cells["consistency"].sources[0].startswith("evals/consistency-")
+
+
+def test_row__evaluation_for_a_column_that_is_not_there__is_refused(toy):
+    study = toy.read("study/toy.yaml")
+    study["tables"]["t1"]["rows"]["a"]["eval"] = {"top2": "classify"}
+    toy.write("study/toy.yaml", study)
+
+    assert any("rows.a.eval.top2 names no column; did you mean 'top1'?" in line for line in toy.problems())
+
+
 def test_row__evaluation_without_the_columns_metric__is_refused(toy):
     study = toy_study()
     study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": "consistency", "paper": False}
