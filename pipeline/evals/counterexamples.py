@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pipeline.dynamo import dynamo_deferred
+from pipeline.evals.apart import apart
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Key, Shape, new_key
@@ -67,8 +68,8 @@ class Counterexamples(Evaluation):
             "convolution": self._convolution(),
         }
         at_tokens, at_permuted, order = self._pooled()
-        found["pma_equivariant"] = _apart(at_permuted, at_tokens[order])
-        found["pma_invariant"] = _apart(at_permuted, at_tokens)
+        found["pma_equivariant"] = apart([at_permuted], [at_tokens[order]])
+        found["pma_invariant"] = apart([at_permuted], [at_tokens])
         return Outcome({f"{case}_apart": found[case] for case in CASES})
 
     def _locked(self, num_heads: int, is_literal: bool) -> float:
@@ -80,7 +81,7 @@ class Counterexamples(Evaluation):
         key = self._literal_key(model) if is_literal else new_key(shape_of(model), source=Random(self.cfg.seed))
         model.load_state_dict(permute_state(model.state_dict(), key))
         with permuted(model, key):
-            return _apart(model(tokens), expected)
+            return apart([model(tokens)], [expected])
 
     def _literal_key(self, model: Backbone) -> Key:
         """One permutation for everything; for a single head, that is what a released key is."""
@@ -96,7 +97,7 @@ class Counterexamples(Evaluation):
         def convolved(rows: Tensor) -> Tensor:
             return torch.conv1d(rows.transpose(0, 1), windows, padding=WINDOW // 2, groups=width)
 
-        return _apart(convolved(tokens[..., order]), convolved(tokens)[..., order])
+        return apart([convolved(tokens[..., order])], [convolved(tokens)[..., order]])
 
     def _pooled(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients (N, D) of a loss behind PMA, at Z and at PZ, and the order of PZ."""
@@ -120,7 +121,3 @@ class Counterexamples(Evaluation):
 
     def _normal(self, generator: torch.Generator, *size: int) -> Tensor:
         return torch.randn(*size, generator=generator, dtype=torch.float64).to(self.world.device)
-
-
-def _apart(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max())

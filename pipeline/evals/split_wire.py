@@ -8,7 +8,7 @@ stated here, and not the site's: it decides how many bytes there are.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipeline.engine.run import RunConfig
+from pipeline.evals.apart import apart
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
@@ -75,11 +76,11 @@ class SplitWire(Evaluation):
                 crossed = _crossed(remote.wire, len(batches), sum(len(batch.images) for batch in batches))
                 found.append(self._tested(client, remote, batches[0]))
             learned = {**client.encoder.state_dict(), **load_file(plan.trained, str(self.world.device))}
-        apart = {
-            "outputs_apart": _apart(found, outputs),
-            "weights_apart": _apart([learned[name] for name in weights], list(weights.values())),
+        found_apart = {
+            "outputs_apart": apart(found, outputs),
+            "weights_apart": apart([learned[name] for name in weights], list(weights.values())),
         }
-        return Outcome({**apart, **crossed, "loss": loss})
+        return Outcome({**found_apart, **crossed, "loss": loss})
 
     def _train_batches(self, data: Any) -> list[Batch]:
         """Of the first train images, in the precision of the config."""
@@ -122,9 +123,3 @@ def _crossed(wire: Wire, num_steps: int, num_images: int) -> dict[str, float]:
         "bytes_down": sum(wire.num_bytes[kind] for kind in DOWN) / num_images,
         "messages": sum(wire.num_messages.values()) / num_steps,
     }
-
-
-def _apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference over the largest value of all tensors."""
-    largest = max(float(value.abs().max()) for value in expected)
-    return max(float((one - other).abs().max()) for one, other in zip(found, expected, strict=True)) / largest

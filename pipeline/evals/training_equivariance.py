@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from pipeline.dynamo import AdamW
 from pipeline.engine.run import RunConfig
+from pipeline.evals.apart import apart
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.locked import locked_with
 from pipeline.methods.base import Batch, Method
@@ -51,9 +52,9 @@ class TrainingEquivariance(Evaluation):
 
         @property
         def metrics(self) -> tuple[str, ...]:
-            apart = [f"{side}_{what}_apart" for side in ("rows", "columns") for what in ("gradients", "weights")]
-            apart.append("unlocked_gradients_apart")
-            return (*apart, *map(_digits_name, apart), "weights_moved")
+            named = [f"{side}_{what}_apart" for side in ("rows", "columns") for what in ("gradients", "weights")]
+            named.append("unlocked_gradients_apart")
+            return (*named, *map(_digits_name, named), "weights_moved")
 
     cfg: Config
 
@@ -80,7 +81,7 @@ class TrainingEquivariance(Evaluation):
         if not reason:
             with permuted(method.encoder, rows=generator_for("rows", self.cfg.seed)):
                 metrics |= _compared("rows", self._learned(method, batch), plain)
-        metrics |= {_digits_name(name): _digits(apart) for name, apart in metrics.items() if name.endswith(APART)}
+        metrics |= {_digits_name(name): _digits(value) for name, value in metrics.items() if name.endswith(APART)}
         reasons = {name: reason for name in self.cfg.metrics if name not in metrics}
         return Outcome(metrics, count=self.cfg.batch, reasons=reasons)
 
@@ -107,9 +108,9 @@ def _digits_name(name: str) -> str:
     return name.removesuffix(APART) + "_digits"
 
 
-def _digits(apart: float) -> float:
+def _digits(value: float) -> float:
     """Decimals in which two computations agree; no number has more than its precision."""
-    return min(FLOAT64_DIGITS, -math.log10(apart)) if apart else FLOAT64_DIGITS
+    return min(FLOAT64_DIGITS, -math.log10(value)) if value else FLOAT64_DIGITS
 
 
 def _doubled(tensor: Tensor) -> Tensor:
@@ -137,6 +138,4 @@ def _compared(side: str, found: Mapping[str, State], plain: Mapping[str, State])
 
 
 def _apart(found: State, expected: State) -> float:
-    """The largest difference over the largest value of all tensors."""
-    largest = max(float(value.abs().max()) for value in expected.values())
-    return max(float((found[name] - value).abs().max()) for name, value in expected.items()) / largest
+    return apart([found[name] for name in expected], list(expected.values()))
