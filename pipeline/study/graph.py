@@ -128,7 +128,8 @@ def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collect
         expected = _expected(name)
     if scale is None or study is None or expected is None:
         return study
-    draft = Draft(graph, scale, name, study if scale.weight_files else study.with_stand_ins(), expected)
+    here = study.without_stand_ins() if scale.weight_files else study.with_stand_ins()
+    draft = Draft(graph, scale, name, here, expected)
     with collector:
         check_headline(study, shown(file))
     for key in in_init_order(draft.study.runs, shown(file), collector):

@@ -1,6 +1,7 @@
 """What study and scale files say: one paper as data, and the size at which it is run."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -254,6 +255,23 @@ class Study(Strict):
             for key, spec in self.runs.items()
         }
         return self.model_copy(update={"runs": runs})
+
+    def without_stand_ins(self) -> "Study":
+        """This study with its weight files, and without the runs that only stand in for them."""
+        shown = {key for table in self.all_tables.values() for row in table.rows.values() for key in row.run.values()}
+        spare = self._with_starts(spec.stand_in for spec in self.runs.values()) - self._with_starts(shown)
+        return self.model_copy(update={"runs": {key: spec for key, spec in self.runs.items() if key not in spare}})
+
+    def _with_starts(self, keys: Iterable[str | None]) -> set[str]:
+        """These runs, those they start from, and so on."""
+        found: set[str] = set()
+        left = list(keys)
+        while left:
+            key = left.pop()
+            if key in self.runs and key not in found:
+                found.add(key)
+                left.append(self.runs[key].init)
+        return found
 
     @property
     def all_tables(self) -> dict[str, Table]:

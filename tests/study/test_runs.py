@@ -133,12 +133,18 @@ def test_stand_in__scale_without_weight_files__is_what_a_run_starts_from(toy):
     assert found["tuned"].init == next(name for name, run in build_graph("demo").runs.items() if run.label == "pre")
 
 
-def test_stand_in__scale_with_weight_files__changes_nothing(toy):
-    tuned = {"method": "supervised", "init": "file:published.safetensors"}
+def test_stand_in__scale_with_weight_files__is_left_out_with_what_it_starts_from(toy, project):
+    stands = {"tuned": {"method": "supervised", "init": "file:published.safetensors", "stand_in": "then"}}
+    first, never = ({"set": {"seed": seed}} for seed in (1, 2))
+    toy({**stands, "then": {"init": "first"}, "first": first, "shown": {}, "never": never})
+    study = project.read(STUDY)
+    study["tables"]["t1"]["rows"] = {key: {"label": key, "run": key} for key in ("tuned", "shown")}
+    project.write(STUDY, study)
 
-    plain, with_it = (toy({"tuned": {**tuned, **more}, "pre": {}}) for more in ({}, {"stand_in": "pre"}))
+    graph = build_graph("demo")
 
-    assert plain["tuned"].config == with_it["tuned"].config
+    assert {run.label for run in graph.runs.values()} == {"tuned", "shown", "never"}
+    assert [run.config["init"] for run in graph.runs.values() if run.label == "tuned"] == ["file:published.safetensors"]
 
 
 def test_stand_in__run_that_the_study_lacks__is_named(toy):
