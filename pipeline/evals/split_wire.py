@@ -4,7 +4,7 @@ The same few steps twice, with the released recipe; the server of the second tim
 nothing but what crosses the wire. `outputs_apart` and `weights_apart` are the largest difference over the largest
 value, of the logits in training and of a test after it, and of the weights of both sides. `bytes_up` and `bytes_down`
 are for each image of a step, headers included, as the wire counted them; `messages` are for a step. The precision is
-stated here, and not the site's: it decides how many bytes there are.
+stated here, and not the site's: it decides how many bytes there are. In float32, two processes may round differently.
 """
 
 import copy
@@ -38,7 +38,7 @@ class SplitWire(Evaluation):
         rows: bool = Field(True, description="the client permutes rows")
         batch: int = Field(16, ge=1)
         steps: int = Field(4, ge=1)
-        precision: Literal["float32", "float64"] = "float32"
+        precision: Literal["float32", "float64"] = "float64"
 
         @property
         def metrics(self) -> tuple[str, ...]:

@@ -487,7 +487,7 @@ EVALS = {
     "eval.training_equivariance.seed": [Bite(1, "validation")],
     "eval.split_wire.batch": [Bite(6, "validation")],
     "eval.split_wire.steps": [Bite(3, "validation")],
-    "eval.split_wire.precision": [Bite("float64", "validation")],
+    "eval.split_wire.precision": [Bite("float32", "validation")],
     **{
         f"eval.counterexamples.{key}": [Bite(other, "validation")]
         for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()

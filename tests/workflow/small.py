@@ -34,7 +34,7 @@ def small_project(root: Path) -> Project:
     studies = project.root / "configs/study"
     shrink_study(studies / "mjp.yaml", {"a", "d", "j"}, headline={"t1", "t3", "t4"})
     shrink_study(studies / "mp3.yaml", {"c_abs", "c_mp3", "c_mp3_abs"}, headline={"t3", "f3"})
-    for name in ("droppos", "crossing"):
+    for name in ("droppos", "crossing", "permequiv"):
         (studies / f"{name}.yaml").unlink()
     shrink_images(project, 600, 100)
     scale = "configs/scale/demo.yaml"
