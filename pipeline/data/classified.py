@@ -170,17 +170,14 @@ class ClassifiedImages(DataKind):
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
     def default_folder(self) -> Path | None:
-        embedded = Path(__file__).parent / "fashion_mnist"
-        return embedded if self.cfg.source.startswith("fashion_") else super().default_folder()
+        embedded = SOURCES[self.cfg.source].embedded
+        return Path(__file__).parent / embedded if embedded else super().default_folder()
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"
 
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
-        problems = super().count_problems(split, found)
-        if found.problems and not found.samples.labels:
-            return problems
-        return problems + label_problems(split, found.samples.labels, self.cfg.num_classes, self.unit)
+        return super().count_problems(split, found) + label_problems(split, found, self.cfg.num_classes, self.unit)
 
     def split_problems(self, splits: Mapping[SplitName, Split]) -> list[str]:
         return class_problems(splits)

@@ -141,12 +141,15 @@ class Split:
     problems: list[str] = field(default_factory=list)
 
 
-def label_problems(split: SplitName, labels: Sequence[int], num_classes: int, unit: str) -> list[str]:
+def label_problems(split: SplitName, found: Split, num_classes: int, unit: str) -> list[str]:
     """How the labels of a split differ from those of `num_classes` classes."""
-    found, problems = set(labels), []
-    if len(found) != num_classes:
-        problems.append(f"{split}: found {unit} of {len(found)} classes, expected {num_classes}")
-    outside = sorted(label for label in found if not 0 <= label < num_classes)
+    labels, problems = set(found.samples.labels), []
+    # A split that could not be read has reported that already.
+    if found.problems and not labels:
+        return []
+    if len(labels) != num_classes:
+        problems.append(f"{split}: found {unit} of {len(labels)} classes, expected {num_classes}")
+    outside = sorted(label for label in labels if not 0 <= label < num_classes)
     if outside:
         problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {num_classes - 1}")
     return problems

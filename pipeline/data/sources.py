@@ -27,6 +27,8 @@ class Source:
     has_files: bool = False
     # An image has any number of attributes, and no class.
     has_attributes: bool = False
+    # Part of this project: a folder beside this file.
+    embedded: str = ""
     # Keys of the config that `read` needs too.
     options: tuple[str, ...] = ()
 
@@ -39,12 +41,14 @@ SOURCES = {
         layout="{train,t10k}-images-idx3-ubyte.gz and {train,t10k}-labels-idx1-ubyte.gz",
         obtained="https://github.com/zalandoresearch/fashion-mnist (a subset is part of this project)",
         side=fashion.SIDE,
+        embedded="fashion_mnist",
     ),
     "fashion_attributes": Source(
         read=fashion.read_fashion_attributes,
         layout="as fashion_mnist",
         obtained="it is part of this project: fashion_mnist with attributes that follow from the classes",
         side=fashion.SIDE,
+        embedded="fashion_mnist",
         has_attributes=True,
     ),
     "imagenet": Source(

@@ -86,10 +86,7 @@ class ClassifiedTexts(TokenKind):
         return f"{super().expected()} of {self.cfg.num_classes} classes"
 
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
-        problems = super().count_problems(split, found)
-        if found.problems and not found.samples.labels:
-            return problems
-        return problems + label_problems(split, found.samples.labels, self.cfg.num_classes, self.unit)
+        return super().count_problems(split, found) + label_problems(split, found, self.cfg.num_classes, self.unit)
 
     def summary(self, samples: Texts, looks: Sequence[Any]) -> SplitSummary:
         per_class = Counter(samples.labels).values()

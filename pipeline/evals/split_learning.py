@@ -147,10 +147,9 @@ class SplitLearning(LeakageEvaluation):
         values: dict[str, list[Tensor]] = {}
         wanted = list(self._attacked_pixels(data))
         blind = torch.cat(wanted).mean(dim=0)
-        mean, std = (torch.tensor(each, device=self.world.device)[:, None, None] for each in (data.mean, data.std))
 
         def features(images: Tensor) -> Tensor:
-            return encoder.forward_head(encoder.forward_features(((images + 1) / 2 - mean) / std), pre_logits=True)
+            return encoder.forward_head(encoder.forward_features(attacker.seen((images + 1) / 2)), pre_logits=True)
 
         shown: list[Tensor] = []
         for number, pixels in enumerate(wanted):
@@ -160,8 +159,7 @@ class SplitLearning(LeakageEvaluation):
             for name, each in found.items():
                 values.setdefault(name, []).append(each)
             shown += recovered[: self.cfg.pictures - len(shown)]
-        pairs = torch.cat(wanted)[: len(shown)], torch.stack(shown)
-        original, recovered = ((pixels - mean) / std for pixels in pairs)
+        original, recovered = map(attacker.seen, (torch.cat(wanted)[: len(shown)], torch.stack(shown)))
         columns = [Shown("original", original), Shown("recovered", recovered, original)]
         return values, drawn(
             columns, data, slice(self.cfg.pictures), f"Protection: {self.cfg.feature_protection.words()}."

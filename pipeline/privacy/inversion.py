@@ -168,9 +168,13 @@ class Attacker:
     @torch.no_grad()
     def features(self, pixels: Tensor, generator: torch.Generator, protection: FeatureProtection) -> Tensor:
         """(B, N, D): what the server gets, less the first row, where CLS would be without row permutation."""
-        mean, std = (pixels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        sent = self.client.eval().features((pixels - mean) / std, generator, protection, self.cfg.has_positions)
+        sent = self.client.eval().features(self.seen(pixels), generator, protection, self.cfg.has_positions)
         return sent.tokens[:, num_prefix_tokens(self.client.encoder) :]
+
+    def seen(self, pixels: Tensor) -> Tensor:
+        """Pixels as the model sees them."""
+        mean, std = (pixels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (pixels - mean) / std
 
 
 def compared(recovered: Tensor, original: Tensor, network: Network | None = None) -> dict[str, Tensor]:
