@@ -80,10 +80,13 @@ def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) ->
     return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
 
 
-def embed(encoder: Encoder, images: Tensor, positions: Tensor | None) -> Tensor:
-    """What enters the first block of a ViT: tokens (B, P+N, D) with these position embeddings, or with none."""
+def embed(encoder: Encoder, images: Tensor, positions: Tensor | None, grid: Grid | None = None) -> Tensor:
+    """What enters the first block of a ViT: tokens (B, P+N, D) with these position embeddings, or with none.
+
+    `grid` is that of the images where it is not the encoder's own.
+    """
     # As one product of matrices, which takes a third of the time of timm's convolution on a GPU.
-    tokens = with_cls(encoder, embed_patches(encoder, to_patches(images, grid_of(encoder))))
+    tokens = with_cls(encoder, embed_patches(encoder, to_patches(images, grid or grid_of(encoder))))
     if positions is not None:
         tokens = add_positions(tokens, positions)
     return encoder.norm_pre(encoder.patch_drop(encoder.pos_drop(tokens)))
