@@ -37,13 +37,13 @@ def scene(seed, num_objects=3, size=(64, 64)):
     masks, labels = torch.zeros(num_objects, SCENE_SIZE, SCENE_SIZE, dtype=torch.uint8), []
     for number in range(num_objects):
         h, w = torch.randint(14, 26, (2,), generator=generator).tolist()
-        top, left = (int(torch.randint(0, side - part + 1, (), generator=generator)) for side, part in ((height, h), (width, w)))
+        top, left = (int(torch.randint(0, n + 1, (), generator=generator)) for n in (height - h, width - w))
         label = int(torch.randint(1, SCENE_CLASSES + 1, (), generator=generator))
         masks[:number, top : top + h, left : left + w] = 0
         masks[number, top : top + h, left : left + w] = 1
         image[:, top : top + h, left : left + w] = 2.0 * label - 3
         labels.append(label)
-    shown = masks.flatten(1).any(dim=1)
+    shown = masks.flatten(1).amax(dim=1) > 0
     boxes = torch.stack([bounds(mask) for mask in masks[shown]]) if shown.any() else torch.zeros(0, 4)
     return image, {
         "boxes": boxes,

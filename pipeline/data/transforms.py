@@ -124,18 +124,19 @@ def _colour_steps(data: "DataConfig", augment: Augment) -> list[View]:
 
 
 class Normaliser:
-    """uint8 (B, C, H, W) -> float on the device, with the mean and the standard deviation of a data set."""
+    """uint8 images -> float images on a device, with the mean and deviation of a data set."""
 
     def __init__(self, data: Any, device: torch.device) -> None:
         self.device = device
         statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
         self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (..., C, H, W) -> float on the device."""
         return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
 
-class BatchTransform:
+class BatchTransform(Normaliser):
     """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
 
     def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
@@ -143,11 +144,10 @@ class BatchTransform:
             from timm.data import Mixup
             from timm.data.random_erasing import RandomErasing
 
+        super().__init__(data, device)
         augment = data.augment
-        self.device = device
         self.num_classes = data.num_classes
         self.smoothing = smoothing
-        self.normalise = Normaliser(data, device)
         self.erase = RandomErasing(augment.erasing, mode="pixel", device=str(device)) if augment.erasing else None
         self.mix = None
         if augment.mixup or augment.cutmix:

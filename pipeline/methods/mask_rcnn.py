@@ -129,8 +129,8 @@ class MaskRCNN(Method):
         regions = sample_regions(
             proposals, usable, targets, draw["regions"], cfg.roi_samples, cfg.roi_positive, cfg.roi_overlap
         )
-        named = self.box_head(cut_out(maps, regions.boxes, self.strides, cfg.box_side))
-        of_class, of_box = box_losses(*named, regions, targets)
+        logits, deltas = self.box_head(cut_out(maps, regions.boxes, self.strides, cfg.box_side))
+        of_class, of_box = box_losses(logits, deltas, regions, targets)
         front = regions.objects_first(cfg.roi_positive)
         masks = self.mask_head(cut_out(maps, front.boxes, self.strides, cfg.mask_side))
         terms = {
@@ -140,15 +140,17 @@ class MaskRCNN(Method):
             "box": of_box,
             "mask": mask_loss(masks, front, targets),
         }
-        return Output(sum(terms.values()), {f"{name}_loss": term.detach() for name, term in terms.items()})
+        return Output(
+            torch.stack([*terms.values()]).sum(), {f"{name}_loss": term.detach() for name, term in terms.items()}
+        )
 
     def detect(self, images: Tensor, targets: Targets) -> list[Detections]:
         """Of each image the objects that are found, in pixels of the input; targets name the `size` of each."""
         cfg, maps = self.cfg, self.pyramid(self.encoder, images)
         proposals, usable = self._propose(self.rpn(maps), targets)
-        named = self.box_head(cut_out(maps, proposals, self.strides, cfg.box_side))
+        logits, deltas = self.box_head(cut_out(maps, proposals, self.strides, cfg.box_side))
         limits = cfg.min_score, cfg.nms, cfg.max_detections
-        found = keep_best(*named, proposals, usable, sizes_of(targets), *limits)
+        found = keep_best(logits, deltas, proposals, usable, sizes_of(targets), *limits)
         masks = self.mask_head(cut_out(maps, found.boxes, self.strides, cfg.mask_side))
         masks = of_label(masks, found.labels.flatten()).sigmoid().unflatten(0, found.labels.shape)
         return found.with_masks(masks)

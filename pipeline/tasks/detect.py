@@ -31,7 +31,7 @@ class Detect(Task):
 
     def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)
-        self.normalise = Normaliser(data, device)
+        self.normalise = Normaliser(data, device).normalise
 
     @classmethod
     def num_outputs(cls, data: Any) -> int:
@@ -40,7 +40,7 @@ class Detect(Task):
     @classmethod
     def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: Any) -> nn.Module:
         encoder = super().build_encoder(method, model, data)
-        encoder.num_labels = data.num_classes
+        encoder.num_labels = data.num_classes  # for the method's heads
         return encoder
 
     @classmethod

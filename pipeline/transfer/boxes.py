@@ -21,15 +21,15 @@ RPN_CODER, BOX_CODER = BoxCoder((1.0, 1.0, 1.0, 1.0)), BoxCoder((10.0, 10.0, 5.0
 class Matched(NamedTuple):
     """For each box the object that it overlaps most, and what that makes of it; it may be neither."""
 
-    index: Tensor
+    objects: Tensor
     positive: Tensor
     negative: Tensor
 
 
 class Sampled(NamedTuple):
-    """(B, n): boxes that were chosen, positives first; slots that are neither positive nor negative do not count."""
+    """(B, n): boxes that were chosen, positives first; only slots that are `valid` hold one."""
 
-    index: Tensor
+    chosen: Tensor
     positive: Tensor
     valid: Tensor
 
@@ -74,9 +74,9 @@ def sample(positive: Tensor, negative: Tensor, priority: Tensor, count: int, sha
     others = _first(negative, priority, count)
     num_positive = first.valid.sum(dim=1, keepdim=True)
     place = torch.arange(count, device=positive.device)[None] - num_positive  # below 0: a positive
-    index, valid = (tensor.gather(1, place.clamp(min=0)) for tensor in (others.index, others.valid))
+    index, valid = (tensor.gather(1, place.clamp(min=0)) for tensor in (others.chosen, others.valid))
     is_positive = place < 0
-    index = torch.where(is_positive, F.pad(first.index, (0, count - most)), index)
+    index = torch.where(is_positive, F.pad(first.chosen, (0, count - most)), index)
     return Sampled(index, is_positive, is_positive | valid)
 
 

@@ -54,14 +54,14 @@ def proposal_losses(
 ) -> tuple[Tensor, Tensor]:
     """Of whether there is an object, and of its box; `priority` (B, A) decides which anchors are sampled."""
     matched = [match(target["boxes"], anchors, *overlap, is_best_kept=True) for target in targets]
-    index, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
-    chosen = sample(positive, negative, priority, count, share)
-    wanted = of_objects(targets, "boxes", index.gather(1, chosen.index))
-    codes = RPN_CODER.encode_single(wanted.flatten(0, 1), anchors[chosen.index.flatten()])
-    logits, deltas = judged.logits.gather(1, chosen.index), rows_at(judged.deltas, chosen.index).flatten(0, 1)
-    held = F.binary_cross_entropy_with_logits(logits, chosen.positive.float(), reduction="none")
+    objects, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
+    chosen, positive, valid = sample(positive, negative, priority, count, share)
+    wanted = of_objects(targets, "boxes", objects.gather(1, chosen))
+    codes = RPN_CODER.encode_single(wanted.flatten(0, 1), anchors[chosen.flatten()])
+    logits, deltas = judged.logits.gather(1, chosen), rows_at(judged.deltas, chosen).flatten(0, 1)
+    held = F.binary_cross_entropy_with_logits(logits, positive.float(), reduction="none")
     total = count * len(targets)
-    return (held * chosen.valid).sum() / total, l1(deltas, codes, chosen.positive.flatten()) / total
+    return (held * valid).sum() / total, l1(deltas, codes, positive.flatten()) / total
 
 
 def l1(found: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:

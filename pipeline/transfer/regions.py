@@ -58,7 +58,8 @@ class MaskHead(nn.Module):
         nn.init.kaiming_normal_(self.doubled.weight, mode="fan_out", nonlinearity="relu")
         nn.init.normal_(self.classes.weight, std=0.001)
         for layer in (self.doubled, self.classes):
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def forward(self, regions: Tensor) -> Tensor:
         return self.classes(self.doubled(self.layers(regions)).relu()).float()
@@ -107,11 +108,11 @@ def sample_regions(
     is_own = [torch.arange(most, device=boxes.device) < len(target["boxes"]) for target in targets]
     usable = torch.cat([usable, torch.stack(is_own)], dim=1)
     matched = [match(t["boxes"], each, overlap, overlap) for t, each in zip(targets, boxes, strict=True)]
-    index, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
-    chosen = sample(positive & usable, negative & usable, priority, count, share)
-    objects = index.gather(1, chosen.index)
-    labels = torch.where(chosen.positive, of_objects(targets, "labels", objects), 0)
-    return Regions(rows_at(boxes, chosen.index), labels, objects, chosen.positive, chosen.valid)
+    objects, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
+    chosen, positive, valid = sample(positive & usable, negative & usable, priority, count, share)
+    objects = objects.gather(1, chosen)
+    labels = torch.where(positive, of_objects(targets, "labels", objects), 0)
+    return Regions(rows_at(boxes, chosen), labels, objects, positive, valid)
 
 
 def box_losses(logits: Tensor, deltas: Tensor, regions: Regions, targets: Targets) -> tuple[Tensor, Tensor]:
@@ -127,8 +128,8 @@ def box_losses(logits: Tensor, deltas: Tensor, regions: Regions, targets: Target
 def mask_loss(logits: Tensor, regions: Regions, targets: Targets) -> Tensor:
     """Binary cross-entropy of the masks of the regions' own classes, a mean over objects' pixels."""
     found = of_label(logits, regions.labels.flatten())
-    images = zip(targets, regions.objects, regions.boxes, strict=True)
-    wanted = torch.cat([mask_targets(target["masks"], *parts, found.shape[-1]) for target, *parts in images])
+    images, side = zip(targets, regions.objects, regions.boxes, strict=True), found.shape[-1]
+    wanted = torch.cat([mask_targets(target["masks"], chosen, boxes, side) for target, chosen, boxes in images])
     each = F.binary_cross_entropy_with_logits(found, wanted, reduction="none").mean(dim=(1, 2))
     positive = regions.positive.flatten()
     return torch.where(positive, each, 0.0).sum() / positive.sum().clamp(min=1)
