@@ -106,10 +106,15 @@ class Batch:
 
 
 class Output(NamedTuple):
-    """The loss to descend and scalars to log, all 0-d tensors on the device."""
+    """The loss to descend and scalars to log, all 0-d tensors on the device.
+
+    `weight` is the number of targets that the loss is a mean over: micro-batches and processes then count by it, so
+    that a step is the mean over all targets of the global batch. None: each micro-batch counts the same.
+    """
 
     loss: Tensor
     scalars: dict[str, Tensor]
+    weight: Tensor | None = None
 
 
 class Prediction(NamedTuple):
