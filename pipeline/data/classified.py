@@ -128,6 +128,11 @@ class DataConfig(BaseDataConfig):
             raise ValueError(
                 f"model.arch {model.arch} reads texts, data set {self.name} has images; change one of them"
             )
+        if model.is_windowed:
+            raise ValueError(
+                f"model.window_size {model.window_size} of a ViT is for detection and segmentation, and the images of "
+                f"{self.name} have classes; remove it"
+            )
         patch, size = model.patch_size, self.image_size
         if patch is not None and any(side % part for side, part in zip(pair(size), pair(patch), strict=True)):
             raise ValueError(f"model.patch_size {shown_size(patch)} does not divide data.image_size {shown_size(size)}")

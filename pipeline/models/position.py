@@ -129,6 +129,12 @@ def resized_bias_table(
     return table, f"{old.rows}x{old.cols} -> {new.rows}x{new.cols}"
 
 
+def resized_offsets(value: Tensor, count: int) -> tuple[Tensor, str]:
+    """(2n-1, D) relative positions along one side of a window -> those of another, by linear interpolation."""
+    resized = F.interpolate(value.float().T[None], size=count, mode="linear")[0].T
+    return resized, f"{len(value)} -> {count}"
+
+
 def position_grid(encoder: Encoder) -> Grid:
     """The grid of a timm model's own positions, also of one that was built elsewhere."""
     return Grid(*encoder.patch_embed.grid_size)
