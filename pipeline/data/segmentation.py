@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from pipeline.data.ade20k import PairInspection, SceneSamples, inspect_pair, read_ade20k
+from pipeline.data.ade20k import IGNORED, PairInspection, SceneSamples, inspect_pair, read_ade20k
 from pipeline.data.inspection import mapper
 from pipeline.data.kind import KINDS, DataKind, View, common_summary
 from pipeline.data.lists import read_list, written_list
@@ -23,7 +23,6 @@ from pipeline.data.manifest import SplitSummary
 from pipeline.data.pictures import MODES, DenseConfig, ScaleRange
 from pipeline.data.samples import Split, SplitName
 
-IGNORED = 255  # in targets
 LIST_HEADER = ["image", "classes"]
 
 
