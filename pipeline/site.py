@@ -51,6 +51,9 @@ class Site(Strict):
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    recompute: bool = Field(
+        False, description="compute activations twice instead of keeping them: less memory, a third more time"
+    )
     checkpoint_s: float = Field(300, ge=0, description="seconds between checkpoints")
     tracking_uri: str | None = Field(
         None, description="MLflow server; MLFLOW_TRACKING_URI wins; else SQLite in results"

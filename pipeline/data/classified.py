@@ -117,6 +117,11 @@ class DataConfig(BaseDataConfig):
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
         check_pictures(self.name, self.image_size, model)
+        if model.is_windowed:
+            raise ValueError(
+                f"model.window_size {model.window_size} of a ViT is for detection and segmentation, and the images of "
+                f"{self.name} have classes; remove it"
+            )
 
 
 @KINDS.register("images")

@@ -27,6 +27,7 @@ from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
 from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.protection import protect_gradients
+from pipeline.engine.recompute import recompute_blocks
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.validate import measure_set
@@ -124,17 +125,28 @@ class Trainer:
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
         """Forward and backward over this process's share of the global batch; returns its mean loss."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
-        total = torch.zeros((), device=self.world.device)
+        total, weights = torch.zeros((), device=self.world.device), []
         for micro in share:
             since = time.perf_counter()
             inputs, targets = next(micros)
             stopwatch.fetched(batch_size(inputs), since)
             with self._sync_gradients(micro == share[-1]):
                 out = self.forward(inputs, targets, micro)
-                (out.loss / len(share)).backward()
-            total += out.loss.detach() / len(share)
+                loss = out.loss / len(share) if out.weight is None else out.loss * out.weight
+                loss.backward()
+            total += loss.detach()
+            weights += [] if out.weight is None else [out.weight.detach()]
             self.meters.add(1 / len(share), loss=out.loss, **out.scalars)
-        return total
+        return total * self._weigh_gradients(weights) if weights else total
+
+    def _weigh_gradients(self, weights: list[Tensor]) -> Tensor:
+        """Divide what was summed over targets by their number in all processes; returns the factor."""
+        # Gradients are means over processes already.
+        factor = self.world.size / self.world.sum(torch.stack(weights).sum().float()).clamp(min=1)
+        for parameter in self.method.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return factor
 
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
         """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
@@ -153,14 +165,21 @@ class Trainer:
 
     def _prepared_model(self) -> Any:
         model: nn.Module = self.method
+        if self.site.recompute:
+            recompute_blocks(self.method.encoder)
+        if self.site.compile:
+            for name in self.method.compiled or ():
+                self.method.get_submodule(name).compile()
         if self.world.size > 1:
             model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
-        return torch.compile(model) if self.site.compile else model
+        return torch.compile(model) if self.site.compile and self.method.compiled is None else model
 
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         self.train_samples, val = (open_split(data, folder, split, index) for split in ("train", "val"))
-        self.val_loader = eval_loader(val, kind_of(data).eval_view(), 256, *self._share(), self.task.collate)
+        self.val_loader = eval_loader(
+            val, kind_of(data).eval_view(), self.task.at_once, *self._share(), self.task.collate
+        )
 
     def _loader(self) -> Any:
         view = kind_of(self.run.data).train_view()
@@ -281,7 +300,7 @@ def batch_plan(run: RunConfig) -> BatchPlan:
         seed=run.seed,
         num_images=run.data.num_train,
         repeats=run.data.repeats,
-        epochs=run.optim.epochs,
+        epochs=-(-run.total_steps // run.steps_per_epoch),
         global_batch=run.optim.global_batch,
         num_micro=run.optim.num_micro,
     )

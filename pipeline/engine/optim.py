@@ -1,16 +1,20 @@
-"""AdamW with weight-decay groups and layer decay, cosine schedule with warm-up, gradient clipping, finite check.
+"""AdamW with weight-decay groups and layer decay, schedules with warm-up, gradient clipping, finite check.
 
-The released codes draw three curves through the same numbers; `lr_curve` chooses:
+The released codes draw three cosines through the same numbers; `lr_curve` chooses:
 - after_warmup (MAE, DropPos): the cosine begins where the warm-up ends; it moves every step.
 - all_steps (MJP): the cosine counts the steps of the warm-up too, so the rate drops onto it when the warm-up ends; it
   moves every step, one step late.
 - all_epochs (DeiT): as all_steps, but it moves every epoch, one epoch late: two epochs train at `warmup_lr`.
+Detection and segmentation have other curves, of which the warm-up is a part:
+- steps (detectron2): the rate falls by `decay_factor` at each of the `milestones`; before that, a line up to it.
+- poly (mmsegmentation): (1 - step / steps)^power from the first step on, times a line up to 1 in the warm-up.
 
 The non-finite guard runs on the device: AdamW's fused step skips itself where `found_inf` is 1, so no step waits for
 the host; the number of skips is read when metrics are due.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import torch
 from pydantic import Field, model_validator
@@ -20,13 +24,16 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from pipeline.config import Strict, added
 from pipeline.dynamo import AdamW, dynamo_deferred
 from pipeline.engine.protection import Protection
+from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
 
 if TYPE_CHECKING:
     from timm.scheduler import CosineLRScheduler
 
-LrCurve = Literal["after_warmup", "all_steps", "all_epochs"]
+LrCurve = Literal["after_warmup", "all_steps", "all_epochs", "steps", "poly"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Factor = Annotated[float, Field(gt=0)]
 
 
 class OptimConfig(Strict):
@@ -36,7 +43,10 @@ class OptimConfig(Strict):
     fixed by the recipe, not by the cluster, so that the numbers do not depend on the number of GPUs.
     """
 
-    epochs: int = Field(ge=1)
+    epochs: int | None = Field(None, ge=1, description="passes over the training set; or give `iterations`")
+    iterations: int | None = added(
+        None, before=None, ge=1, description="updates, in place of epochs; the last pass may be cut short"
+    )
     global_batch: int = Field(ge=1)
     micro_batch: int = Field(ge=1)
     base_lr: float = Field(gt=0, description="learning rate at a global batch of `lr_batch`")
@@ -44,11 +54,23 @@ class OptimConfig(Strict):
     min_lr: float = Field(1e-5, ge=0)
     warmup_lr: float = Field(1e-6, ge=0)
     warmup_epochs: float = Field(0, ge=0)
-    lr_curve: LrCurve = Field("after_warmup", description="what the cosine spans, and when the rate moves")
+    warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, in place of warmup_epochs")
+    lr_curve: LrCurve = Field("after_warmup", description="which curve the rate follows, and when it moves")
+    milestones: tuple[Share, ...] = added(
+        (), before=(), description="lr_curve steps: shares of the training after which the rate falls"
+    )
+    decay_factor: float = added(0.1, before=0.1, gt=0, lt=1, description="lr_curve steps: by which the rate falls")
+    power: float = added(1.0, before=1.0, gt=0, description="lr_curve poly: its exponent")
     weight_decay: float = Field(0.05, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     layer_decay: float | None = Field(None, gt=0, le=1)
+    rates: dict[str, Factor] = added(
+        {},
+        before={},
+        description="beginning of a parameter's name -> factor of its rate, such as encoder.: 0.1; the longest one "
+        "counts, on top of layer_decay",
+    )
     clip_norm: float | None = Field(None, gt=0)
     clip_mode: Literal["global", "tensor"] = "global"
     smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing")
@@ -67,14 +89,39 @@ class OptimConfig(Strict):
                 f"global_batch {self.global_batch} is not a multiple of micro_batch {self.micro_batch}; "
                 "change one of them"
             )
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(f"warmup_epochs {self.warmup_epochs} must be below epochs {self.epochs}")
-        if self.lr_curve == "all_epochs" and self.warmup_epochs and self.epochs < 3:
+        self._check_length()
+        if self.lr_curve == "all_epochs" and self.warmup_epochs and (self.epochs or 0) < 3:
             raise ValueError(
                 f"lr_curve all_epochs trains two epochs at warmup_lr, so epochs {self.epochs} would see no other rate; "
                 "set lr_curve to all_steps"
             )
+        if bool(self.milestones) != (self.lr_curve == "steps") or [*self.milestones] != sorted(set(self.milestones)):
+            raise ValueError(
+                f"milestones is {list(self.milestones)} and lr_curve {self.lr_curve}; the curve `steps` needs them, in "
+                "rising order, and no other curve has any"
+            )
         return self
+
+    def _check_length(self) -> None:
+        if (self.epochs is None) == (self.iterations is None):
+            raise ValueError(
+                f"epochs is {self.epochs} and iterations {self.iterations}; give one of them, and null for the other"
+            )
+        if self.warmup_epochs and self.warmup_iterations is not None:
+            raise ValueError(
+                f"warmup_epochs is {self.warmup_epochs} and warmup_iterations {self.warmup_iterations}; give one of "
+                "them, and 0 or null for the other"
+            )
+        if self.epochs is not None and self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs {self.warmup_epochs} must be below epochs {self.epochs}")
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        return self.iterations or (self.epochs or 0) * steps_per_epoch
+
+    def warmup_steps(self, steps_per_epoch: int) -> int:
+        if self.warmup_iterations is not None:
+            return self.warmup_iterations
+        return round(self.warmup_epochs * steps_per_epoch)
 
     @property
     def lr(self) -> float:
@@ -97,14 +144,40 @@ def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
 
     spared = method.no_weight_decay()
     if cfg.layer_decay is None:
-        return param_groups_weight_decay(method, cfg.weight_decay, no_weight_decay_list=spared)
+        return _with_rates(
+            method, cfg, param_groups_weight_decay(method, cfg.weight_decay, no_weight_decay_list=spared)
+        )
     encoder_groups = param_groups_layer_decay(
         method.encoder,
         cfg.weight_decay,
         no_weight_decay_list={name.removeprefix("encoder.") for name in spared},
         layer_decay=cfg.layer_decay,
     )
-    return encoder_groups + _head_groups(method, cfg.weight_decay, spared)
+    return _with_rates(method, cfg, encoder_groups + _head_groups(method, cfg.weight_decay, spared))
+
+
+def _with_rates(method: Method, cfg: OptimConfig, groups: list[dict]) -> list[dict]:
+    """The groups, split where `rates` gives some of their parameters another rate."""
+    if not cfg.rates:
+        return groups
+    factors = {id(parameter): _factor(name, cfg.rates) for name, parameter in method.named_parameters()}
+    unused = [start for start in cfg.rates if not any(name.startswith(start) for name, _ in method.named_parameters())]
+    if unused:
+        raise ConfigError(
+            f"optim.rates: no parameter begins with {', '.join(map(repr, unused))}; they begin with "
+            f"{', '.join(sorted({name.split('.')[0] + '.' for name, _ in method.named_parameters()}))}"
+        )
+    return [
+        {**group, "params": params, "lr_scale": group.get("lr_scale", 1.0) * factor}
+        for group in groups
+        for factor in sorted({factors[id(parameter)] for parameter in group["params"]})
+        if (params := [parameter for parameter in group["params"] if factors[id(parameter)] == factor])
+    ]
+
+
+def _factor(name: str, rates: Mapping[str, float]) -> float:
+    starts = [start for start in rates if name.startswith(start)]
+    return rates[max(starts, key=len)] if starts else 1.0
 
 
 def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[dict]:
@@ -118,28 +191,72 @@ def _head_groups(method: Method, weight_decay: float, spared: set[str]) -> list[
     return [group for group in groups if group["params"]]
 
 
-class Schedule:
-    """The learning rate of every step; timm draws the curve, over steps or over epochs."""
+class Schedule(Protocol):
+    """The learning rate of every step."""
+
+    def step_update(self, step: int) -> None:
+        """Set the rate with which `step`, counted from 0, trains."""
+
+
+class CosineSchedule:
+    """timm draws the curve, over steps or over epochs."""
 
     def __init__(self, cosine: "CosineLRScheduler", steps_per_move: int, num_late: int) -> None:
         self.cosine, self.steps_per_move, self.num_late = cosine, steps_per_move, num_late
 
     def step_update(self, step: int) -> None:
-        """Set the rate with which `step`, counted from 0, trains."""
         self.cosine.step_update(max(0, step // self.steps_per_move - self.num_late))
 
 
+class CurveSchedule:
+    """A rate that is a function of the step; `lr_scale` of a group multiplies it, as in timm."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, rate: Callable[[int], float]) -> None:
+        self.optimizer, self.rate = optimizer, rate
+
+    def step_update(self, step: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(step) * group.get("lr_scale", 1.0)
+
+
 def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> Schedule:
-    """Linear warm-up from `warmup_lr`, then half a cosine to `min_lr`, as `lr_curve` says."""
+    """Warm-up from `warmup_lr`, then what `lr_curve` says, down to `min_lr`."""
+    total, warmup = cfg.total_steps(steps_per_epoch), cfg.warmup_steps(steps_per_epoch)
+    if cfg.lr_curve == "steps":
+        return CurveSchedule(optimizer, lambda step: _rate_in_steps(cfg, step, total, warmup))
+    if cfg.lr_curve == "poly":
+        return CurveSchedule(optimizer, lambda step: _poly_rate(cfg, step, total, warmup))
+    return _cosine(optimizer, cfg, steps_per_epoch)
+
+
+def _rate_in_steps(cfg: OptimConfig, step: int, total: int, warmup: int) -> float:
+    """detectron2's: a line from `warmup_lr` to the rate, which falls at the milestones."""
+    if step < warmup:
+        return cfg.warmup_lr + (cfg.lr - cfg.warmup_lr) * step / warmup
+    return cfg.lr * cfg.decay_factor ** sum(step >= round(share * total) for share in cfg.milestones)
+
+
+def _poly_rate(cfg: OptimConfig, step: int, total: int, warmup: int) -> float:
+    """mmsegmentation's: the warm-up multiplies the curve, which has begun to fall by then."""
+    rate = (cfg.lr - cfg.min_lr) * (1 - step / total) ** cfg.power + cfg.min_lr
+    if step >= warmup:
+        return rate
+    start = cfg.warmup_lr / cfg.lr
+    return rate * (start + (1 - start) * step / warmup)
+
+
+def _cosine(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per_epoch: int) -> CosineSchedule:
+    """Linear warm-up, then half a cosine."""
     with dynamo_deferred():
         from timm.scheduler import CosineLRScheduler
 
     by_epoch, is_prefix = cfg.lr_curve == "all_epochs", cfg.lr_curve == "after_warmup"
     moves_per_epoch = 1 if by_epoch else steps_per_epoch
-    warmup = cfg.warmup_epochs if by_epoch else round(cfg.warmup_epochs * steps_per_epoch)
+    warmup = cfg.warmup_epochs if by_epoch else cfg.warmup_steps(steps_per_epoch)
+    moves = cfg.total_steps(steps_per_epoch) // (steps_per_epoch // moves_per_epoch)
     cosine = CosineLRScheduler(
         optimizer,
-        t_initial=cfg.epochs * moves_per_epoch - (warmup if is_prefix else 0),
+        t_initial=moves - (warmup if is_prefix else 0),
         lr_min=cfg.min_lr,
         warmup_t=warmup,
         warmup_lr_init=cfg.warmup_lr,
@@ -147,7 +264,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per
         t_in_epochs=False,
     )
     # MJP and DeiT ask timm for a rate when a step or an epoch is over, by the number of the one that is over.
-    return Schedule(cosine, steps_per_epoch // moves_per_epoch, num_late=0 if is_prefix else 1)
+    return CosineSchedule(cosine, steps_per_epoch // moves_per_epoch, num_late=0 if is_prefix else 1)
 
 
 def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:

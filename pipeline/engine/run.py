@@ -43,6 +43,9 @@ class RunConfig(Strict):
         data, optim = self.data, self.optim
         if self.train and optim.global_batch > data.num_train:
             raise ValueError(f"optim.global_batch {optim.global_batch} exceeds data.num_train {data.num_train}")
+        warmup = optim.warmup_steps(self.steps_per_epoch)
+        if self.train and optim.iterations is not None and warmup >= optim.iterations:
+            raise ValueError(f"a warm-up of {warmup} updates must be shorter than optim.iterations {optim.iterations}")
         data.check(self.model, optim.micro_batch)
         if data.tasks and self.task not in data.tasks and self.method.name != UNKNOWN:
             raise ValueError(
@@ -65,7 +68,12 @@ class RunConfig(Strict):
 
     @property
     def total_steps(self) -> int:
-        return self.steps_per_epoch * self.optim.epochs
+        return self.optim.total_steps(self.steps_per_epoch)
+
+    @property
+    def length(self) -> str:
+        """In a name: e300 are epochs, i80000 iterations."""
+        return f"i{self.optim.iterations}" if self.optim.iterations else f"e{self.optim.epochs}"
 
     @property
     def fingerprint(self) -> str:
@@ -78,7 +86,7 @@ class RunConfig(Strict):
         """For people, with the fingerprint for machines: mjp-vit_demo-fashion_mnist-e6-s0-3fa9c1."""
         if not self.train:
             return "-".join(["weights", self.model.name, self.data.name, self.fingerprint])
-        parts = [self.method.name, self.model.name, self.data.name, f"e{self.optim.epochs}", f"s{self.seed}"]
+        parts = [self.method.name, self.model.name, self.data.name, self.length, f"s{self.seed}"]
         return "-".join([*parts, self.fingerprint])
 
 

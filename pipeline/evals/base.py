@@ -172,7 +172,7 @@ class Evaluation:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
         task = TASKS.get(data.task_of(model.cfg))(data, self.world.device)
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
-        loader = self._loader(seen, task.collate)
+        loader = self._loader(seen, task.collate, batch=min(BATCH, task.at_once))
         precision = precision or precision_of(self.site, self.world.device)
         found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
         images = self.manifest(data).splits["val"].fingerprint

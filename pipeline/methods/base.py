@@ -17,6 +17,7 @@ One word per idea, and the papers' symbols for it:
 | progress        | -                   | share of the training done, in [0, 1]                         |
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
@@ -34,6 +35,7 @@ from pipeline.registry import METHODS as METHODS
 from pipeline.sizes import Size
 from pipeline.trees import Tree
 
+RELATIVE = re.compile(r"relative_position_bias_table|\brel_pos_[hw]$")  # relative positions, by their names in timm
 Fidelity = Literal["paper", "released", "corrected"]
 
 
@@ -106,10 +108,15 @@ class Batch:
 
 
 class Output(NamedTuple):
-    """The loss to descend and scalars to log, all 0-d tensors on the device."""
+    """The loss to descend and scalars to log, all 0-d tensors on the device.
+
+    `weight` is the number of targets that the loss is a mean over: micro-batches and processes then count by it, so
+    that a step is the mean over all targets of the global batch. None: each micro-batch counts the same.
+    """
 
     loss: Tensor
     scalars: dict[str, Tensor]
+    weight: Tensor | None = None
 
 
 class Prediction(NamedTuple):
@@ -151,6 +158,8 @@ class Method(nn.Module):
 
     Config: type[MethodConfig] = MethodConfig
     primary: ClassVar[Primary | None] = None  # null: its task's
+    # Parts that are compiled, each into a graph of its own; None: the whole loss is one graph.
+    compiled: ClassVar[tuple[str, ...] | None] = None
     encoder: Encoder
 
     def __init__(self, cfg: MethodConfig, encoder: Encoder) -> None:
@@ -191,7 +200,7 @@ class Method(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that the optimiser must not decay (vectors and biases are never decayed)."""
         spared = getattr(self.encoder, "no_weight_decay", set)() | {"pos_embed"}
-        spared |= {name for name, _ in self.encoder.named_parameters() if "relative_position_bias_table" in name}
+        spared |= {name for name, _ in self.encoder.named_parameters() if RELATIVE.search(name)}
         return {f"encoder.{name}" for name in spared}
 
     def export(self) -> nn.Module:

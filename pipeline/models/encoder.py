@@ -25,7 +25,8 @@ ONLY_FOR = {
     "pool": ("vit",),
     "act_layer": ("vit", *TEXT),
     "depths": ("swin",),
-    "window_size": ("swin",),
+    "window_size": ("vit", "swin"),
+    "add_relative": ("vit",),
     "drop_path": ("vit", "swin", "cnn"),
     "dropout": TEXT,
 }
@@ -42,13 +43,24 @@ class ModelConfig(Strict):
     depth: int | None = Field(None, ge=1)
     depths: tuple[int, ...] | None = Field(None, description="blocks of each stage of a Swin")
     num_heads: int | tuple[int, ...] | None = None
-    window_size: int | None = Field(None, ge=1)
+    window_size: int | None = Field(
+        None, ge=1, description="patches along a side of a window, of a Swin or of a ViT as ViTDet has it"
+    )
+    global_blocks: int | None = added(
+        None, before=None, ge=1, description="of a ViT with windows: the last blocks of as many equal parts have none"
+    )
     mlp_ratio: float | None = Field(None, gt=0)
     act_layer: Literal["gelu", "relu"] | None = None
     pos_embed: Literal["learn", "none", "sincos", "sincos_learn", "relative"] | None = Field(
         None,
         description="learned; none; sin-cos, fixed or learned from there; 2-D relative biases. A Swin's own relative "
         "biases stay whatever is said here. Texts: learned",
+    )
+    add_relative: bool = added(
+        False,
+        before=False,
+        description="relative positions beside the absolute ones, zero at the start: of rows and columns in a ViT with "
+        "windows (ViTDet), else of each offset (BEiT)",
     )
     cls_std: float | None = Field(
         None, gt=0, description="of CLS at the start; null: 0.02 where the method's code says so, else timm's 1e-6"
@@ -73,6 +85,11 @@ class ModelConfig(Strict):
         return "vit" if self.arch.startswith(("vit", "deit")) else "swin" if self.arch.startswith("swin") else "cnn"
 
     @property
+    def is_windowed(self) -> bool:
+        """A ViT most of whose blocks attend within windows; it has no CLS and no last norm."""
+        return self.family == "vit" and self.window_size is not None
+
+    @property
     def positions(self) -> Literal["learn", "none", "sincos", "sincos_learn", "relative"]:
         """`pos_embed`, with the library's own choice in place of null."""
         return self.pos_embed or ("learn" if self.family in ("vit", *TEXT) else "none")
@@ -91,8 +108,20 @@ class ModelConfig(Strict):
             raise ValueError("a Swin has relative positions of its own; remove pos_embed: relative")
         if self.family in TEXT and self.positions != "learn":
             raise ValueError(f"{self.arch} has learned positions, found pos_embed {self.positions}; remove it")
+        if self.add_relative and self.positions == "relative":
+            raise ValueError("add_relative adds to absolute positions, found pos_embed: relative; remove one of them")
+        self._check_windows()
         self._check_heads()
         return self
+
+    def _check_windows(self) -> None:
+        if self.global_blocks is not None and not self.is_windowed:
+            raise ValueError("global_blocks is for a ViT with windows; give it a window_size, or remove it")
+        wrong = [key for key in ("cls_std", "pool") if self.is_windowed and getattr(self, key) is not None]
+        if wrong or (self.is_windowed and self.positions == "relative"):
+            raise ValueError(
+                f"a ViT with windows has no {', '.join(wrong) or 'pos_embed: relative (use add_relative)'}; remove it"
+            )
 
     def _check_heads(self) -> None:
         """timm takes a wrong number of heads without a word, and fails where nobody can tell why."""
@@ -115,6 +144,10 @@ def build_encoder(cfg: ModelConfig, image_size: Size, channels: int, num_classes
     with dynamo_deferred():
         import timm
 
+    if cfg.is_windowed:
+        from pipeline.models.windowed import build_windowed
+
+        return build_windowed(cfg, image_size, channels)
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])
         raise ConfigError(f"model.arch {cfg.arch!r} is not a timm architecture; near it: {close or 'nothing'}")
@@ -153,7 +186,7 @@ def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
     given |= {"img_size": image_size, "pos_embed": "none" if cfg.positions in ("none", "relative") else "learn"}
     if cfg.pool:
         given["global_pool"] = {"cls": "token", "avg": "avg"}[cfg.pool]
-    if cfg.positions == "relative":
+    if cfg.positions == "relative" or cfg.add_relative:
         from pipeline.models.relative import RelativeAttention
 
         given["attn_layer"] = RelativeAttention
@@ -162,7 +195,7 @@ def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
 
 def _add_positions(encoder: Encoder, cfg: ModelConfig) -> None:
     """Those that timm does not make: sin-cos tables, relative biases, absolute positions of a Swin."""
-    if cfg.positions == "relative":
+    if cfg.positions == "relative" or cfg.add_relative:
         from pipeline.models.relative import add_relative_positions
 
         add_relative_positions(encoder)

@@ -80,10 +80,13 @@ def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) ->
     return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
 
 
-def embed(encoder: Encoder, images: Tensor, positions: Tensor | None) -> Tensor:
-    """What enters the first block of a ViT: tokens (B, P+N, D) with these position embeddings, or with none."""
+def embed(encoder: Encoder, images: Tensor, positions: Tensor | None, grid: Grid | None = None) -> Tensor:
+    """What enters the first block of a ViT: tokens (B, P+N, D) with these position embeddings, or with none.
+
+    `grid` is that of the images where it is not the encoder's own.
+    """
     # As one product of matrices, which takes a third of the time of timm's convolution on a GPU.
-    tokens = with_cls(encoder, embed_patches(encoder, to_patches(images, grid_of(encoder))))
+    tokens = with_cls(encoder, embed_patches(encoder, to_patches(images, grid or grid_of(encoder))))
     if positions is not None:
         tokens = add_positions(tokens, positions)
     return encoder.norm_pre(encoder.patch_drop(encoder.pos_drop(tokens)))
@@ -124,6 +127,12 @@ def resized_bias_table(
     resized = resize_rel_pos_bias_table(places, tuple(new), (len(places), *_offsets(new)))
     table = torch.cat([resized.reshape(len(places), -1).T, extra])
     return table, f"{old.rows}x{old.cols} -> {new.rows}x{new.cols}"
+
+
+def resized_offsets(value: Tensor, count: int) -> tuple[Tensor, str]:
+    """(2n-1, D) relative positions along one side of a window -> those of another, by linear interpolation."""
+    resized = F.interpolate(value.float().T[None], size=count, mode="linear")[0].T
+    return resized, f"{len(value)} -> {count}"
 
 
 def position_grid(encoder: Encoder) -> Grid:

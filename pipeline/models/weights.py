@@ -7,12 +7,15 @@ Absolute positions of another grid are brought to the model's in one of two ways
 - timm: bicubic with antialiasing; a fixed sin-cos table is computed for the new grid instead.
 - released: bicubic without antialiasing, fixed tables too, as MAE, DropPos and DeiT do before they fine-tune.
 Positions of texts are a list: of a longer one, the first are taken.
+A ViT with windows (windowed.py) takes the file of a plain ViT: CLS and the last norm are dropped, and the positions of
+the patches are laid out as a grid.
 timm's functions resize; its checkpoint filters as a whole would also resample patches, and Swin's takes every file
 without a classifier for one with the authors' old names.
 
 timm is imported where it is used, not at the top: it takes ten seconds.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -31,13 +34,16 @@ from pipeline.models.position import (
     PositionResampling,
     position_grid,
     resized_bias_table,
+    resized_offsets,
     resized_positions,
     square_grid,
 )
 
 PATCHES = "patch_embed.proj.weight"
+CLASSIFYING = re.compile(r"cls_token$|(fc_)?norm\.|head\.")  # what a plain ViT has to classify with
 BIAS_TABLE = "relative_position_bias_table"
 TEXT_POSITIONS = ("bert.embeddings.position_embeddings.weight", "transformer.wpe.weight")
+ROWS_AND_COLUMNS = (".rel_pos_h", ".rel_pos_w")  # relative positions of a ViT with windows
 GRID = "grid"  # in the metadata of a file
 # Where the model's absolute positions come from: it has none; the file, on the same grid or resampled in one of the two
 # ways; the sin-cos formula; the model's own random start.
@@ -85,6 +91,8 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
+    if is_windowed := getattr(encoder, "is_windowed", False):
+        own, weights = own | _as_sequence(own), weights | _as_sequence(weights)
     _refuse_other_design(own, weights, path)
     unused, grid = _unused(encoder, own, weights), _grid_of_file(encoder, own, weights, path)
     is_other = _is_moved(encoder, grid) or not _same_shape("pos_embed", own, weights)
@@ -92,6 +100,8 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
         unused.add("pos_embed")  # the formula gives the values of any grid
     used = {name: value for name, value in weights.items() if name not in unused}
     resized = _resize_positions(encoder, own, used, resampling, grid)
+    if is_windowed and "pos_embed" in used:
+        used["pos_embed"] = used["pos_embed"].unflatten(1, tuple(position_grid(encoder)))
     optional = _optional(encoder, own)
     fresh = [name for name in own if name not in used and name in optional]
     fill_weights(encoder, used, path, keep=fresh)
@@ -105,6 +115,14 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
         dropped=[name for name in weights if name not in own],
         positions=_position_source(encoder, own, used, resampling if "pos_embed" in resized else "file"),
     )
+
+
+def _as_sequence(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The positions of the patches alone, (1, N, D), of a plain ViT or of one with windows."""
+    positions = weights.get("pos_embed")
+    if positions is None:
+        return {}
+    return {"pos_embed": positions.flatten(1, -2)[:, 1 if "cls_token" in weights else 0 :]}
 
 
 def _position_source(
@@ -221,7 +239,12 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
 
 def _unused(encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
     """Names in the file that a rule leaves aside."""
-    unused = {name for name in weights if name not in own and (BESIDE.match(name) or _is_position(name))}
+    beside = (CLASSIFYING,) if getattr(encoder, "is_windowed", False) else ()
+    unused = {
+        name
+        for name in weights
+        if name not in own and (_is_position(name) or any(pattern.match(name) for pattern in (BESIDE, *beside)))
+    }
     theirs, ours = (
         {name: value.shape for name, value in part.items() if _is_classifier(encoder, name)} for part in (weights, own)
     )
@@ -244,7 +267,7 @@ def _optional(encoder: Encoder, own: dict[str, Tensor]) -> set[str]:
 
 def _is_position(name: str) -> bool:
     """Absolute positions and those relative tables that a plain ViT does not have; Swin always has its own."""
-    return name == "pos_embed" or name.endswith(f".rel_pos.{BIAS_TABLE}")
+    return name == "pos_embed" or name.endswith((f".rel_pos.{BIAS_TABLE}", *ROWS_AND_COLUMNS))
 
 
 def _is_classifier(encoder: Encoder, name: str) -> bool:
@@ -275,6 +298,8 @@ def _resize_positions(
         elif name.endswith(BIAS_TABLE):
             attention = encoder.get_submodule(name.removesuffix(f".{BIAS_TABLE}"))
             found = resized_bias_table(attention, value, own[name], grid if _is_position(name) else None)
+        elif name.endswith(ROWS_AND_COLUMNS):
+            found = resized_offsets(value, len(own[name]))
         elif name in TEXT_POSITIONS and len(value) > len(own[name]):
             found = value[: len(own[name])], f"{len(value)} -> {len(own[name])}"
         else:

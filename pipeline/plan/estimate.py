@@ -51,7 +51,7 @@ def _estimate_run(graph: Graph, site: Site, name: str, study: str, speeds: Speed
 def images_left(graph: Graph, name: str) -> int:
     """What a run still has to look at: one that has begun continues after its last checkpoint."""
     optim, num_train = graph.runs[name].config["optim"], graph.runs[name].config["data"]["num_train"]
-    steps = num_train // optim["global_batch"] * optim["epochs"]
+    steps = optim.get("iterations") or num_train // optim["global_batch"] * optim["epochs"]
     return (steps - graph.results.run(name).last_step()) * optim["global_batch"]
 
 

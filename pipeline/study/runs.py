@@ -134,17 +134,19 @@ def _task_of(method_fragment: dict[str, Any]) -> str | None:
 
 
 def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
-    """Another number of epochs where a run gets only a share of its recipe's, or several times as many."""
+    """Another length where a run gets only a share of its recipe's epochs or iterations, or several times as many."""
     if budget == 1:
         return []
     optim = Layers(*layers).below("optim").merged()
-    epochs, warmup = optim.get("epochs"), optim.get("warmup_epochs", 0)
-    if not isinstance(epochs, int) or not isinstance(warmup, int | float):
-        return []  # reported where the run is parsed
-    content: dict[str, float] = {"epochs": max(1, round(budget * epochs))}
-    if warmup >= content["epochs"]:
-        content["warmup_epochs"] = warmup * budget
-    return [(where, {"optim": content})]
+    content: dict[str, float] = {}
+    for unit in ("epochs", "iterations"):
+        length, warmup = optim.get(unit), optim.get(f"warmup_{unit}") or 0
+        if not isinstance(length, int) or not isinstance(warmup, int | float):
+            continue  # reported where the run is parsed
+        content[unit] = max(1, round(budget * length))
+        if warmup >= content[unit]:
+            content[f"warmup_{unit}"] = warmup * budget if unit == "epochs" else round(warmup * budget)
+    return [(where, {"optim": content})] if content else []
 
 
 def _init(draft: Draft, spec: RunSpec, where: str, number: int) -> str | None:

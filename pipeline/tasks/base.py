@@ -21,6 +21,8 @@ class Task:
 
     # The metric whose best value over a training is kept; a method may name another.
     primary: ClassVar[Primary | None] = None
+    # Samples in a batch of validation.
+    at_once: ClassVar[int] = 256
 
     def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
         self.data, self.device, self.smoothing = data, device, smoothing

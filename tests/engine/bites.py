@@ -61,6 +61,7 @@ MIXUP, CUTMIX = {"data": {"augment": {"mixup": 0.8}}}, {"data": {"augment": {"cu
 BOTH = {"data": {"augment": {"mixup": 0.8, "cutmix": 1.0}}}
 WARM = {"optim": {"warmup_epochs": 0.7}}
 CLIPPED = {"optim": {"clip_norm": 0.1}}
+IN_STEPS = {"optim": {"lr_curve": "steps", "milestones": [0.5]}}
 NOISY = {"optim": {"protection": {"noise": 0.1, "pruning": 0.5}}}
 
 RUN = {
@@ -100,21 +101,29 @@ RUN = {
     "data.augment.mix_switch_prob": [Bite(0.0, "batches", BOTH), Bite(1.0, "batches", BOTH)],
     "data.augment.repeats": [Bite(3, "batches")],
     "optim.epochs": [Bite(2, "updates")],
+    "optim.iterations": [Bite(2, "updates", with_it={"optim": {"epochs": None}})],
     "optim.global_batch": [Bite(12, "batches")],
     "optim.micro_batch": [Bite(2, "batches", MIXUP)],  # it shares a draw; without one, sums are the same
     "optim.base_lr": [Bite(0.05, "updates")],
     "optim.lr_batch": [Bite(40, "updates")],
     "optim.min_lr": [Bite(1e-2, "updates")],
     "optim.warmup_epochs": [Bite(0.7, "updates")],
+    "optim.warmup_iterations": [Bite(2, "updates")],
     "optim.warmup_lr": [Bite(1e-4, "updates", WARM)],
     "optim.lr_curve": [
         Bite("all_steps", "updates", WARM),
         Bite("all_epochs", "updates", {"optim": {"epochs": 3, "warmup_epochs": 1}}),
+        Bite("poly", "updates"),
+        Bite("steps", "updates", with_it={"optim": {"milestones": [0.5]}}),
     ],
+    "optim.milestones": [Bite([0.3], "updates", IN_STEPS)],
+    "optim.decay_factor": [Bite(0.5, "updates", IN_STEPS)],
+    "optim.power": [Bite(2.0, "updates", {"optim": {"lr_curve": "poly"}})],
     "optim.weight_decay": [Bite(0.5, "updates"), Bite(0.5, "updates", {"optim": {"layer_decay": 0.5}})],
     "optim.betas": [Bite([0.5, 0.999], "updates"), Bite([0.9, 0.5], "updates")],
     "optim.eps": [Bite(1e-3, "updates")],
     "optim.layer_decay": [Bite(0.5, "updates"), Bite(0.9, "updates", {"optim": {"layer_decay": 0.5}})],
+    "optim.rates": [Bite({"encoder.": 0.5}, "updates"), Bite({"encoder.blocks": 0.5}, "updates")],
     "optim.clip_norm": [Bite(0.1, "updates"), Bite(0.01, "updates", CLIPPED)],
     "optim.clip_mode": [Bite("tensor", "updates", CLIPPED)],
     "optim.smoothing": [Bite(0.1, "batches"), Bite(0.1, "batches", MIXUP), Bite(0.1, "batches", CUTMIX)],
@@ -180,7 +189,8 @@ VIT = {
     "pool": [Bite("avg", "start"), Bite("avg", "start", {"model": {"pool": "cls"}})],
     "head_std": [Bite(2e-5, "start")],
     "drop_path": [Bite(0.5, "updates")],
-    **_refused({}, depths=[1, 1], window_size=2, dropout=0.1),
+    "add_relative": [Bite(True, "start"), Bite(True, "start", SINCOS)],
+    **_refused({}, depths=[1, 1], window_size=2, global_blocks=2, dropout=0.1),
 }
 SWIN_FIELDS = {
     "arch": [Bite("swinv2_tiny_window8_256", "start", SWIN)],
@@ -197,6 +207,7 @@ SWIN_FIELDS = {
     "head_std": [Bite(2e-5, "start", SWIN)],
     "drop_path": [Bite(0.5, "updates", SWIN)],
     **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg", dropout=0.1),
+    **_refused(SWIN, global_blocks=2, add_relative=True),
 }
 CNN_FIELDS = {
     "arch": [Bite("test_efficientnet", "start", CNN)],
@@ -205,6 +216,7 @@ CNN_FIELDS = {
     "drop_path": [Bite(0.5, "updates", CNN)],
     **_refused(CNN, cls_std=0.5, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
     **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn", dropout=0.1),
+    **_refused(CNN, global_blocks=2, add_relative=True),
 }
 
 
@@ -219,7 +231,7 @@ def _text_model(base: dict, other: str) -> dict[str, list[Bite]]:
         "head_std": [Bite(2e-5, "start", base)],
         "dropout": [Bite(0.3, "updates", base)],
         **_refused(base, patch_size=4, depths=[1, 1], window_size=2, pos_embed="sincos", cls_std=0.5, pool="avg"),
-        **_refused(base, drop_path=0.5),
+        **_refused(base, drop_path=0.5, global_blocks=2, add_relative=True),
     }
 
 

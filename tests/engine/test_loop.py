@@ -19,17 +19,20 @@ from tiny_runs import (
     tiny_run,
     weights_of,
 )
+from torch.nn import functional as F
 from unstable import Unstable, train_together
 
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.loop import build_method, check_world
+from pipeline.engine.meters import Stopwatch
 from pipeline.engine.optim import build_schedule
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.files import read_lines
-from pipeline.methods.base import METHODS
+from pipeline.methods.base import METHODS, Output
+from pipeline.methods.supervised import Supervised
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site
@@ -153,6 +156,57 @@ def test_accumulation__four_micro_batches__have_loss_and_gradient_of_one_large(i
         losses.append([(r["step"], r.get("loss", 0), r.get("grad_norm", 0), r.get("val_loss", 0)) for r in records])
     assert torch.tensor(losses[0]).shape == (3 + 3, 4) == torch.tensor(losses[1]).shape
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), atol=1e-5, rtol=1e-5)
+
+
+class CountsFew(Supervised):
+    """Only images of the first classes are targets, so that micro-batches have different numbers of them."""
+
+    def loss(self, images, targets, draw):
+        counted = (targets.argmax(dim=1) < 2).float()
+        each = F.cross_entropy(self.predict(images).logits, targets, reduction="none")
+        return Output((each * counted).sum() / counted.sum().clamp(min=1), {}, counted.sum())
+
+
+@pytest.mark.parametrize("micro_batch", [5, 10, 1])
+def test_accumulation__unequal_targets__have_the_gradient_of_one_large_batch(images, tmp_path, micro_batch):
+    found = []
+    for size in (40, micro_batch):
+        trainer = build_trainer(tiny_run({"optim": {"global_batch": 40, "micro_batch": size}}), tmp_path, images)
+        trainer.method.__class__ = CountsFew
+        loss = trainer.accumulate(iter(trainer._loader()), Stopwatch())
+        found.append((loss, *[p.grad for p in trainer.method.parameters() if p.grad is not None]))
+    assert found[0][0] > 0
+    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
+
+
+def test_recompute__blocks_computed_twice__give_the_same_run(images, tmp_path):
+    run = tiny_run({"model": {"drop_path": 0.3}})
+    kept, twice = (fit(run, tmp_path / str(again), images, recompute=again) for again in (False, True))
+    assert differing(kept.method.state_dict(), twice.method.state_dict()) == []
+
+
+def test_iterations__a_budget_that_ends_within_an_epoch__is_the_beginning_of_the_run_in_epochs(images, tmp_path):
+    # A rate that does not depend on the length.
+    keys = {"lr_curve": "poly", "power": 1e-9, "warmup_epochs": 0, "log_every": 1}
+    epochs = fit(tiny_run({"optim": {"epochs": 2, **keys}}), tmp_path / "epochs", images)
+    short = tiny_run({"optim": {"epochs": None, "iterations": 8, **keys}})
+    updates = fit(short, tmp_path / "updates", images)
+    assert (epochs.run.steps_per_epoch, updates.step, short.name.split("-")[3]) == (6, 8, "i8")
+    losses = [[r["loss"] for r in read_lines(each.paths.metrics) if "loss" in r] for each in (epochs, updates)]
+    assert losses[0][:8] == losses[1]
+    assert [r["step"] for r in read_lines(updates.paths.metrics) if "val_loss" in r] == [6, 8]
+
+
+def test_iterations__stopped_after_every_step__end_bit_identical(images, tmp_path):
+    keys = {"lr_curve": "steps", "milestones": [0.5], "warmup_iterations": 2, "warmup_epochs": 0}
+    run = tiny_run({"optim": {"epochs": None, "iterations": 8, **keys}})
+    whole = fit(run, tmp_path / "whole", images)
+    for _ in range(7):
+        with pytest.raises(Requeue):
+            build_trainer(run, tmp_path / "cut", images, StopAfter(1)).fit()
+    cut = fit(run, tmp_path / "cut", images)
+    assert differing(whole.method.state_dict(), cut.method.state_dict()) == []
+    assert whole.paths.metrics.read_bytes() == cut.paths.metrics.read_bytes()
 
 
 def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images, results):

@@ -11,6 +11,7 @@ from torch import nn
 from pipeline.engine import optim
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, parameter_groups, step_if_finite
+from pipeline.errors import ConfigError
 
 DECAY = 0.07
 MJP = {"method": {"name": "mjp"}}
@@ -231,3 +232,21 @@ def test_step_if_finite__skips_in_between__updates_like_plain_adamw_without_them
             plain.step()
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_rates__of_the_longest_beginning__multiply_those_of_layers():
+    rates = {"encoder.": 0.5, "encoder.blocks.1": 0.1}
+    method, groups = method_and_groups({}, layer_decay=0.5, rates=rates)
+    _, plain = method_and_groups({}, layer_decay=0.5)
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+    scales = {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
+    before = [group["lr_scale"] for group in plain for _ in group["params"]]
+    assert len(scales) == len(before)
+    assert scales["encoder.blocks.1.attn.qkv.weight"] == pytest.approx(0.1 * 0.5)
+    assert scales["encoder.blocks.0.attn.qkv.weight"] == pytest.approx(0.5 * 0.25)
+    assert scales["encoder.head.weight"] == pytest.approx(0.5)
+
+
+def test_rates__beginning_that_no_parameter_has__is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"'backbone\.'; they begin with encoder\."):
+        method_and_groups({}, rates={"backbone.": 0.1})

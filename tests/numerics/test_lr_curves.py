@@ -30,7 +30,7 @@ def rates_of(optim):
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=optim.lr)
     schedule = build_schedule(optimizer, optim, STEPS)
     rates = []
-    for step in range(optim.epochs * STEPS):
+    for step in range(optim.total_steps(STEPS)):
         schedule.step_update(step)
         rates.append(optimizer.param_groups[0]["lr"])
     return rates
@@ -123,3 +123,55 @@ def test_config__curve_of_epochs_that_never_leaves_the_warm_up__is_refused_with_
     with pytest.raises(ValidationError, match=f"epochs {epochs} would see no other rate; set lr_curve to all_steps"):
         OptimConfig(**numbers, epochs=epochs, warmup_epochs=0.5)
     assert OptimConfig(**numbers, epochs=epochs).lr_curve == "all_epochs"
+
+
+def in_iterations(curve, **keys):
+    """A recipe of 90 updates, 5 of which warm up."""
+    length = {"iterations": 90, "warmup_iterations": 5, "global_batch": 16, "micro_batch": 2, "lr_batch": 16}
+    return OptimConfig(lr_curve=curve, base_lr=3e-4, warmup_lr=3e-7, **length, **keys)
+
+
+def test_steps__detectron2s_schedule_of_the_papers_numbers__falls_at_the_papers_iterations():
+    """DropPos A.2: 88,750 iterations, a tenth at 78,889 and 85,463; ViTDet's milestones are 8/9 and 26/27."""
+    optim = in_iterations("steps", milestones=(0.888889, 0.962963)).model_copy(update={"iterations": 88750})
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=optim.lr)
+    schedule, found = build_schedule(optimizer, optim, 7329), {}
+    for step in (5, 78888, 78889, 85462, 85463):
+        schedule.step_update(step)
+        found[step] = optimizer.param_groups[0]["lr"]
+    assert list(found.values()) == pytest.approx([3e-4, 3e-4, 3e-5, 3e-5, 3e-6])
+
+
+def test_steps__every_update__is_the_rate_of_a_plain_loop():
+    optim, expected, rate = in_iterations("steps", milestones=(0.5, 0.9), decay_factor=0.2), [], 3e-4
+    for step in range(90):
+        rate *= 0.2 if step in (45, 81) else 1
+        expected.append(3e-7 + (3e-4 - 3e-7) * step / 5 if step < 5 else rate)
+    assert rates_of(optim) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.9])
+def test_poly__every_update__is_mmsegmentations(power):
+    """Its hook scales the regular rate by 1 - (1 - t / W) (1 - ratio) while it warms up."""
+    optim, expected = in_iterations("poly", power=power, min_lr=1e-6), []
+    for step in range(90):
+        regular = (3e-4 - 1e-6) * (1 - step / 90) ** power + 1e-6
+        expected.append(regular * (1 - (1 - step / 5) * (1 - 1e-3)) if step < 5 else regular)
+    assert rates_of(optim) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ({"epochs": 3}, "give one of them"),
+        ({"iterations": None}, "give one of them"),
+        ({"warmup_epochs": 1.0}, "give one of them, and 0 or null"),
+        ({"milestones": (0.9, 0.5)}, "in rising order"),
+        ({"lr_curve": "poly"}, "no other curve has any"),
+        ({"milestones": ()}, "the curve `steps` needs them"),
+    ],
+)
+def test_optim__lengths_and_milestones_that_do_not_fit__are_refused(keys, found):
+    recipe = in_iterations("steps", milestones=(0.5,)).model_dump() | keys
+    with pytest.raises(ValidationError, match=found):
+        OptimConfig.model_validate(recipe)

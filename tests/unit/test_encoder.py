@@ -181,7 +181,7 @@ def test_build_encoder__average_pooling__classifies_the_mean_of_the_patches():
         (tiny_swin, "num_heads", 2, "num_heads of a Swin is a list, one number for each stage, found 2"),
         (tiny_swin, "num_heads", (2, 2, 2), "num_heads has 3 stages, depths has 2; make them equal"),
         (tiny_model, "depths", (2, 2), "depths is for a swin, vit_tiny_patch16_224 is none"),
-        (tiny_model, "window_size", 7, "window_size is for a swin"),
+        (tiny_resnet, "window_size", 7, "window_size is for a vit or swin"),
         (tiny_model, "num_heads", (2, 2), "num_heads of a ViT is one number"),
         (tiny_resnet, "depth", 2, "depth is for a vit"),
         (tiny_resnet, "pos_embed", "learn", "test_resnet is a CNN and has no pos_embed; remove it"),

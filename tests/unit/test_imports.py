@@ -15,7 +15,7 @@ FLOORS = [
     {"files", "registry", "logs"},
     {"records", "provenance"},
     {"models"},
-    {"results", "permutation"},
+    {"results", "permutation", "transfer"},
     {"data", "methods"},
     {"site"},
     {"inputs"},
