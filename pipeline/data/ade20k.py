@@ -22,6 +22,7 @@ from pipeline.errors import DataError
 PARTS = {"train": "training", "val": "validation"}
 PUBLISHED = "ADEChallengeData2016"
 NAMES = "objectInfo*.txt"
+IGNORED = 255  # in targets
 MASK_MODES = ("L", "P")  # a palette is only how the numbers are shown
 
 

@@ -116,12 +116,12 @@ class DataConfig(BaseDataConfig):
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
+        check_pictures(self.name, self.image_size, model)
         if model.is_windowed:
             raise ValueError(
                 f"model.window_size {model.window_size} of a ViT is for detection and segmentation, and the images of "
                 f"{self.name} have classes; remove it"
             )
-        check_pictures(self.name, self.image_size, model)
 
 
 @KINDS.register("images")

@@ -24,11 +24,12 @@ from pydantic import Field
 from pipeline.data.coco import ANNOTATIONS, IMAGES, read_coco
 from pipeline.data.coco_samples import CocoSamples
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
-from pipeline.data.kind import KINDS, DataKind, View, common_summary
+from pipeline.data.kind import KINDS, DataKind, Sources, View, common_summary
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.objects import read_table, written
 from pipeline.data.pictures import MODES, DenseConfig, InnerPath, ScaleRange
 from pipeline.data.samples import Split, SplitName
+from pipeline.data.scene_files import is_foreign, make_scenes
 
 
 class DetectionConfig(DenseConfig):
@@ -81,6 +82,12 @@ class Detection(DataKind):
     def _seen(self, found: Split) -> Split:
         found.samples.mode = MODES[self.cfg.channels]
         return found
+
+    def is_there(self, folder: Path) -> bool:
+        return is_foreign(folder)
+
+    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
+        make_scenes(self.cfg, folder, sources)
 
     def train_view(self) -> View:
         from pipeline.data.detection_views import JitteredView

@@ -15,15 +15,15 @@ import numpy as np
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from pipeline.data.ade20k import PairInspection, SceneSamples, inspect_pair, read_ade20k
+from pipeline.data.ade20k import IGNORED, PairInspection, SceneSamples, inspect_pair, read_ade20k
 from pipeline.data.inspection import mapper
-from pipeline.data.kind import KINDS, DataKind, View, common_summary
+from pipeline.data.kind import KINDS, DataKind, Sources, View, common_summary
 from pipeline.data.lists import read_list, written_list
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.pictures import MODES, DenseConfig, ScaleRange
 from pipeline.data.samples import Split, SplitName
+from pipeline.data.scene_files import is_foreign, make_scenes
 
-IGNORED = 255  # in targets
 LIST_HEADER = ["image", "classes"]
 
 
@@ -89,6 +89,12 @@ class Segmentation(DataKind):
     def _seen(self, found: Split) -> Split:
         found.samples.mode = MODES[self.cfg.channels]
         return found
+
+    def is_there(self, folder: Path) -> bool:
+        return is_foreign(folder)
+
+    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
+        make_scenes(self.cfg, folder, sources)
 
     def train_view(self) -> View:
         from pipeline.data.segmentation_views import CroppedView

@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pipeline.data.ade20k import Scene
-from pipeline.data.segmentation import IGNORED
+from pipeline.data.ade20k import IGNORED, Scene
 
 if TYPE_CHECKING:
     from pipeline.data.segmentation import SegmentationConfig
