@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import timm
 import torch
+from tiny_scenes import NUM_LABELS, segmentation_batch
 from tiny_text import TEXT_CLASSES, build_tiny_text, stream_batch, text_batch, tiny_text_model
 from tiny_vit import (
     CHANNELS,
@@ -22,6 +23,7 @@ from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
 from pipeline.models.architectures import TEXT
+from pipeline.models.dense import feature_maps
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
@@ -50,6 +52,7 @@ NEEDS = {
     "droppos_swin": Case("droppos_swin", {**DECODER, "cells": 8}, PYRAMID),
     "language_model": Case("language_model", {}, GPT2),
     "masked_language": Case("masked_language", {}, BERT),
+    "upernet": Case("upernet", {"width": 8}),
 }
 # Every registered method with its defaults, then the variants of the papers' tables and the other fidelities.
 CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
@@ -88,8 +91,13 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     ),
     "supervised on a GPT-2": Case("supervised", {}, GPT2),
     "supervised on a GPT-2, with a key": Case("supervised", {"permutation": {"key": "used"}}, GPT2),
+    "upernet, patches of 14": Case("upernet", {"width": 8, "average": "valid"}, tiny_model(patch_size=14)),
+    "upernet with windows": Case("upernet", {"width": 8}, tiny_model(window_size=3, global_blocks=1)),
+    "upernet, relative too": Case("upernet", {"width": 8}, tiny_model(add_relative=True)),
+    "upernet on a Swin": Case("upernet", {"width": 8, "inference": "whole"}, tiny_swin()),
     "language_model, with a key": Case("language_model", {"permutation": {"key": "used"}}, GPT2),
 }
+HEADLESS = ("pretrain", "segment")  # tasks whose encoders classify nothing
 OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 every_method = pytest.mark.parametrize("case", CASES)
 
@@ -102,13 +110,16 @@ def build(case, seed=0):
     if case in OF_TEXTS:
         return method(cfg, build_tiny_text(model, seed, 0 if cfg.task == "language" else TEXT_CLASSES)).train()
     size = cfg.encoder_size(image_size_of(model))
-    return method(cfg, build_tiny(model, seed, 0 if cfg.task == "pretrain" else NUM_CLASSES, size)).train()
+    encoder = build_tiny(model, seed, 0 if cfg.task in HEADLESS else NUM_CLASSES, size)
+    encoder.num_labels = NUM_LABELS
+    return method(cfg, encoder).train()
 
 
 def batch_for(case, size=8):
     if case in OF_TEXTS:
         return stream_batch(size) if case in of_task("language") else text_batch(size)
-    return tiny_batch(size, image_size=image_size_of(CASES[case].model))
+    made = segmentation_batch if case in of_task("segment") else tiny_batch
+    return made(size, image_size=image_size_of(CASES[case].model))
 
 
 def loss_of(method, batch, progress=0.5, model=None):
