@@ -1,7 +1,5 @@
 """Classified images, the kind `images`: published sets in their published layouts, or your own folders of classes."""
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,19 +12,17 @@ from pipeline.data.augment import Augment
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
+from pipeline.data.lists import read_list, written_list
 from pipeline.data.manifest import ImageSummary
+from pipeline.data.pictures import MODES, check_pictures, check_statistics
 from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.selection import with_classes
 from pipeline.data.sources import SOURCES
-from pipeline.errors import DataError
-from pipeline.models.architectures import TEXT
-from pipeline.results import prepare_command
-from pipeline.sizes import Size, pair, shown_size
+from pipeline.sizes import Size
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import ModelConfig
 
-MODES = {1: "L", 3: "RGB"}
 LIST_HEADER = ["path", "label"]
 
 
@@ -102,11 +98,7 @@ class DataConfig(BaseDataConfig):
 
     @model_validator(mode="after")
     def _one_statistic_per_channel(self) -> "DataConfig":
-        for key, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                raise ValueError(f"{key} has {len(values)} values, channels is {self.channels}; give one per channel")
-        if min(self.std) <= 0:
-            raise ValueError(f"std is {self.std}; pixels are divided by it, so each must be above 0")
+        check_statistics(self.channels, self.mean, self.std)
         return self
 
     @property
@@ -124,18 +116,12 @@ class DataConfig(BaseDataConfig):
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
-        if model.family in TEXT:
-            raise ValueError(
-                f"model.arch {model.arch} reads texts, data set {self.name} has images; change one of them"
-            )
+        check_pictures(self.name, self.image_size, model)
         if model.is_windowed:
             raise ValueError(
                 f"model.window_size {model.window_size} of a ViT is for detection and segmentation, and the images of "
                 f"{self.name} have classes; remove it"
             )
-        patch, size = model.patch_size, self.image_size
-        if patch is not None and any(side % part for side, part in zip(pair(size), pair(patch), strict=True)):
-            raise ValueError(f"model.patch_size {shown_size(patch)} does not divide data.image_size {shown_size(size)}")
 
 
 @KINDS.register("images")
@@ -218,22 +204,9 @@ class ClassifiedImages(DataKind):
 
 def _read_list(folder: Path, path: Path) -> FileImages:
     """The images that a list of `prepare` names."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            header, *rows = csv.reader(file)
-        files, labels = [name for name, _ in rows], [int(label) for _, label in rows]
-        if header != LIST_HEADER:
-            raise ValueError(f"header {header}")
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: found {error}, expected a list of {','.join(LIST_HEADER)}; run `{prepare_command(path)}` again"
-        ) from None
-    return FileImages(folder, files, labels)
+    rows = read_list(path, LIST_HEADER, int)
+    return FileImages(folder, [name for name, _ in rows], [label for _, label in rows])
 
 
 def _list_of_files(images: ImageSet) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LIST_HEADER)
-    writer.writerows((images.name(index), label) for index, label in enumerate(images.labels))
-    return text.getvalue()
+    return written_list(LIST_HEADER, ((images.name(index), label) for index, label in enumerate(images.labels)))

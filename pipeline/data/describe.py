@@ -12,12 +12,13 @@ import yaml
 from pydantic import Field
 
 from pipeline.config import CONFIGS, Layers, Strict, parse, read_yaml, shown
-from pipeline.data.classified import MODES, DataConfig
+from pipeline.data.classified import DataConfig
 from pipeline.data.folder import class_names, has_splits, read_folder
 from pipeline.data.images import class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import DataName
 from pipeline.data.opening import listed
+from pipeline.data.pictures import MODES
 from pipeline.data.samples import Split, SplitName, shortened
 from pipeline.data.sources import SOURCES
 from pipeline.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pipeline.data.samples import Labelled, LabelledFiles, Split, SplitName, shortened
+from pipeline.data.samples import Files, Labelled, LabelledFiles, Split, SplitName, shortened
 from pipeline.errors import DataError
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
@@ -69,15 +69,20 @@ class FileImages(LabelledFiles, ImageSet):
         return found
 
     def image(self, index: int) -> Image.Image:
-        try:
-            image = Image.open(BytesIO(self.content(index)))
-            image.load()
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"{self.path(index)}: found {error}, expected a readable image; "
-                "run `python -m pipeline prepare` on the data set again: it lists every damaged file"
-            ) from error
-        return image if image.mode == self.mode else image.convert(self.mode)
+        return decoded(self, index, self.mode)
+
+
+def decoded(files: Files, index: int, mode: str) -> Image.Image:
+    """The image in a file, in a mode such as "RGB"; none: as it is."""
+    try:
+        image = Image.open(BytesIO(files.content(index)))
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(
+            f"{files.path(index)}: found {error}, expected a readable image; "
+            "run `python -m pipeline prepare` on the data set again: it lists every damaged file"
+        ) from error
+    return image if mode in ("", image.mode) else image.convert(mode)
 
 
 def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageStat
 from tqdm import tqdm
 
-from pipeline.data.images import FileImages, ImageSet
 from pipeline.data.samples import Inspection, Samples, Split, SplitName
 from pipeline.errors import DataError
 
@@ -93,8 +92,8 @@ def mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
             pool.shutdown(cancel_futures=True)
 
 
-def _inspections(images: ImageSet, run: Map, measured_in: str) -> Iterable[ImageInspection]:
-    if isinstance(images, FileImages):
+def _inspections(images: Any, run: Map, measured_in: str) -> Iterable[ImageInspection]:
+    if images.has_files:
         paths = [str(images.path(index)) for index in range(len(images))]
         return run(partial(inspect_file, measured_in=measured_in), paths)
     return (_inspection(images.image(index), images.content(index), measured_in) for index in range(len(images)))
@@ -130,7 +129,7 @@ def _measure(image: Image.Image) -> dict[str, Any]:
     return {"mean": tuple(found.mean), "mean_square": tuple(square / count for square, count in both)}
 
 
-def image_problems(images: ImageSet, inspections: Sequence[ImageInspection], side: int | None = None) -> list[str]:
+def image_problems(images: Samples, inspections: Sequence[ImageInspection], side: int | None = None) -> list[str]:
     """One line for each image that cannot be used; `side` is that of every image, None where it varies."""
     problems = []
     for index, found in enumerate(inspections):

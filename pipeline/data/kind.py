@@ -88,11 +88,11 @@ class Sources(Protocol):
     def config(self, name: str) -> Any:
         """The config of a set."""
 
-    def open(self, name: str) -> Any:
-        """The validation samples of a set, as they were verified."""
+    def open(self, name: str, split: SplitName = "val") -> Any:
+        """The samples of a split of a set, as they were verified."""
 
-    def fingerprint(self, name: str) -> str:
-        """Of the validation samples of a set."""
+    def fingerprint(self, name: str, split: SplitName = "val") -> str:
+        """Of the samples of a split of a set."""
 
     def classes(self, name: str) -> list[str]:
         """A set's own names of its classes, in the order of labels."""
@@ -105,7 +105,7 @@ class Sources(Protocol):
 
 
 def made_from(cfg: BaseDataConfig) -> str | None:
-    """The set whose validation samples this one is made from; a field of the kinds that are made."""
+    """The set whose samples this one is made from; a field of the kinds that are made."""
     return getattr(cfg, "made_from", None)
 
 
@@ -191,7 +191,7 @@ class DataKind(ABC):
         """What the manifest says of a good split."""
         return SplitSummary(**common_summary(samples, looks))
 
-    def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
+    def lists(self, splits: Mapping[SplitName, Split]) -> Mapping[str, str | bytes]:
         """Files beside the manifest that spare `find` a walk through the folder: name -> content."""
         return {}
 

@@ -13,7 +13,7 @@ from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manife
 from pipeline.data.opening import data_error
 from pipeline.data.samples import Split, SplitName
 from pipeline.errors import DataError
-from pipeline.files import write_text
+from pipeline.files import write_atomic
 
 
 def prepare(
@@ -45,8 +45,8 @@ def prepare(
     # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
     if before and _content(before) == _content(manifest):
         manifest = before
-    for file, text in kind.lists(splits).items():
-        write_text(out / file, text)
+    for file, content in kind.lists(splits).items():
+        write_atomic(out / file, content.encode() if isinstance(content, str) else content)
     write_manifest(out / MANIFEST, manifest)
     return manifest
 

@@ -52,6 +52,10 @@ class Samples(ABC):
     def path(self, index: int) -> Path:
         raise NotImplementedError("these samples are not files")
 
+    def paths(self, index: int) -> tuple[Path, ...]:
+        """All files of a sample; of most it is one."""
+        return (self.path(index),)
+
     def preload(self) -> None:  # noqa: B027 - most have nothing to do
         """Read small sets into memory; to be called before loader workers are forked."""
 
@@ -75,17 +79,19 @@ class Labelled(Samples):
         return f"{self.name(index)}\t{self.labels[index]}"
 
 
-class LabelledFiles(Labelled):
-    """Files below a folder; their bytes are kept in memory when the whole set is small. A kind adds `__getitem__`."""
+class Files(Samples):
+    """Files below a folder; their bytes are kept in memory when the whole set is small."""
 
     has_files = True
 
-    def __init__(self, folder: Path, files: Sequence[str], labels: Sequence[int]) -> None:
+    def __init__(self, folder: Path, files: Sequence[str]) -> None:
         self.folder = folder
-        self.labels = list(labels)
         self._files = np.array([os.fsencode(file) for file in files], dtype=np.bytes_)
         self._contents: bytes | None = None
         self._offsets = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
     def name(self, index: int) -> str:
         return os.fsdecode(self._files[index])
@@ -122,6 +128,14 @@ class LabelledFiles(Labelled):
             if total >= IN_MEMORY_BYTES:
                 return False
         return True
+
+
+class LabelledFiles(Files, Labelled):
+    """Files with one label each. A kind adds `__getitem__`."""
+
+    def __init__(self, folder: Path, files: Sequence[str], labels: Sequence[int]) -> None:
+        super().__init__(folder, files)
+        self.labels = list(labels)
 
 
 class Inspection(NamedTuple):

@@ -55,9 +55,10 @@ def _chosen(samples: Samples) -> list[tuple[int, bool]]:
 
 
 def _look(samples: Samples, index: int, reads_content: bool) -> SampledFile:
-    path = samples.path(index)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if reads_content else ""
-    return SampledFile(name=samples.name(index), num_bytes=path.stat().st_size, sha256=sha256)
+    paths = samples.paths(index)
+    sha256 = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() if reads_content else ""
+    num_bytes = sum(path.stat().st_size for path in paths)
+    return SampledFile(name=samples.name(index), num_bytes=num_bytes, sha256=sha256)
 
 
 def _difference(samples: Samples, index: int, reads_content: bool, known: SampledFile) -> str:

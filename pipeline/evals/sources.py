@@ -1,4 +1,4 @@
-"""What data sets are made from: the validation samples of other sets, and what trained runs say of them.
+"""What data sets are made from: the samples of other sets, and what trained runs say of them.
 
 torch is imported where a run is asked: corrupting images needs none of it, and is done by many short processes.
 """
@@ -13,6 +13,7 @@ from pipeline.data.classes import class_names
 from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
+from pipeline.data.samples import SplitName
 from pipeline.results import ScaleFolder
 from pipeline.site import Site, data_folder
 
@@ -32,12 +33,12 @@ class PreparedSources:
     def config(self, name: str) -> Any:
         return self.configs[name]
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str, split: SplitName = "val") -> Any:
         data = self.configs[name]
-        return open_split(data, data_folder(self.site, data), "val", self.results.manifest(name).parent)
+        return open_split(data, data_folder(self.site, data), split, self.results.manifest(name).parent)
 
-    def fingerprint(self, name: str) -> str:
-        return read_manifest(self.results.manifest(name)).splits["val"].fingerprint
+    def fingerprint(self, name: str, split: SplitName = "val") -> str:
+        return read_manifest(self.results.manifest(name)).splits[split].fingerprint
 
     def classes(self, name: str) -> list[str]:
         return class_names(self.results.manifest(name))

@@ -24,6 +24,19 @@ def data_configs(draft: Draft, role: str, name: str, where: str) -> "dict[str, B
     return found
 
 
+def add_origin(draft: Draft, data: "BaseDataConfig", where: str) -> None:
+    """The set that the data of a run is made from, in the graph."""
+    from pipeline.data.kind import made_from
+
+    if source := made_from(data):
+        (origin,) = data_configs(draft, "", source, f"{where}: data.made_from").values()
+        if origin.name != source:
+            raise ConfigError(
+                f"{where}: data {data.name!r} is made from {source!r}, which is {origin.name!r} at scale "
+                f"{draft.graph.scale}; give the scale a set in place of {data.name!r} too"
+            )
+
+
 def _resolved(draft: Draft, name: str, where: str) -> "BaseDataConfig":
     """The config of a set. What it is made from and with goes by the names that these have in the graph."""
     from pipeline.data.kind import made_from, made_with, parse_data

@@ -7,7 +7,7 @@ from pipeline.config import Layers, fingerprint, nearest, parse, science
 from pipeline.errors import ConfigError
 from pipeline.registry import METHODS, TASKS
 from pipeline.study.data import data_configs
-from pipeline.study.draft import Draft, fragment
+from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
 from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
@@ -24,7 +24,7 @@ NAME_DIGITS = 8  # of an evaluation's fingerprint
 def add_table(draft: Draft, name: str, table: Table) -> None:
     """Check a table or figure, register the evaluations behind it, and put it into the graph."""
     where = f"{draft.file}: {'figures' if isinstance(table, Figure) else 'tables'}.{name}"
-    lines = _row_problems(draft, table, where) + _column_problems(table, where)
+    lines = _row_problems(draft, table, where) + _column_problems(table, where) + _scale_problems(table, where)
     lines += _expected_problems(draft, name, table, where) + _curve_problems(draft, table, where)
     cells: dict[str, dict[str, CellEntry]] = {row: _curve(draft, table, row) for row in table.rows}
     for key, column in table.columns.items():
@@ -126,6 +126,18 @@ def _column_problems(table: Table, where: str) -> list[str]:
     return lines
 
 
+def _scale_problems(table: Table, where: str) -> list[str]:
+    parts: dict[str, Row | Column] = {f"columns.{key}": column for key, column in table.columns.items()}
+    parts |= {f"rows.{key}": row for key, row in table.rows.items()}
+    known = fragment_names("scale")
+    return [
+        f"{where}.{place}.scales: no scale {name!r}; {nearest(name, known)}"
+        for place, part in parts.items()
+        for name in part.scales
+        if name not in known
+    ]
+
+
 def _curve_problems(draft: Draft, table: Table, where: str) -> list[str]:
     """A metric that no training logs would draw an empty figure."""
     if not isinstance(table, Figure) or not table.curve:
@@ -164,7 +176,8 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
         for row_id, row in rows.items():
             cells[row_id][key] = _cell(draft, row, asked, key, source)
     filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
-    reasons = [cell.why for row, cell in filled if cell.why not in ("", row.why, PROBLEM, MISSING)]
+    known = ("", PROBLEM, MISSING, _elsewhere(draft, column))
+    reasons = [cell.why for row, cell in filled if cell.why not in (*known, row.why, _elsewhere(draft, row))]
     is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
     if reasons and not is_possible and not lines:
         lines.append(f"{where}.eval: {column.eval} applies to no row of this table: {reasons[0]}")
@@ -242,6 +255,8 @@ def _train_metrics(draft: Draft) -> tuple[str, ...]:
 
 def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | None) -> CellEntry:
     """Where one cell's number comes from, seed by seed; or the reason why it has none."""
+    if why := _elsewhere(draft, column) or _elsewhere(draft, row):
+        return CellEntry(why=why)
     metric = row.metrics.get(key, column.metric or "")
     roles = ("model",) if source is None else source.evaluation.roles()
     runs = _runs_by_role(draft, row, column, roles)
@@ -259,6 +274,12 @@ def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | No
         found = f"evals/{_add_eval(draft, source, subjects)}/result" if source else f"runs/{subjects['model']}/train"
         sources.append(f"{found}.json")
     return CellEntry(sources=sources, metric=metric, file=column.file or "")
+
+
+def _elsewhere(draft: Draft, part: Row | Column) -> str:
+    """Why a row or a column that is for other scales has no numbers here."""
+    is_here = not part.scales or draft.graph.scale in part.scales
+    return "" if is_here else f"computed at scale {', '.join(part.scales)} alone"
 
 
 def _runs_by_role(draft: Draft, row: Row, column: Column, roles: tuple[str, ...]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import FILE, Layers, nearest
 from pipeline.errors import ConfigError
 from pipeline.models.architectures import TEXT, unknown_architecture
-from pipeline.study.data import add_data
+from pipeline.study.data import add_data, add_origin
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import RunEntry
 from pipeline.study.spec import RunSpec
@@ -48,6 +48,7 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
     start = {"init": _init(draft, spec, where, number)} | ({} if spec.train else {"train": False})
     run = parse_run(Layers(*layers, (where, start)))
     add_data(draft, run.data, where)
+    add_origin(draft, run.data, where)
     _check_name(draft, run, where)
     starts = draft.runs.get(spec.init or "", [])
     entry = RunEntry(

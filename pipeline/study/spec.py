@@ -78,6 +78,9 @@ class Column(Strict):
     against: str | None = None
     minus: str | None = None
     x: float | None = Field(None, description="place on the axis of a figure")
+    scales: list[str] = Field(
+        default_factory=list, description="at other scales its cells are not computed, and say so; none: at every scale"
+    )
     direction: Direction = "none"
     decimals: int = Field(1, ge=0, le=6)
     tolerance: float | None = Field(None, ge=0, description="largest difference to the paper that still matches")
@@ -113,6 +116,7 @@ class Row(Strict):
     )
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
+    scales: list[str] = Field(default_factory=list, description="like those of a column")
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
     def eval_of(self, key: str, column: Column) -> str | None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tiny_scenes import IGNORED, NUM_LABELS, segmentation_batch, whole_images
+from tiny_maps import IGNORED, NUM_LABELS, segmentation_batch, whole_images
 from tiny_vit import build_tiny, image_size_of, tiny_model, tiny_swin
 from torch import nn
 from torch.nn import functional as F

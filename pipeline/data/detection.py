@@ -1,0 +1,149 @@
+"""Pictures with objects, the kind `detection`: COCO in its published layout, or your own set in COCO's format.
+
+A view returns (inputs, targets). Inputs: uint8 (C, S, S), the picture in the top left corner and zeros around it.
+Targets are a dict of tensors. In training:
+    boxes   float32 (n, 4)      x1 y1 x2 y2 in pixels of the input: the bounds of the masks
+    labels  int64 (n,)          1 to num_classes
+    masks   uint8 (n, S, S)     1 inside the object
+    size    int64 (2,)          height and width of the part that is picture
+In evaluation `size`, and what the truth is, in pixels of the published picture:
+    index, image_id  int64 ()   place in the split; the set's own number
+    original         int64 (2,) height and width as published
+    gt_boxes         float64 (n, 4)  x, y, width, height; gt_labels int64, gt_crowd uint8, gt_area float64, gt_ids int64
+    gt_rle           uint8      compressed run lengths of all objects, one after the other; gt_rle_sizes int64 (n,)
+n may be 0. Crowds are never trained on; in evaluation they are there, marked.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from pipeline.data.coco import ANNOTATIONS, IMAGES, read_coco
+from pipeline.data.coco_samples import CocoSamples
+from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
+from pipeline.data.kind import KINDS, DataKind, Sources, View, common_summary
+from pipeline.data.manifest import SplitSummary
+from pipeline.data.objects import read_table, written
+from pipeline.data.pictures import MODES, DenseConfig, InnerPath, ScaleRange
+from pipeline.data.samples import Split, SplitName
+from pipeline.data.scene_files import is_foreign, make_scenes
+
+
+class DetectionConfig(DenseConfig):
+    """A set of pictures with objects."""
+
+    counted: ClassVar[tuple[str, ...]] = (
+        *("source", "num_classes", "num_train", "num_val", "drop_empty", "made_from"),
+        *("train_images", "val_images", "train_annotations", "val_annotations"),
+    )
+    tasks: ClassVar[tuple[str, ...]] = ("detect",)
+
+    kind: str = "detection"
+    source: Literal["coco"] = "coco"
+    scale: ScaleRange = Field((0.1, 2.0), description="large-scale jitter: the picture fits into so many image_size")
+    drop_empty: bool = Field(True, description="train pictures without an object other than a crowd are left out")
+    train_images: InnerPath = Field(IMAGES["train"], description="folder of the train images, in the set's folder")
+    val_images: InnerPath = IMAGES["val"]
+    train_annotations: InnerPath = Field(ANNOTATIONS["train"], description="list of the train images and objects")
+    val_annotations: InnerPath = ANNOTATIONS["val"]
+
+
+@KINDS.register("detection")
+class Detection(DataKind):
+    Config: ClassVar[type[DetectionConfig]] = DetectionConfig
+    unit = "images"
+    cfg: DetectionConfig
+
+    def __init__(self, cfg: DetectionConfig) -> None:
+        super().__init__(cfg)
+        self.layout = f"{cfg.train_images}/*, {cfg.val_images}/*, {cfg.train_annotations}, {cfg.val_annotations}"
+        self.obtained = (
+            "https://cocodataset.org/#download: train2017.zip, val2017.zip and annotations_trainval2017.zip, extracted "
+            "into one folder; a set of your own has the same format"
+        )
+
+    def read(self, folder: Path, split: SplitName) -> Split:
+        drop_empty = self.cfg.drop_empty and split == "train"
+        return self._seen(read_coco(folder, split, *self._names(split), drop_empty))
+
+    def find(self, folder: Path, split: SplitName, index: Path) -> Split:
+        """From the arrays that `prepare` wrote."""
+        return self._seen(Split(CocoSamples(folder, *self._names(split), read_table(index / _index_of(split)))))
+
+    def _names(self, split: SplitName) -> tuple[str, str]:
+        cfg = self.cfg
+        if split == "train":
+            return cfg.train_images, cfg.train_annotations
+        return cfg.val_images, cfg.val_annotations
+
+    def _seen(self, found: Split) -> Split:
+        found.samples.mode = MODES[self.cfg.channels]
+        return found
+
+    def is_there(self, folder: Path) -> bool:
+        return is_foreign(folder)
+
+    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
+        make_scenes(self.cfg, folder, sources)
+
+    def train_view(self) -> View:
+        from pipeline.data.detection_views import JitteredView
+
+        return JitteredView(self.cfg.image_size, self.cfg.scale, self.cfg.hflip)
+
+    def eval_view(self) -> View:
+        from pipeline.data.detection_views import WholeView
+
+        return WholeView(self.cfg.image_size)
+
+    def expected(self) -> str:
+        return f"{super().expected()} with objects of {self.cfg.num_classes} classes"
+
+    def count_problems(self, split: SplitName, found: Split) -> list[str]:
+        problems, expected = super().count_problems(split, found), self.cfg.num_classes
+        number = len(found.samples.category_ids)
+        if number != expected and (number or not found.problems):
+            problems.append(f"{split}: found {number} categories, expected {expected}")
+        return problems
+
+    def split_problems(self, splits: Mapping[SplitName, Split]) -> list[str]:
+        """Labels count the categories, so that both lists must have the same."""
+        known = {name: (found.samples.category_ids, found.classes) for name, found in splits.items() if found.classes}
+        if len(known) == 2 and known["train"] != known["val"]:
+            return ["train and val have other categories: expected the same ids and names in both lists"]
+        return []
+
+    def inspect(self, splits: Mapping[SplitName, Split], workers: int, progress: bool) -> dict[SplitName, list[Any]]:
+        return {**inspect_images(self.cfg.name, splits, workers, progress)}
+
+    def sample_problems(self, samples: CocoSamples, looks: Sequence[ImageInspection]) -> list[str]:
+        problems = image_problems(samples, looks)
+        for index, look in enumerate(looks):
+            height, width = samples.table.sizes[index]
+            if not look.problem and look.size != (width, height):
+                found = f"found {look.size[0]}x{look.size[1]} pixels"
+                problems.append(f"{samples.name(index)}: {found}, {samples.annotations} says {width}x{height}")
+        return problems
+
+    def summary(self, samples: CocoSamples, looks: Sequence[ImageInspection]) -> SplitSummary:
+        table = samples.table
+        per_class = np.bincount(table.labels, minlength=self.cfg.num_classes + 1)[1:]
+        return SplitSummary(
+            **common_summary(samples, looks),
+            objects=len(table.ids),
+            crowds=int(table.crowds.sum()),
+            images_without_objects=int((np.diff(table.starts) == 0).sum()),
+            boxes_without_extent=int((table.boxes[:, 2:].min(axis=1, initial=np.inf) == 0).sum()),
+            per_class_min=int(per_class.min()),
+            per_class_max=int(per_class.max()),
+        )
+
+    def lists(self, splits: Mapping[SplitName, Split]) -> Mapping[str, str | bytes]:
+        return {_index_of(name): written(split.samples.table) for name, split in splits.items()}
+
+
+def _index_of(split: SplitName) -> str:
+    return f"{split}.safetensors"

@@ -1,0 +1,35 @@
+"""Lists of files that `prepare` writes beside a manifest: CSV with a header, two columns."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pipeline.errors import DataError
+from pipeline.results import prepare_command
+
+Value = TypeVar("Value")
+
+
+def read_list(path: Path, header: Sequence[str], second: Callable[[str], Value]) -> list[tuple[str, Value]]:
+    """The rows of a list that `prepare` wrote, or an error that says to run it; `second` reads the second column."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            found, *rows = csv.reader(file)
+        pairs = [(name, second(value)) for name, value in rows]
+        if found != list(header):
+            raise ValueError(f"header {found}")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: found {error}, expected a list of {','.join(header)}; run `{prepare_command(path)}` again"
+        ) from None
+    return pairs
+
+
+def written_list(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
