@@ -5,7 +5,8 @@
     python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
 
 Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
-runs in bf16 and is compiled as one graph; a graph break, a recompilation or a wait for the device is an error. Rates
+runs in bf16 and is compiled as one graph; a graph break, a recompilation or a wait for the device is an error. Mask
+R-CNN is compiled in parts, and waits where shapes depend on values; `GPU busy` says what that costs. Rates
 compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step come with
 them.
 Writes results/benchmarks/step.json and prints a table. `python -m pipeline plan` takes speeds from there, and else from
@@ -26,16 +27,17 @@ import timm
 import torch
 
 from pipeline.config import CONFIGS, Layers, parse, read_yaml
-from pipeline.data.classified import DataConfig
+from pipeline.data.kind import parse_data
 from pipeline.engine.precision import Precision, in_precision
 from pipeline.engine.timing import time_step
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.plan.operations import count_operations
 from pipeline.registry import TASKS
+from pipeline.trees import map_tree
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "step.json"
-CLASSES, FLOP_BATCH = 1000, 8
+FLOP_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Case:
     method_keys: dict[str, Any] = field(default_factory=dict)
     model_keys: dict[str, Any] = field(default_factory=dict)
     image_size: int = 224
+    data: str = "imagenet1k"
+    batch: int | None = None  # images of a step; None: those of the command line
 
     @property
     def name(self) -> str:
@@ -55,6 +59,8 @@ class Case:
 
 
 NO_POSITIONS, SINCOS, LEARNED = {"pos_embed": "none"}, {"pos_embed": "sincos"}, {"pos_embed": "learn"}
+VITDET = {"pos_embed": "sincos", "window_size": 14, "add_relative": True, "cls_std": None}
+BEIT = {"pos_embed": "sincos", "add_relative": True}
 SHUFFLE_ALONE = {"unknown": False, "dal": "none"}
 CASES = [
     Case("vit_b", "supervised"),
@@ -76,6 +82,10 @@ CASES = [
     Case("deit_s_patch4", "supervised", image_size=32),
     Case("resnet50", "supervised"),
     Case("resnet50", "mjp", method_keys=SHUFFLE_ALONE),
+    *[Case("vit_b", "mask_rcnn", f"batch {n}", {}, VITDET, 1024, "coco", n) for n in (2, 16)],
+    *[Case("vit_b", "upernet", f"batch {n}", {}, BEIT, 512, "ade20k", n) for n in (2, 16)],
+    Case("swin_t", "mask_rcnn", "batch 2", image_size=1024, data="coco", batch=2),
+    Case("swin_t", "upernet", "batch 16", image_size=512, data="ade20k", batch=16),
 ]
 
 
@@ -124,9 +134,9 @@ def build(case: Case, device: torch.device) -> Method:
     return method(cfg, TASKS.get(cfg.task).build_encoder(cfg, model, data_of(case))).to(device).train()
 
 
-def data_of(case: Case) -> DataConfig:
+def data_of(case: Case) -> Any:
     """Images that are never read: what they look like is all that a step depends on."""
-    return parse(DataConfig, fragment("data", "imagenet1k", {"image_size": case.image_size, "num_classes": CLASSES}))
+    return parse_data(fragment("data", case.data, {"image_size": case.image_size}))
 
 
 def fragment(kind: str, name: str, changes: dict[str, Any]) -> Layers:
@@ -136,8 +146,9 @@ def fragment(kind: str, name: str, changes: dict[str, Any]) -> Layers:
 
 def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak: float) -> dict[str, Any]:
     """Images a second, peak memory, and operations against the measured peak."""
-    method = build(case, device)
-    flops = operations(method, random_batch(case, FLOP_BATCH, device)) / FLOP_BATCH
+    method, batch_size = build(case, device), case.batch or batch_size
+    few = min(FLOP_BATCH, batch_size)
+    flops = operations(method, random_batch(case, few, device)) / few
     is_gpu = device.type == "cuda"
     cost = time_step(method, random_batch(case, batch_size, device), precision(device), is_gpu, steps)
     rates = [batch_size / seconds for seconds in cost.rounds_s]
@@ -152,13 +163,18 @@ def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak:
         "gflop_per_image": flops / 1e9,
         "share_of_peak": flops * rate / 1e12 / peak,
         "warm_up_s": cost.warm_up_s,
+        "graphs": cost.graphs,
+        "gpu_busy": None if cost.gpu_s is None else min(1.0, cost.gpu_s / cost.seconds),
     }
 
 
 def random_batch(case: Case, size: int, device: torch.device) -> Batch:
-    images = torch.randn(size, 3, case.image_size, case.image_size, device=device)
-    targets = torch.eye(CLASSES, device=device)[torch.arange(size, device=device) % CLASSES]
-    return Batch(images, targets, torch.Generator().manual_seed(0))
+    """Noise, with targets of the shapes that the task has."""
+    task = TASKS.get(METHODS.get(case.method).Config.task)
+    images, targets = task.example(data_of(case), size)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(images.shape, generator=generator).to(device)
+    return Batch(noise, map_tree(lambda tensor: tensor.to(device), targets), generator)
 
 
 def operations(method: Method, batch: Batch) -> float:
@@ -227,14 +243,15 @@ def rate(result: dict[str, Any]) -> str:
 def table(report: dict[str, Any]) -> str:
     """Markdown."""
     lines = [
-        "| step | images/s | over supervised | peak memory (GiB) | share of matmul peak |",
-        "|---|---|---|---|---|",
+        "| step | images/s | over supervised | peak memory (GiB) | share of matmul peak | graphs | GPU busy |",
+        "|---|---|---|---|---|---|---|",
     ]
     for r in report["steps"]:
         over = f"{r['over_supervised']:.2f}" if r["over_supervised"] else "n/a"
         memory = f"{r['peak_memory_gib']:.1f}" if r["peak_memory_gib"] else "n/a"
         share = f"{100 * r['share_of_peak']:.0f} %"
-        lines.append(f"| {r['name']} | {rate(r)} | {over} | {memory} | {share} |")
+        busy = f"{100 * r['gpu_busy']:.0f} %" if r.get("gpu_busy") else "n/a"
+        lines.append(f"| {r['name']} | {rate(r)} | {over} | {memory} | {share} | {r.get('graphs', 1)} | {busy} |")
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     where = f"{report['date']}, {report['device']}, {versions}, batch {report['batch']}, {report['precision']}"
     return "\n".join([where + f", matmul peak {report['matmul_tflops']:.3g} TFLOP/s", "", *lines])

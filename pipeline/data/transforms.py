@@ -5,7 +5,7 @@ picture does not depend on the number of processes, of loader workers, or on whe
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -123,7 +123,20 @@ def _colour_steps(data: "DataConfig", augment: Augment) -> list[View]:
     return [T.ColorJitter(*[augment.color_jitter] * 3)] if augment.color_jitter else []
 
 
-class BatchTransform:
+class Normaliser:
+    """uint8 images -> float images on a device, with the mean and deviation of a data set."""
+
+    def __init__(self, data: Any, device: torch.device) -> None:
+        self.device = device
+        statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
+        self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (..., C, H, W) -> float on the device."""
+        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+
+
+class BatchTransform(Normaliser):
     """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
 
     def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
@@ -131,12 +144,10 @@ class BatchTransform:
             from timm.data import Mixup
             from timm.data.random_erasing import RandomErasing
 
+        super().__init__(data, device)
         augment = data.augment
-        self.device = device
         self.num_classes = data.num_classes
         self.smoothing = smoothing
-        statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
-        self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
         self.erase = RandomErasing(augment.erasing, mode="pixel", device=str(device)) if augment.erasing else None
         self.mix = None
         if augment.mixup or augment.cutmix:
@@ -148,10 +159,6 @@ class BatchTransform:
                 label_smoothing=smoothing,
                 num_classes=data.num_classes,
             )
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) -> float on the device."""
-        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images and class indices -> float images and soft targets (B, classes)."""

@@ -21,6 +21,7 @@ from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.compiling import compile_step, num_graphs
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
@@ -167,12 +168,9 @@ class Trainer:
         model: nn.Module = self.method
         if self.site.recompute:
             recompute_blocks(self.method.encoder)
-        if self.site.compile:
-            for name in self.method.compiled or ():
-                self.method.get_submodule(name).compile()
         if self.world.size > 1:
             model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
-        return torch.compile(model) if self.site.compile and self.method.compiled is None else model
+        return compile_step(self.method, model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
@@ -207,7 +205,8 @@ class Trainer:
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
-            self.timing.append(step=self.step, **stopwatch.read(self.world.size))
+            graphs = {"graphs": num_graphs()} if self.site.compile else {}
+            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
                 f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "

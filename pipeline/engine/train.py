@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pipeline.config import Strict
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.compiling import num_graphs
 from pipeline.engine.distributed import World, join_world, leave_world
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.metrics import Found
@@ -163,6 +164,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
             device=device_name(world.device),
             processes=world.size,
             precision=trainer.precision,
+            graphs=num_graphs() if trainer.site.compile else 0,
             steps=run.total_steps,
             resumed_at_step=first_step,
             wall_s=round(trainer.wall_s, 1),

@@ -67,9 +67,13 @@ def grid_of_input(encoder: Encoder, images: Tensor) -> Grid:
     return Grid(height // rows, width // cols)
 
 
-def last_block(encoder: Encoder, taps: Sequence[int] | None = None) -> int:
-    """The number of the last block or stage that takes part in these maps."""
-    return max(_taps(encoder, taps))
+def freeze_unused(encoder: Encoder, taps: Sequence[int] | None = None) -> None:
+    """What no map depends on is not trained: final norms, heads, later blocks. DDP waits for every other parameter."""
+    steps, last = ("layers" if is_swin(encoder) else "blocks"), _taps(encoder, taps)[-1]
+    for name, parameter in encoder.named_parameters():
+        part, _, rest = name.partition(".")
+        if part in ("norm", "fc_norm", "head", "neck") or (part == steps and int(rest.split(".")[0]) > last):
+            parameter.requires_grad_(False)
 
 
 def _taps(encoder: Encoder, taps: Sequence[int] | None) -> list[int]:

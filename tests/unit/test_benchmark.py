@@ -79,10 +79,10 @@ def test_table__of_a_report__is_markdown_with_what_is_missing_marked():
     assert step.table(report).splitlines() == [
         "2026-01-31, cpu, torch 2, batch 4, fp32, matmul peak 0.123 TFLOP/s",
         "",
-        "| step | images/s | over supervised | peak memory (GiB) | share of matmul peak |",
-        "|---|---|---|---|---|",
-        "| a/supervised | 12,346 | 1.00 | 1.2 | 50 % |",
-        "| b/mp3 | 8.13 | n/a | n/a | 50 % |",
+        "| step | images/s | over supervised | peak memory (GiB) | share of matmul peak | graphs | GPU busy |",
+        "|---|---|---|---|---|---|---|",
+        "| a/supervised | 12,346 | 1.00 | 1.2 | 50 % | 1 | n/a |",
+        "| b/mp3 | 8.13 | n/a | n/a | 50 % | 1 | n/a |",
     ]
 
 

@@ -1,0 +1,116 @@
+"""Semantic segmentation with UperNet on a ViT or a Swin: how MAE, BEiT, DropPos and MJP transfer encoders to ADE20K.
+
+The loss is the cross-entropy of logits that are enlarged to the labels' size, plus 0.4 times that of an auxiliary head
+on the last map but one. mmsegmentation divides by all pixels of a batch, those without a label too (`average: all`).
+What is measured is counted at the size in which the labels were published.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output
+from pipeline.models.dense import feature_maps, freeze_unused, is_swin, strides, widths
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder
+from pipeline.sizes import Size
+from pipeline.transfer.iou import IGNORED, confusion
+from pipeline.transfer.sliding import slide, whole
+from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead, enlarged
+
+
+@METHODS.register("upernet")
+class UperNet(Method):
+    class Config(MethodConfig):
+        task: ClassVar[str] = "segment"
+
+        name: Literal["upernet"] = "upernet"
+        width: int = Field(512, ge=2, description="channels of the head; the auxiliary one has half of them")
+        taps: tuple[int, int, int, int] | None = Field(
+            None, description="blocks of a ViT whose maps are seen, from 0; null: 3, 5, 7, 11 of 12, the like of others"
+        )
+        aux_weight: float = Field(0.4, gt=0)
+        dropout: float = Field(0.1, ge=0, lt=1)
+        average: Literal["all", "valid"] = Field(
+            "all", description="of the loss: over all pixels, or the labelled ones"
+        )
+        inference: Literal["slide", "whole"] = "slide"
+        stride: int | None = Field(None, ge=1, description="of sliding; null: two thirds of the window, 341 of 512")
+
+        def check(self, model: ModelConfig, image_size: Size) -> None:
+            if model.family not in ("vit", "swin"):
+                raise ValueError(f"method {self.name} works on a ViT or a Swin, found model.arch {model.arch}")
+            if model.family == "swin" and self.taps is not None:
+                raise ValueError("method.taps are blocks of a ViT; a Swin gives the maps of its stages: remove them")
+            if model.positions == "relative" and self.inference == "whole":
+                raise ValueError(
+                    "method.inference: whole sees images of any size, and relative positions are of one; set slide"
+                )
+
+    cfg: Config
+
+    def __init__(self, cfg: Config, encoder: Encoder) -> None:
+        super().__init__(cfg, encoder)
+        self.taps = None if is_swin(encoder) else cfg.taps or spread_taps(len(encoder.blocks))
+        seen = widths(encoder) if self.taps is None else [encoder.embed_dim] * len(self.taps)
+        self.num_classes: int = encoder.num_labels
+        self.pyramid = StageNorms(seen) if self.taps is None else PlainPyramid(encoder.embed_dim, strides(encoder)[0])
+        self.head = UperNetHead(seen, cfg.width, self.num_classes, cfg.dropout)
+        self.auxiliary = FCNHead(seen[-2], cfg.width // 2, self.num_classes, cfg.dropout)
+        freeze_unused(encoder, self.taps and sorted(set(self.taps)))
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """From fine to coarse, as the heads see them."""
+        if self.taps is None:
+            return self.pyramid(feature_maps(self.encoder, images))
+        taps = sorted(set(self.taps))
+        found = dict(zip(taps, feature_maps(self.encoder, images, taps), strict=True))
+        return self.pyramid([found[tap] for tap in self.taps])
+
+    def loss(self, images: Tensor, labels: Tensor, draw: Mapping[str, Tensor]) -> Output:
+        """Images (B, C, H, W), labels (B, H, W) uint8, 255 for pixels without one."""
+        maps, labels = self.maps(images), labels.long()
+        main = self._cross_entropy(self.head(maps), labels)
+        auxiliary = self._cross_entropy(self.auxiliary(maps[-2]), labels)
+        weight = None if self.cfg.average == "all" else (labels != IGNORED).sum()
+        return Output(main + self.cfg.aux_weight * auxiliary, {"aux_loss": auxiliary.detach()}, weight)
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logits = enlarged(logits.float(), labels.shape[1:])
+        total = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        if self.cfg.average == "all":
+            return total / labels.numel()
+        return total / (labels != IGNORED).sum().clamp(min=1)
+
+    def answer(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) -> logits (B, classes, H, W)."""
+        return enlarged(self.head(self.maps(images)).float(), images.shape[2:])
+
+    def segment(self, image: Tensor) -> Tensor:
+        """An image (C, H, W) of any size -> logits (classes, H, W)."""
+        embedding = self.encoder.patch_embed
+        if self.cfg.inference == "whole":
+            return whole(self.answer, image, embedding.patch_size)
+        window: tuple[int, int] = embedding.img_size
+        return slide(self.answer, image, window, self.cfg.stride or max(1, 2 * min(window) // 3))
+
+    def name_classes(self, image: Tensor, size: torch.Size) -> Tensor:
+        """An image (C, H, W) -> the class of each pixel (h, w) of its published size."""
+        return enlarged(self.segment(image)[None], size)[0].argmax(dim=0)
+
+    def measure(self, batch: Batch) -> dict[str, Measured]:
+        """confusion (B, classes, classes): of each image, pixels by true and by answered class."""
+        found = [
+            confusion(self.name_classes(image, target["labels"].shape), target["labels"], self.num_classes)
+            for image, target in zip(batch.inputs, batch.targets, strict=True)
+        ]
+        return {"confusion": torch.stack(found)}
+
+
+def spread_taps(depth: int) -> tuple[int, ...]:
+    """After a third, a half, two thirds and all of the blocks: 3, 5, 7, 11 of 12, 7, 11, 15, 23 of 24."""
+    return tuple(max(1, round(depth * share)) - 1 for share in (1 / 3, 1 / 2, 2 / 3, 1))

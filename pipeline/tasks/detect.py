@@ -1,0 +1,107 @@
+"""Detection: the objects of an image, each with a class, a box and a mask; judged by COCO's average precision.
+
+A batch is images of one size, each in the top left corner of its square, and for each image a dict of what is known of
+it (see pipeline/data/detection.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.data.transforms import Normaliser
+from pipeline.engine.metrics import Found, Metric
+from pipeline.errors import DataError
+from pipeline.methods.base import MethodConfig, Primary
+from pipeline.models.encoder import ModelConfig
+from pipeline.sizes import pair
+from pipeline.tasks.base import TASKS, Task
+from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
+
+Targets = list[dict[str, Tensor]]
+EXAMPLE_OBJECTS = 7  # COCO has 7.3 in an image
+ON_HOST = ("original", "index", "image_id")  # and the truth
+
+
+@TASKS.register("detect")
+class Detect(Task):
+    primary: ClassVar[Primary | None] = Primary("ap_b")
+    at_once: ClassVar[int] = 4
+
+    def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
+        super().__init__(data, device, smoothing)
+        self.normalise = Normaliser(data, device).normalise
+
+    @classmethod
+    def num_outputs(cls, data: Any) -> int:
+        return 0  # objects are named by a method's heads
+
+    @classmethod
+    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: Any) -> nn.Module:
+        encoder = super().build_encoder(method, model, data)
+        encoder.num_labels = data.num_classes  # for the method's heads
+        return encoder
+
+    @classmethod
+    def example(cls, data: Any, count: int) -> tuple[Tensor, Targets]:
+        height, width = pair(data.input_size)
+        target = {
+            "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
+            "labels": torch.ones(EXAMPLE_OBJECTS, dtype=torch.long),
+            "masks": torch.ones(EXAMPLE_OBJECTS, height, width, dtype=torch.uint8),
+            "size": torch.tensor([height, width]),
+        }
+        return torch.zeros(count, data.channels, height, width), [dict(target) for _ in range(count)]
+
+    def collate(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, Targets]:
+        """Images in one tensor; they have different numbers of objects."""
+        inputs, targets = zip(*samples, strict=True)
+        return torch.stack(inputs), list(targets)
+
+    def train_batch(self, inputs: Tensor, targets: Targets) -> tuple[Tensor, Targets]:
+        """uint8 images -> float ones, zero outside of the picture."""
+        return self.eval_batch(inputs, targets)
+
+    def eval_batch(self, inputs: Tensor, targets: Targets) -> tuple[Tensor, Targets]:
+        """The truth stays on the host, where it is compared."""
+        known = [{name: self._placed(name, value) for name, value in each.items()} for each in targets]
+        images = self.normalise(inputs)
+        return images * is_picture(images, torch.stack([each["size"] for each in known])), known
+
+    def _placed(self, name: str, value: Tensor) -> Tensor:
+        return value if name in ON_HOST or name.startswith("gt_") else value.to(self.device, non_blocking=True)
+
+    def metric(self) -> Metric:
+        return AveragePrecision()
+
+
+def is_picture(images: Tensor, sizes: Tensor) -> Tensor:
+    """(B, 1, H, W) bool: not padding; sizes (B, 2) are heights and widths."""
+    rows, cols = (torch.arange(count, device=images.device) for count in images.shape[2:])
+    inside = (rows[:, None] < sizes[:, :1, None]) & (cols < sizes[:, 1:, None])
+    return inside[:, None]
+
+
+class AveragePrecision(Metric):
+    """COCO's twelve statistics of boxes and of masks, over a whole set."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[ImageRecord]] = {}
+
+    def update(self, values: Sequence[Any], number: int) -> None:
+        """Detections and targets of each image. Waits for the device: masks in full size would not fit there."""
+        self.batches[number] = [record_of(detections, target) for detections, target in values]
+
+    def state(self) -> dict[int, list[ImageRecord]]:
+        return self.batches
+
+    def merge(self, states: Sequence[dict[int, list[ImageRecord]]]) -> None:
+        self.batches = {number: batch for state in states for number, batch in state.items()}
+
+    def compute(self) -> Found:
+        records = [record for number in sorted(self.batches) for record in self.batches[number]]
+        metrics = average_precision(records)
+        if "ap_b" not in metrics:
+            raise DataError(f"none of {len(records)} images has an object that counts; average precision needs some")
+        return Found(metrics, count=len(records))

@@ -1,0 +1,87 @@
+"""From what the heads say to detections: the boxes that are kept, and their masks in the pixels of the image."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.transfer.boxes import BOX_CODER, clipped, has_area, suppress
+
+
+class Detections(NamedTuple):
+    """Of one image, the surest first: boxes (n, 4), scores (n,), labels (n,) from 1, mask probabilities (n, s, s)."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    masks: Tensor
+
+
+class Kept(NamedTuple):
+    """Of B images, `most` slots each: boxes (B, most, 4), scores and labels (B, most), and how many slots are used."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    counts: list[int]
+
+    def with_masks(self, masks: Tensor) -> list[Detections]:
+        images = zip(self.boxes, self.scores, self.labels, masks, self.counts, strict=True)
+        return [Detections(*(part[:count] for part in parts)) for *parts, count in images]
+
+
+def keep_best(
+    logits: Tensor,
+    deltas: Tensor,
+    proposals: Tensor,
+    usable: Tensor,
+    sizes: Tensor,
+    least: float,
+    threshold: float,
+    most: int,
+) -> Kept:
+    """At most `most` boxes of each image, of a score above `least`, that overlap no better one of their class.
+
+    logits (B * R, 1 + K), deltas (B * R, K, 4), proposals (B, R, 4), usable (B, R).
+    """
+    scores = logits.softmax(dim=-1)[:, 1:].view(*usable.shape, -1) * usable[..., None]
+    decoded = BOX_CODER.decode_single(deltas.flatten(1), proposals.flatten(0, 1))
+    boxes = clipped(decoded.view(len(proposals), -1, 4), sizes).view(*scores.shape, 4)
+    wanted = (scores > least) & has_area(boxes)
+    images = [_best_of(b, s, w, threshold, most) for b, s, w in zip(boxes, scores, wanted, strict=True)]
+    counts = [len(found[1]) for found in images]
+    padded = [torch.stack([_padded(part, most) for part in parts]) for parts in zip(*images, strict=True)]
+    return Kept(padded[0], padded[1], padded[2], counts)
+
+
+def _best_of(
+    boxes: Tensor, scores: Tensor, wanted: Tensor, threshold: float, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes (R, K, 4) and scores (R, K) of one image -> its boxes, scores and labels, the surest first."""
+    _, classes = wanted.nonzero(as_tuple=True)
+    boxes, scores = boxes[wanted], scores[wanted]
+    keep = suppress(boxes, scores, classes, threshold)[:most]
+    return boxes[keep], scores[keep], classes[keep] + 1
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    return F.pad(rows, (0, 0) * (rows.ndim - 1) + (0, count - len(rows)))
+
+
+def to_original(boxes: Tensor, size: Tensor, original: Tensor) -> Tensor:
+    """Boxes (n, 4) of an image that was seen in `size` (height, width) -> in its `original` one."""
+    factors = (original.double() / size.double()).flip(0).repeat(2)
+    return clipped((boxes.double() * factors)[None], original[None])[0]
+
+
+def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
+    """Probabilities (s, s) of a box -> bool (height, width): bilinear between the centres, true from a half."""
+    rows, cols = (_weights(box[axis], box[axis + 2], len(mask), count) for axis, count in ((1, height), (0, width)))
+    return rows @ mask.double() @ cols.T >= 0.5
+
+
+def _weights(start: Tensor, end: Tensor, cells: int, count: int) -> Tensor:
+    """(count, cells): what each cell between start and end gives to each pixel of a row; nothing outside of them."""
+    centres = (torch.arange(count, dtype=torch.float64) + 0.5 - start) / (end - start) * cells - 0.5
+    return (1 - (centres[:, None] - torch.arange(cells)).abs()).clamp(min=0)
