@@ -46,7 +46,7 @@ class UperNet(Method):
                 raise ValueError(f"method {self.name} works on a ViT or a Swin, found model.arch {model.arch}")
             if model.family == "swin" and self.taps is not None:
                 raise ValueError("method.taps are blocks of a ViT; a Swin gives the maps of its stages: remove them")
-            if model.positions == "relative" and self.inference == "whole":
+            if (model.positions == "relative" or model.add_relative) and self.inference == "whole":
                 raise ValueError(
                     "method.inference: whole sees images of any size, and relative positions are of one; set slide"
                 )

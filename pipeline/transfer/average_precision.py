@@ -8,6 +8,7 @@ out; `reasons` says why.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,9 @@ def encoded(mask: np.ndarray) -> bytes:
 
 
 def _runs(host: Mapping[str, Tensor]) -> list[bytes]:
-    ends = host["gt_rle_sizes"].cumsum(0).tolist()
+    edges = [0, *host["gt_rle_sizes"].cumsum(0).tolist()]
     content = host["gt_rle"].numpy().tobytes()
-    return [content[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return [content[start:end] for start, end in pairwise(edges)]
 
 
 def average_precision(records: Sequence[ImageRecord]) -> dict[str, float]:

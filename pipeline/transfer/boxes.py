@@ -90,6 +90,11 @@ def _first(wanted: Tensor, priority: Tensor, count: int) -> Sampled:
     return Sampled(index, valid, valid)
 
 
+def at_least_float(values: Tensor) -> Tensor:
+    """bf16 in float32: boxes need more than 8 bits."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def rows_at(rows: Tensor, index: Tensor) -> Tensor:
     """rows (B, N, 4), index (B, n) -> (B, n, 4)."""
     return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[2]))

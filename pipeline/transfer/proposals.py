@@ -15,6 +15,7 @@ from torchvision.models.detection.rpn import RPNHead, concat_box_prediction_laye
 from pipeline.transfer.boxes import (
     RPN_CODER,
     Targets,
+    at_least_float,
     clipped,
     has_area,
     match,
@@ -40,7 +41,7 @@ class ProposalNetwork(nn.Module):
     def forward(self, maps: list[Tensor]) -> Judged:
         logits, deltas = concat_box_prediction_layers(*self.head(maps))
         count = len(maps[0])
-        return Judged(logits.view(count, -1).float(), deltas.view(count, -1, 4).float())
+        return Judged(at_least_float(logits.view(count, -1)), at_least_float(deltas.view(count, -1, 4)))
 
 
 def proposal_losses(
@@ -59,7 +60,7 @@ def proposal_losses(
     wanted = of_objects(targets, "boxes", objects.gather(1, chosen))
     codes = RPN_CODER.encode_single(wanted.flatten(0, 1), anchors[chosen.flatten()])
     logits, deltas = judged.logits.gather(1, chosen), rows_at(judged.deltas, chosen).flatten(0, 1)
-    held = F.binary_cross_entropy_with_logits(logits, positive.float(), reduction="none")
+    held = F.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none")
     total = count * len(targets)
     return (held * valid).sum() / total, l1(deltas, codes, positive.flatten()) / total
 

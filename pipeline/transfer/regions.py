@@ -16,7 +16,16 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import roi_align
 
-from pipeline.transfer.boxes import BOX_CODER, Targets, match, most_positive, of_objects, rows_at, sample
+from pipeline.transfer.boxes import (
+    BOX_CODER,
+    Targets,
+    at_least_float,
+    match,
+    most_positive,
+    of_objects,
+    rows_at,
+    sample,
+)
 from pipeline.transfer.proposals import l1
 from pipeline.transfer.pyramid import NUM_STAGES, level_of
 
@@ -44,7 +53,7 @@ class BoxHead(nn.Module):
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor]:
         features = self.layers(regions)
-        return self.classes(features).float(), self.boxes(features).float().unflatten(1, (-1, 4))
+        return at_least_float(self.classes(features)), at_least_float(self.boxes(features)).unflatten(1, (-1, 4))
 
 
 class MaskHead(nn.Module):
@@ -62,7 +71,7 @@ class MaskHead(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, regions: Tensor) -> Tensor:
-        return self.classes(self.doubled(self.layers(regions)).relu()).float()
+        return at_least_float(self.classes(self.doubled(self.layers(regions)).relu()))
 
 
 def cut_out(maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], side: int) -> Tensor:
@@ -73,7 +82,7 @@ def cut_out(maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], side:
     return torch.stack(
         [
             aligned(
-                maps[level].float(),
+                at_least_float(maps[level]),
                 torch.cat([image, torch.where(levels[..., None] == level, boxes, 0.0)], dim=2).flatten(0, 1),
                 output_size=(side, side),
                 spatial_scale=1 / strides[level],
@@ -146,4 +155,4 @@ def mask_targets(masks: Tensor, objects: Tensor, boxes: Tensor, side: int) -> Te
     if not len(masks):
         return boxes.new_zeros(len(boxes), side, side)
     rois = torch.cat([objects[:, None].to(boxes.dtype), boxes], dim=1)
-    return (aligned(masks[:, None].float(), rois, output_size=(side, side))[:, 0] >= 0.5).float()
+    return (aligned(masks[:, None].to(boxes.dtype), rois, output_size=(side, side))[:, 0] >= 0.5).to(boxes.dtype)

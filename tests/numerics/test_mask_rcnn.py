@@ -1,0 +1,421 @@
+"""Mask R-CNN against plain references: anchors, matching, sampling, regions, every loss, what is kept in the end."""
+
+import math
+
+import pytest
+import torch
+from tiny_scenes import (
+    SCENE_CLASSES,
+    build_scene_encoder,
+    detection_batch,
+    scene,
+    scene_swin,
+    scene_vit,
+)
+from torch.nn import functional as F
+from torchvision.ops import roi_align
+
+from pipeline.errors import ConfigError
+from pipeline.methods.base import METHODS, Batch
+from pipeline.transfer.boxes import anchors_of, match, sample
+from pipeline.transfer.detections import keep_best, paste, to_original
+from pipeline.transfer.proposals import Judged, proposal_losses, propose
+from pipeline.transfer.pyramid import build_pyramid, level_of
+from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
+
+SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
+SMALL |= {"before_nms": (100, 100), "after_nms": (64, 64), "min_score": 0.3}
+MODELS = {
+    "vit": scene_vit(),
+    "windowed": scene_vit(window_size=4, global_blocks=1, add_relative=True),
+    "swin": scene_swin(),
+}
+
+
+def build(model="vit", seed=0, **fields):
+    method = METHODS.get("mask_rcnn")
+    return method(method.Config(name="mask_rcnn", **SMALL | fields), build_scene_encoder(MODELS[model], seed)).train()
+
+
+def loss_of(method, batch, seed=0):
+    seeded = Batch(batch.inputs, batch.targets, torch.Generator().manual_seed(seed))
+    return method(batch.inputs, batch.targets, method.draw(seeded, 0.5))
+
+
+def overlap(one, other):
+    """IoU of two boxes."""
+    sides = [min(one[k + 2], other[k + 2]) - max(one[k], other[k]) for k in (0, 1)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return shared / (sum(areas) - shared)
+
+
+def code(box, start, weights):
+    """How to move `start` to `box` (R-CNN App. C)."""
+    (x, y, w, h), (a, b, c, d) = (
+        ((v[0] + v[2]) / 2, (v[1] + v[3]) / 2, v[2] - v[0], v[3] - v[1]) for v in (box, start)
+    )
+    moves = ((x - a) / c, (y - b) / d, math.log(w / c), math.log(h / d))
+    return [weight * move for weight, move in zip(weights, moves, strict=True)]
+
+
+# The pyramid
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pyramid__of_each_family__has_five_maps_each_half_the_one_before(model):
+    encoder = build_scene_encoder(MODELS[model])
+    pyramid = build_pyramid(encoder, 24)
+    maps = pyramid(encoder, torch.randn(2, 1, 64, 64))
+    assert pyramid.strides == [2, 4, 8, 16, 32]
+    assert [tuple(each.shape) for each in maps] == [(2, 24, side, side) for side in (32, 16, 8, 4, 2)]
+    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(side, side) for side in (32, 16, 8, 4, 2)]
+    assert torch.equal(maps[4], maps[3][:, :, ::2, ::2])
+
+
+def test_pyramid__of_a_vit__gives_each_level_the_weights_of_vitdet():
+    """Of a ViT-B: deconvolutions to 384 and 192, then 1x1 and 3x3 to 256 with LayerNorm and without bias."""
+    encoder = build_scene_encoder(scene_vit(embed_dim=768, depth=1, num_heads=12, patch_size=16))
+    pyramid = build_pyramid(encoder, 256)
+    up = 768 * 384 * 4 + 384
+    quarter = up + 2 * 384 + 384 * 192 * 4 + 192
+    heads = sum(channels * 256 + 256 * 256 * 9 + 4 * 256 for channels in (192, 384, 768, 768))
+    assert sum(p.numel() for p in pyramid.parameters()) == quarter + up + heads
+
+
+def test_pyramid__image_that_is_no_multiple_of_the_coarsest_stride__is_refused():
+    encoder = build_scene_encoder(scene_vit())
+    encoder.grid = encoder.grid._replace(rows=7)
+    with pytest.raises(ConfigError, match=r"data\.image_size is 56x64, and the coarsest map has a stride of 16 pixels"):
+        build_pyramid(encoder, 24).grids(encoder)
+
+
+def test_pyramid__patch_without_a_quarter__is_refused():
+    with pytest.raises(ConfigError, match="found a patch of 2 pixels"):
+        build_pyramid(build_scene_encoder(scene_vit(patch_size=2)), 24)
+
+
+@pytest.mark.parametrize("side", [20.0, 111.9, 112.1, 223.9, 224.1, 447.9, 448.1, 1000.0])
+def test_level_of__boxes_of_many_sizes__follows_fpn(side):
+    """FPN Eq. 1 with k0 = 4, of the levels 2 to 5."""
+    expected = min(max(math.floor(4 + math.log2(side / 224)), 2), 5) - 2
+    assert level_of(torch.tensor([3.0, 5.0, 3 + 2 * side, 5 + side / 2]), first_stride=4) == expected
+
+
+# Anchors, matching, sampling
+
+
+def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():
+    (found,) = anchors_of([(2, 3)], [4], [32.0], [0.5, 1.0, 2.0])
+    assert found.shape == (18, 4)
+    heights, widths = found[:, 3] - found[:, 1], found[:, 2] - found[:, 0]
+    torch.testing.assert_close(heights * widths, torch.full((18,), 1024.0))
+    torch.testing.assert_close((heights / widths).view(6, 3), torch.tensor([0.5, 1.0, 2.0]).expand(6, 3))
+    centres = (found[:, :2] + found[:, 2:]).view(6, 3, 2)[:, 0] / 2
+    assert centres.round(decimals=3).tolist() == [[0, 0], [4, 0], [8, 0], [0, 4], [4, 4], [8, 4]]
+    assert float(widths[0]) == pytest.approx(32 * math.sqrt(2))  # 45.25, where torchvision has 46
+
+
+def test_anchors__of_a_vit_of_16_px__are_those_of_vitdet_by_default():
+    method = build()
+    assert method.strides == [2, 4, 8, 16, 32]
+    sides = [(level[1, 2] - level[1, 0]).item() for level in method.anchors.split(method.level_sizes)]
+    assert sides == [16, 32, 64, 128, 256]  # half of ViTDet's, as the patch is
+
+
+def test_match__thresholds_and_best_boxes__follow_their_definition():
+    objects = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30], [50, 50, 60, 60]])
+    boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 5], [20, 20, 24, 30], [40, 40, 44, 44], [0, 0, 10, 2]])
+    found = match(objects, boxes, 0.3, 0.7, is_best_kept=True)
+    # IoU 1, 0.5, 0.4 (the best of the second object), 0 (nothing touches the third), 0.2
+    assert found.positive.tolist() == [True, False, True, False, False]
+    assert found.negative.tolist() == [False, False, False, True, True]
+    assert found.objects[:3].tolist() == [0, 0, 1]
+    plain = match(objects, boxes, 0.3, 0.7)
+    assert plain.positive.tolist() == [True, False, False, False, False]
+
+
+def test_match__no_object__makes_everything_background():
+    found = match(torch.zeros(0, 4), torch.rand(5, 4), 0.3, 0.7, is_best_kept=True)
+    assert not found.positive.any() and found.negative.all()
+
+
+@pytest.mark.parametrize(
+    ("num_positive", "num_negative", "expected"),
+    [(50, 50, (4, 12)), (2, 50, (2, 14)), (50, 5, (4, 5)), (0, 50, (0, 16)), (50, 0, (4, 0)), (0, 0, (0, 0))],
+)
+def test_sample__more_or_fewer_than_wanted__takes_a_quarter_of_16_and_fills_up(num_positive, num_negative, expected):
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.zeros(1, 120, dtype=torch.long)
+    kind[0, torch.randperm(120, generator=generator)[: num_positive + num_negative]] = 2
+    kind[0, kind[0].nonzero()[:num_positive, 0]] = 1
+    priority = torch.rand(1, 120, generator=generator)
+    found = sample(kind == 1, kind == 2, priority, 16, 0.25)
+    assert found.chosen.shape == (1, 16)
+    chosen = found.chosen[found.valid].tolist()
+    assert len(set(chosen)) == len(chosen) == sum(expected)
+    for wanted, count in ((1, expected[0]), (2, expected[1])):
+        first = sorted((kind[0] == wanted).nonzero()[:, 0].tolist(), key=lambda place: priority[0, place])[:count]
+        assert sorted(i for i in chosen if kind[0, i] == wanted) == sorted(first)
+    assert found.positive[0].tolist() == [True] * expected[0] + [False] * (16 - expected[0])
+
+
+# Regions
+
+
+def test_cut_out__ramp__is_read_at_the_centres_of_the_bins():
+    """Aligned: the value of place i stands for the point (i + 1/2) * stride of the image."""
+    strides, counts = [4, 8, 16, 32], [128, 64, 32, 16]
+    ramps = [(torch.arange(count) + 0.5) * s for count, s in zip(counts, strides, strict=True)]
+    maps = [(ramp + 1000 * n).expand(1, 1, len(ramp), -1) for n, ramp in enumerate(ramps)]
+    boxes = torch.tensor([[[40.0, 64, 80, 96], [30, 50, 180, 180], [101, 11, 401, 311], [16, 16, 496, 496]]])
+    found = cut_out(maps, boxes, strides, 7)
+    for number, (x1, _, x2, _) in enumerate(boxes[0].tolist()):
+        centres = x1 + (torch.arange(7) + 0.5) * (x2 - x1) / 7 + 1000 * number
+        torch.testing.assert_close(found[number, 0], centres.expand(7, 7), atol=2e-3, rtol=0)
+
+
+def test_cut_out__empty_slot__is_zero_and_has_no_gradient():
+    maps = [torch.randn(1, 2, side, side, requires_grad=True) for side in (32, 16, 8, 4)]
+    found = cut_out(maps, torch.zeros(1, 1, 4), [2, 4, 8, 16], 7)
+    found.sum().backward()
+    assert not found.any() and not any(each.grad.any() for each in maps)
+
+
+def test_cut_out__several_images__reads_each_from_its_own_map():
+    maps = [torch.randn(2, 3, side, side) for side in (32, 16, 8, 4)]
+    boxes = torch.tensor([[[3.0, 4, 20, 30]], [[2, 2, 62, 61]]])
+    found = cut_out(maps, boxes, [2, 4, 8, 16], 5)
+    for number, (level, stride) in enumerate([(0, 2), (1, 4)]):
+        own = maps[level][number : number + 1]
+        expected = roi_align(own, [boxes[number]], 5, 1 / stride, 0, aligned=True)
+        torch.testing.assert_close(found[number : number + 1], expected)
+
+
+def test_mask_targets__box_of_whole_pixels__is_the_cut_out_bitmap():
+    masks = (torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(0)) < 0.5).to(torch.uint8)
+    found = mask_targets(masks, torch.tensor([1, 0]), torch.tensor([[3.0, 5, 31, 33], [8, 0, 36, 28]]), 28)
+    assert torch.equal(found[0], masks[1, 5:33, 3:31].float())
+    assert torch.equal(found[1], masks[0, 0:28, 8:36].float())
+
+
+def test_mask_targets__half_of_a_pixel_covered__counts():
+    masks = torch.zeros(1, 8, 8, dtype=torch.uint8)
+    masks[0, :, 2:] = 1
+    # Four bins of 2 px; the second has one pixel outside, one inside.
+    found = mask_targets(masks, torch.tensor([0]), torch.tensor([[-1.0, 0, 7, 8]]), 4)
+    assert found[0, 0].tolist() == [0, 1, 1, 1]
+
+
+# Losses
+
+
+def judged_at_random(anchors, count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = count, len(anchors)
+    return Judged(torch.randn(shape, generator=generator), torch.randn(*shape, 4, generator=generator))
+
+
+def test_proposal_losses__images_with_and_without_objects__are_those_of_detectron2():
+    anchors = torch.cat(anchors_of([(8, 8), (4, 4)], [8, 16], [16.0, 32.0], [0.5, 1.0, 2.0]))
+    targets = [scene(seed, count)[1] for seed, count in ((0, 3), (1, 0), (2, 1))]
+    judged, priority = judged_at_random(anchors, 3), torch.rand(3, len(anchors))
+    found = proposal_losses(judged, anchors, targets, priority, 16, 0.5, (0.3, 0.7))
+
+    objectness = boxes = 0.0
+    for number, target in enumerate(targets):
+        table = [[overlap(box, anchor) for box in target["boxes"].tolist()] for anchor in anchors.tolist()]
+        best = [max(column) for column in zip(*table, strict=True)]
+        kinds = []
+        for row in table:
+            is_best = any(value == top > 0 for value, top in zip(row, best, strict=True))
+            most = max(row, default=0)
+            kinds.append(1 if most >= 0.7 or is_best else 0 if most < 0.3 else -1)
+        order = priority[number].argsort().tolist()
+        positive = [i for i in order if kinds[i] == 1][:8]
+        negative = [i for i in order if kinds[i] == 0][: 16 - len(positive)]
+        for i in positive + negative:
+            logit = judged.logits[number, i]
+            objectness += F.softplus(-logit if i in positive else logit)
+        for i in positive:
+            box = target["boxes"][table[i].index(max(table[i]))].tolist()
+            wanted = torch.tensor(code(box, anchors[i].tolist(), (1, 1, 1, 1)))
+            boxes += (judged.deltas[number, i] - wanted).abs().sum()
+    torch.testing.assert_close(found[0], objectness / 48)
+    torch.testing.assert_close(found[1], boxes / 48)
+
+
+def some_regions():
+    """Two images, three slots each: objects, background, an empty slot."""
+    first, second = [[2.0, 3, 20, 22], [5, 5, 30, 28], [40, 40, 60, 63]], [[9, 9, 33, 40], [0, 0, 8, 8], [0] * 4]
+    boxes = torch.tensor([first, second])
+    labels = torch.tensor([[1, 3, 0], [2, 0, 0]])
+    valid = torch.tensor([[True, True, True], [True, True, False]])
+    targets = [scene(5, 2)[1], scene(6, 1)[1]]
+    return Regions(boxes, labels, torch.tensor([[0, 1, 0], [0, 0, 0]]), labels > 0, valid), targets
+
+
+def test_box_losses__objects_and_background__are_those_of_detectron2():
+    regions, targets = some_regions()
+    logits, deltas = torch.randn(6, 1 + SCENE_CLASSES), torch.randn(6, SCENE_CLASSES, 4)
+    found = box_losses(logits, deltas, regions, targets)
+    entropies, moves = [], 0.0
+    for place in range(5):  # the sixth is empty
+        image, slot = divmod(place, 3)
+        label = int(regions.labels[image, slot])
+        entropies.append(-logits[place].log_softmax(0)[label])
+        if label:
+            box = targets[image]["boxes"][regions.objects[image, slot]].tolist()
+            wanted = torch.tensor(code(box, regions.boxes[image, slot].tolist(), (10, 10, 5, 5)))
+            moves += (deltas[place, label - 1] - wanted).abs().sum()
+    torch.testing.assert_close(found[0], torch.stack(entropies).mean())
+    torch.testing.assert_close(found[1], moves / 5)
+
+
+def test_mask_loss__objects_alone__is_the_mean_cross_entropy_of_their_classes_masks():
+    regions, targets = some_regions()
+    logits = torch.randn(6, SCENE_CLASSES, 8, 8)
+    found = mask_loss(logits, regions, targets)
+    terms = []
+    for place, image, slot in ((0, 0, 0), (1, 0, 1), (3, 1, 0)):
+        own = targets[image]["masks"][regions.objects[image, slot]][None, None].float()
+        wanted = (roi_align(own, [regions.boxes[image, slot][None]], 8, 1.0, 0, aligned=True) >= 0.5).float()[0, 0]
+        values = logits[place, regions.labels[image, slot] - 1]
+        terms.append((F.softplus(values) - values * wanted).mean())
+    torch.testing.assert_close(found, torch.stack(terms).mean())
+
+
+def test_sample_regions__objects_own_boxes__are_among_them():
+    targets = [scene(0, 3)[1], scene(1, 0)[1]]
+    proposals = torch.tensor([[30.0, 30, 31, 31]]).expand(2, 10, 4)
+    usable = torch.ones(2, 10, dtype=torch.bool)
+    usable[:, 8:] = False
+    found = sample_regions(proposals, usable, targets, torch.rand(2, 13), 12, 0.25, 0.5)
+    assert found.positive.sum(dim=1).tolist() == [3, 0]
+    assert found.valid.sum(dim=1).tolist() == [11, 8]
+    for box, label, number in zip(found.boxes[0, :3], found.labels[0, :3], found.objects[0, :3], strict=True):
+        assert torch.equal(box, targets[0]["boxes"][number]) and label == targets[0]["labels"][number]
+    assert found.objects_first(0.25).boxes.shape == (2, 3, 4)
+    assert not found.labels[0, 3:].any() and not found.labels[1].any()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("objects", [(0,), (3, 0, 0, 1)])
+def test_loss__images_without_objects__is_finite_and_reaches_every_parameter(model, objects):
+    method = build(model)
+    out = loss_of(method, detection_batch(3, objects=objects))
+    out.loss.backward()
+    torch.testing.assert_close(out.loss, torch.stack([*out.scalars.values()]).sum())
+    assert set(out.scalars) == {f"{name}_loss" for name in ("rpn_class", "rpn_box", "class", "box", "mask")}
+    if not any(objects):
+        assert [float(out.scalars[f"{name}_loss"]) for name in ("rpn_box", "box", "mask")] == [0, 0, 0]
+    trained = {name: p.grad for name, p in method.named_parameters() if p.requires_grad}
+    assert [name for name, grad in trained.items() if grad is None or not grad.isfinite().all()] == []
+
+
+def test_loss__gradient_of_a_parameter__is_that_of_finite_differences():
+    """Of the heads, which do not change what is proposed."""
+    method, batch = build().double(), detection_batch(2)
+    images = Batch(batch.inputs.double(), batch.targets, batch.generator)
+    loss_of(method, images).loss.backward()
+    for parameter in (method.mask_head.classes.bias, method.box_head.classes.bias, method.box_head.boxes.bias):
+        slope = parameter.grad.flatten()[0].item()
+        with torch.no_grad():
+            parameter.view(-1)[0] += 1e-4
+            above = loss_of(method, images).loss.item()
+            parameter.view(-1)[0] -= 2e-4
+            below = loss_of(method, images).loss.item()
+            parameter.view(-1)[0] += 1e-4
+        assert (above - below) / 2e-4 == pytest.approx(slope, rel=1e-2, abs=1e-5)
+
+
+# Proposals and detections
+
+
+def greedy(boxes, scores, threshold):
+    kept = []
+    for place in sorted(range(len(boxes)), key=lambda i: -scores[i]):
+        if all(overlap(boxes[place], boxes[other]) <= threshold for other in kept):
+            kept.append(place)
+    return kept
+
+
+def test_propose__two_maps__keeps_the_best_that_overlap_no_better_one_of_their_map():
+    levels = anchors_of([(6, 6), (3, 3)], [8, 16], [16.0, 32.0], [1.0])
+    anchors = torch.cat(levels)
+    judged = judged_at_random(anchors, 2)
+    judged = Judged(judged.logits, judged.deltas * 0.2)
+    sizes = torch.tensor([[48, 48], [30, 40]])
+    found, usable = propose(judged, levels, sizes, 20, 12, 0.5)
+    assert found.shape == (2, 12, 4) and usable.shape == (2, 12)
+    for number, (height, width) in enumerate(sizes.tolist()):
+        kept = []
+        for start, end in ((0, 36), (36, 45)):
+            best = sorted(range(start, end), key=lambda i: -judged.logits[number, i])[:20]
+            moved = {}
+            for i in best:
+                x1, y1, x2, y2 = anchors[i].tolist()
+                dx, dy, dw, dh = judged.deltas[number, i].tolist()
+                x, y = (x1 + x2) / 2 + dx * (x2 - x1), (y1 + y2) / 2 + dy * (y2 - y1)
+                w, h = (x2 - x1) * math.exp(dw), (y2 - y1) * math.exp(dh)
+                box = [max(x - w / 2, 0), max(y - h / 2, 0), min(x + w / 2, width), min(y + h / 2, height)]
+                if box[2] > box[0] and box[3] > box[1]:
+                    moved[i] = box
+            names = list(moved)
+            own = greedy([moved[i] for i in names], [float(judged.logits[number, i]) for i in names], 0.5)
+            kept += [(float(judged.logits[number, names[k]]), moved[names[k]]) for k in own]
+        expected = [box for _, box in sorted(kept, reverse=True)[:12]]
+        torch.testing.assert_close(found[number][usable[number]], torch.tensor(expected), atol=1e-4, rtol=0)
+
+
+def test_keep_best__two_classes__suppresses_within_a_class_and_leaves_out_the_unsure():
+    proposals = torch.tensor([[[10.0, 10, 30, 30], [11, 10, 31, 30], [40, 40, 60, 62], [1, 1, 5, 5]]])
+    logits = torch.full((4, 3), -9.0)
+    logits[0, 1], logits[1, 1], logits[1, 2], logits[2, 2], logits[3, 0] = 2, 1, 1, 3, 5
+    usable = torch.tensor([[True, True, True, True]])
+    sizes = torch.tensor([[50, 64]])
+    found = keep_best(logits, torch.zeros(4, 2, 4), proposals, usable, sizes, 0.3, 0.5, 5)
+    assert found.counts == [3]
+    assert found.labels[0].tolist() == [2, 1, 2, 0, 0]
+    assert found.boxes[0, 0].tolist() == [40, 40, 60, 50]  # cut off at the border
+    assert found.boxes[0, 1].tolist() == [10, 10, 30, 30]
+    torch.testing.assert_close(found.scores[0, :3], torch.tensor([1.0, 1.0, 0.5]), atol=1e-4, rtol=0)
+    nobody = keep_best(logits, torch.zeros(4, 2, 4), proposals, ~usable, sizes, 0.3, 0.5, 5)
+    assert nobody.counts == [0] and nobody.boxes.shape == (1, 5, 4)
+
+
+def test_paste__any_box__is_grid_sample_between_centres():
+    mask = torch.rand(28, 28, dtype=torch.float64)
+    box = torch.tensor([5.3, -3.7, 41.9, 30.2], dtype=torch.float64)
+    pixels = (torch.arange(count, dtype=torch.float64) + 0.5 for count in (37, 50))
+    y, x = ((place - box[k]) / (box[k + 2] - box[k]) * 2 - 1 for place, k in zip(pixels, (1, 0), strict=True))
+    places = torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1], dim=-1)[None]
+    expected = F.grid_sample(mask[None, None], places, align_corners=False)[0, 0] >= 0.5
+    assert torch.equal(paste(mask, box, 37, 50), expected)
+
+
+def test_to_original__box_of_the_input__is_scaled_and_cut_off():
+    found = to_original(torch.tensor([[10.0, 8, 70, 40]]), torch.tensor([48, 64]), torch.tensor([480, 640]))
+    assert found.tolist() == [[100, 80, 640, 400]]
+
+
+@pytest.mark.slow
+def test_training__two_images__finds_their_objects_again():
+    """Boxes, classes and masks of three objects, after some steps on them alone."""
+    method, batch = build("windowed", roi_samples=16, mask_side=7), detection_batch(2, objects=(2, 1))
+    optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3, weight_decay=0.0)
+    for step in range(100):
+        optimizer.zero_grad()
+        loss_of(method, batch, step).loss.backward()
+        optimizer.step()
+    method.eval()
+    with torch.no_grad():
+        found = method.detect(batch.inputs, batch.targets)
+    for detections, target in zip(found, batch.targets, strict=True):
+        assert len(detections.boxes) == len(target["boxes"])
+        for box, label, bitmap in zip(target["boxes"], target["labels"], target["masks"], strict=True):
+            overlaps = [overlap(box.tolist(), other.tolist()) for other in detections.boxes]
+            best = overlaps.index(max(overlaps))
+            assert overlaps[best] > 0.6 and detections.labels[best] == label
+            drawn = paste(detections.masks[best], detections.boxes[best].double(), 64, 64)
+            assert (drawn & (bitmap > 0)).sum() / (drawn | (bitmap > 0)).sum() > 0.6
