@@ -73,7 +73,7 @@ class WholeView:
     def __call__(self, scene: Scene) -> tuple[Tensor, dict[str, Tensor]]:
         size = resized(scene.image.size, self.side)
         pixels = np.atleast_3d(np.asarray(scene.image.resize(size, Image.Resampling.BILINEAR)))
-        inputs = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        inputs = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         return inputs, {"labels": torch.from_numpy(self.numbers[scene.labels])}
 
 

@@ -4,7 +4,7 @@ mIoU, mAcc and aAcc are ratios of pixels summed over the set, in per cent; see p
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,13 +12,19 @@ from torch import Tensor, nn
 
 from pipeline.data.transforms import Normaliser
 from pipeline.engine.metrics import Found, MeanPerImage, Metric, standard_error
+from pipeline.errors import ConfigError
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder
 from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
 from pipeline.transfer.iou import Areas, areas
 from pipeline.trees import to_device
 
+if TYPE_CHECKING:
+    from pipeline.data.segmentation import SegmentationConfig
+
+Targets = list[dict[str, Tensor]]
 CONFUSION = "confusion"
 
 
@@ -27,22 +33,27 @@ class Segment(Task):
     primary: ClassVar[Primary | None] = Primary("miou")
     at_once: ClassVar[int] = 4
 
-    def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
+    def __init__(self, data: "SegmentationConfig", device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)
         self.normalise = Normaliser(data, device).normalise
 
     @classmethod
-    def num_outputs(cls, data: Any) -> int:
+    def num_outputs(cls, data: "SegmentationConfig") -> int:
+        if "segment" not in data.tasks:
+            raise ConfigError(
+                f"data set {data.name!r} is of kind {data.kind}, which has no class for each pixel; choose a set of "
+                "kind segmentation, or another method"
+            )
         return 0  # pixels are classified by a method's head
 
     @classmethod
-    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: Any) -> nn.Module:
-        encoder = super().build_encoder(method, model, data)
+    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: "SegmentationConfig") -> nn.Module:
+        encoder: Encoder = super().build_encoder(method, model, data)
         encoder.num_labels = data.num_classes  # for the method's heads
         return encoder
 
     @classmethod
-    def example(cls, data: Any, count: int) -> tuple[Tensor, Tensor]:
+    def example(cls, data: "SegmentationConfig", count: int) -> tuple[Tensor, Tensor]:
         size = pair(data.input_size)
         return torch.zeros(count, data.channels, *size), torch.zeros(count, *size, dtype=torch.uint8)
 
@@ -56,7 +67,7 @@ class Segment(Task):
         """uint8 images and labels -> float images, and the labels (B, H, W)."""
         return self.normalise(inputs), targets.to(self.device, non_blocking=True)
 
-    def eval_batch(self, inputs: list[Tensor], targets: list[dict]) -> tuple[list[Tensor], list[dict]]:
+    def eval_batch(self, inputs: list[Tensor], targets: Targets) -> tuple[list[Tensor], Targets]:
         """uint8 images -> float images, each of its size, and for each its `labels` (h, w) as published."""
         return [self.normalise(image) for image in inputs], to_device(targets, self.device)
 

@@ -1,10 +1,13 @@
 """What every method must do. Parametrised over the registry: a new method is tested by existing."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import timm
 import torch
+from timm.models.vision_transformer_sam import VisionTransformerSAM
+from tiny_maps import NUM_LABELS, segmentation_batch
 from tiny_text import TEXT_CLASSES, build_tiny_text, stream_batch, text_batch, tiny_text_model
 from tiny_vit import (
     CHANNELS,
@@ -16,12 +19,14 @@ from tiny_vit import (
     tiny_resnet,
     tiny_swin,
 )
+from torch import nn
 
 from pipeline.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
 from pipeline.models.architectures import TEXT
+from pipeline.models.dense import feature_maps
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
@@ -50,6 +55,7 @@ NEEDS = {
     "droppos_swin": Case("droppos_swin", {**DECODER, "cells": 8}, PYRAMID),
     "language_model": Case("language_model", {}, GPT2),
     "masked_language": Case("masked_language", {}, BERT),
+    "upernet": Case("upernet", {"width": 8}),
 }
 # Every registered method with its defaults, then the variants of the papers' tables and the other fidelities.
 CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
@@ -88,8 +94,13 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     ),
     "supervised on a GPT-2": Case("supervised", {}, GPT2),
     "supervised on a GPT-2, with a key": Case("supervised", {"permutation": {"key": "used"}}, GPT2),
+    "upernet, patches of 14": Case("upernet", {"width": 8, "average": "valid"}, tiny_model(patch_size=14)),
+    "upernet with windows": Case("upernet", {"width": 8}, tiny_model(window_size=3, global_blocks=1)),
+    "upernet, relative too": Case("upernet", {"width": 8}, tiny_model(add_relative=True)),
+    "upernet on a Swin": Case("upernet", {"width": 8, "inference": "whole"}, tiny_swin()),
     "language_model, with a key": Case("language_model", {"permutation": {"key": "used"}}, GPT2),
 }
+HEADLESS = ("pretrain", "segment")  # tasks whose encoders classify nothing
 OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 every_method = pytest.mark.parametrize("case", CASES)
 
@@ -102,13 +113,16 @@ def build(case, seed=0):
     if case in OF_TEXTS:
         return method(cfg, build_tiny_text(model, seed, 0 if cfg.task == "language" else TEXT_CLASSES)).train()
     size = cfg.encoder_size(image_size_of(model))
-    return method(cfg, build_tiny(model, seed, 0 if cfg.task == "pretrain" else NUM_CLASSES, size)).train()
+    encoder = build_tiny(model, seed, 0 if cfg.task in HEADLESS else NUM_CLASSES, size)
+    encoder.num_labels = NUM_LABELS
+    return method(cfg, encoder).train()
 
 
 def batch_for(case, size=8):
     if case in OF_TEXTS:
         return stream_batch(size) if case in of_task("language") else text_batch(size)
-    return tiny_batch(size, image_size=image_size_of(CASES[case].model))
+    made = segmentation_batch if case in of_task("segment") else tiny_batch
+    return made(size, image_size=image_size_of(CASES[case].model))
 
 
 def loss_of(method, batch, progress=0.5, model=None):
@@ -243,7 +257,7 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     method.eval()
     images = batch.images[..., : size_seen(method, case), : size_seen(method, case)]
     with torch.no_grad():
-        expected = encode(method.encoder, images) if method.cfg.task == "pretrain" else method.predict(images).logits
+        expected = features_of(method, images) if method.cfg.task in HEADLESS else method.predict(images).logits
 
     encoder = method.export().eval()
     weights = unlocked(encoder.state_dict(), method)
@@ -254,8 +268,20 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     assert unexpected == extra_keys(CASES[case].model)
     restore(plain, {key: weights[key] for key in unexpected})
     with torch.no_grad():
-        found = plain.forward_features(images) if method.cfg.task == "pretrain" else plain(images)
+        found = plain_features(plain, method, images) if method.cfg.task in HEADLESS else plain(images)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def features_of(method, images):
+    """What the encoder of a method gives to its heads."""
+    return encode(method.encoder, images) if method.cfg.task == "pretrain" else feature_maps(method.encoder, images)[-1]
+
+
+def plain_features(plain, method, images):
+    """The same of timm's."""
+    if method.cfg.task == "pretrain":
+        return plain.forward_features(images)
+    return plain.forward_intermediates(images, intermediates_only=True)[-1]
 
 
 @pytest.mark.parametrize("case", OF_TEXTS)
@@ -304,6 +330,8 @@ def size_seen(method, case):
 def plain_timm(model, image_size, num_classes):
     """timm alone, without a line of ours."""
     shape = {}
+    if model.is_windowed:
+        return plain_windowed(model, image_size)
     if model.family != "cnn":
         keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size")
         shape = {"img_size": image_size} | {key: getattr(model, key) for key in keys if getattr(model, key) is not None}
@@ -313,11 +341,20 @@ def plain_timm(model, image_size, num_classes):
     return timm.create_model(model.arch, in_chans=CHANNELS, num_classes=num_classes, **shape).eval()
 
 
+def plain_windowed(model, image_size):
+    """SAM's image encoder without what comes after its blocks; its last block is global."""
+    shape = {key: getattr(model, key) for key in ("patch_size", "embed_dim", "depth", "num_heads", "window_size")}
+    shape |= {"img_size": image_size, "in_chans": CHANNELS, "norm_layer": partial(nn.LayerNorm, eps=1e-6)}
+    plain = VisionTransformerSAM(**shape, global_attn_indexes=(model.depth - 1,), neck_chans=0)
+    plain.neck = plain.head = nn.Identity()
+    return plain.eval()
+
+
 def extra_keys(model):
     """What timm has no place for: a Swin's absolute positions, a ViT's relative ones."""
     if model.family == "swin" and model.positions != "none":
         return ["pos_embed"]
-    if model.positions == "relative":
+    if model.positions == "relative" or model.add_relative:
         return [f"blocks.{number}.attn.rel_pos.relative_position_bias_table" for number in range(model.depth)]
     return []
 
@@ -392,6 +429,12 @@ IMPOSSIBLE = {
         Case("mae", {"decoder_width": 30, "decoder_heads": 2}, SINCOS),
         "method.decoder_width: found 30",
     ),
+    "upernet on a ResNet": (Case("upernet", {}, RESNET), "works on a ViT or a Swin, found model.arch test_resnet"),
+    "upernet, taps of a Swin": (Case("upernet", {"taps": (0, 0, 1, 1)}, SWIN), "method.taps are blocks of a ViT"),
+    "upernet, whole and relative": (
+        Case("upernet", {"inference": "whole"}, tiny_model(add_relative=True)),
+        "method.inference: whole sees images of any size, and relative positions are of one",
+    ),
     "mp3 that averages": (Case("mp3", {}, tiny_model(pos_embed="none", pool="avg")), "set model.pool to cls"),
     "mae that averages": (Case("mae", {}, tiny_model(pos_embed="sincos", pool="avg")), "set model.pool to cls"),
     "droppos that averages": (Case("droppos", {}, tiny_model(pool="avg")), "set model.pool to cls"),
@@ -401,7 +444,7 @@ IMPOSSIBLE = {
 def data_for(case):
     """The name of a set that the model of a case can see."""
     if case.model.family not in TEXT:
-        return "fashion_mnist"
+        return "fashion_scenes_ade" if METHODS.get(case.name).Config.task == "segment" else "fashion_mnist"
     return "books_stream" if METHODS.get(case.name).Config.task == "language" else "books"
 
 
@@ -428,11 +471,11 @@ def test_parse_run__model_the_method_cannot_use__is_refused_in_one_clear_line(ca
 
 
 TASK_OF = dict.fromkeys(("mp3", "mae", "droppos", "droppos_swin"), "pretrain") | {"multilabel": "attributes"}
-TASK_OF |= dict.fromkeys(("language_model", "masked_language"), "language")
+TASK_OF |= dict.fromkeys(("language_model", "masked_language"), "language") | {"upernet": "segment"}
 
 
-# The data of this test are 28 px, which the Swin of droppos_swin does not divide.
-@pytest.mark.parametrize("case", [case for case in CASES if case != "droppos_swin"])
+# The data of this test are 28 px, which the Swin of droppos_swin does not divide, and 64 px, which 14 does not.
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("droppos_swin", "upernet, patches of 14")])
 def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
     run = parse_case(CASES[case])
 

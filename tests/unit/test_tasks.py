@@ -9,8 +9,10 @@ from PIL import Image
 
 import pipeline
 from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.data.ade20k import Scene
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.tokens import Tokens
+from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Primary
 from pipeline.registry import TASKS
 from pipeline.trees import batch_size, tensors_of
@@ -40,14 +42,22 @@ def text_samples(name):
     return data, [(Tokens(tokens.tolist(), [0] * 7), label % 2) for label in range(4)]
 
 
-def image_samples():
+def image_samples(name):
+    """The data of a task of images, and four samples."""
+    if name == "segment":
+        data = parse_data(Layers(("data", read_yaml(CONFIGS / "data" / "fashion_scenes_ade.yaml")["data"])))
+        return data, [Scene(Image.new("L", (70, 50 + label), 90), labels_of(50 + label, 70)) for label in range(4)]
     data = data_of(image_size=[28, 42])
     return data, [(Image.new("L", (28, 28), 90), label) for label in range(4)]
 
 
+def labels_of(height, width):
+    return (np.arange(height * width).reshape(height, width) % 12).astype(np.uint8)
+
+
 @every_task
 def test_example__of_every_task__has_the_shapes_of_a_training_batch(name):
-    data, samples = text_samples(name) if name in TEXTS else image_samples()
+    data, samples = text_samples(name) if name in TEXTS else image_samples(name)
     task, view = TASKS.get(name)(data, CPU, 0.1), kind_of(data).train_view()
     batch = task.collate([view(sample) for sample in samples])
     made, example = task.train_batch(*batch), task.example(data, 4)
@@ -55,7 +65,7 @@ def test_example__of_every_task__has_the_shapes_of_a_training_batch(name):
     assert batch_size(made[0]) == 4
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in TEXTS])
+@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in (*TEXTS, "segment")])
 def test_eval_batch__of_every_task_of_images__is_the_same_every_time(name):
     data = data_of(augment={"erasing": 1.0, "mixup": 0.8})
     task = TASKS.get(name)(data, CPU, 0.1)
@@ -64,6 +74,20 @@ def test_eval_batch__of_every_task_of_images__is_the_same_every_time(name):
     assert all(torch.equal(one, other) for one, other in zip(tensors_of(first), tensors_of(second), strict=True))
     bits = [[number >> bit & 1 for bit in range(10)] for number in range(4)]
     assert first[1].tolist() == (bits if name == "attributes" else [0, 1, 2, 3])
+
+
+def test_eval_batch__of_whole_images__has_their_own_sizes_and_published_labels():
+    data, samples = image_samples("segment")
+    task, view = TASKS.get("segment")(data, CPU), kind_of(data).eval_view()
+    collated = task.collate([view(sample) for sample in samples])
+    images, targets = task.eval_batch(*collated)
+    assert [image.shape[1:] for image in images] == [pixels.shape[1:] for pixels in collated[0]]
+    assert {min(image.shape[1:]) for image in images} == {64}
+    torch.testing.assert_close(images[0] * 0.243 + 0.314, collated[0][0] / 255)
+    for target, sample in zip(targets, samples, strict=True):
+        expected = torch.from_numpy(sample.labels.astype(int)) - 1
+        assert torch.equal(target["labels"].long(), torch.where(expected < 0, 255, expected))
+    assert batch_size(images) == 4
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -85,6 +109,11 @@ def test_train_batch__labels_of_texts__are_smoothed():
 @pytest.mark.parametrize("name", METHODS.names())
 def test_task__of_every_method__exists(name):
     assert METHODS.get(name).Config.task in TASKS.names()
+
+
+def test_num_outputs__segmentation_of_images_with_a_class_each__is_refused():
+    with pytest.raises(ConfigError, match="'fashion_mnist' is of kind images, which has no class for each pixel"):
+        TASKS.get("segment").num_outputs(data_of())
 
 
 def test_num_outputs__pretraining_and_classification__are_none_and_one_per_class():
