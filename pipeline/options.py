@@ -111,10 +111,14 @@ def _add_describe(add: Callable[..., argparse.ArgumentParser]) -> None:
     """How people bring their own images."""
     describe = add(
         "describe",
-        "write the config of a data set from a folder of class folders",
+        "write the config of a data set from a folder of your own images",
         "It decodes every image, counts, works out mean and standard deviation, and writes configs/data/NAME.yaml.",
     )
-    describe.add_argument("folder", type=Path, help="with train/<class>/ and val/<class>/, or <class>/ alone")
+    describe.add_argument(
+        "folder",
+        type=Path,
+        help="of class folders (train/<class>/ and val/<class>/, or <class>/ alone), in COCO's format or ADE20K's",
+    )
     describe.add_argument("--name", required=True, help="name of the data set, and of its config")
     describe.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
     describe.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")

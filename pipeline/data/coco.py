@@ -219,7 +219,8 @@ def _file_problems(folder: Path, images: str, annotations: str, listed: list[str
     present = set(listed_files(folder / images))
     # A file_name with a folder in it is rare, and then every file is asked for.
     missing = [file for file in listed if file not in present and not (folder / images / file).is_file()]
-    extra = sorted(present - set(listed)) if annotations in ANNOTATIONS.values() else []
+    is_published = images in IMAGES.values() and annotations in ANNOTATIONS.values()
+    extra = sorted(present - set(listed)) if is_published else []
     return [
         f"{images}: found {len(found)} {what}: {shortened(found)}"
         for found, what in (

@@ -2,7 +2,7 @@
 
 | encoder            | pyramid                                                                                      |
 |--------------------|----------------------------------------------------------------------------------------------|
-| ViT, also windowed | simple (ViTDet Sec. 3): strides 1/4, 1/2, 1 and 2 of a patch, all from the last block's map   |
+| ViT, also windowed | simple (ViTDet Sec. 3): strides of 4, 8, 16 and 32 pixels, all from the last block's map      |
 | Swin               | FPN over the four stages, each normalised first, as detectors with a Swin do                 |
 
 The fifth map is every second place of the fourth; it gives proposals alone.
@@ -21,6 +21,7 @@ from pipeline.models.dense import feature_maps, is_swin, strides, widths
 from pipeline.models.patches import Encoder, Grid, grid_of
 
 NUM_STAGES = 4  # maps that regions are cut from
+PATCHES = (2, 4, 8, 16)  # of a ViT, in pixels
 
 
 class Pyramid(nn.Module):
@@ -45,22 +46,23 @@ class Pyramid(nn.Module):
 
 
 class SimplePyramid(Pyramid):
-    """Four maps from the last map of a ViT, by convolutions with strides 1/4, 1/2, 1 and a max-pool of 2."""
+    """Four maps from the last map of a ViT: doubled by transposed convolutions, as it is, or pooled.
+
+    Patches of 16 pixels are doubled twice and once, kept and halved, as in ViTDet; smaller patches are pooled more.
+    """
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
         (channels,), (patch,) = widths(encoder), strides(encoder)
-        if patch % 4 or channels % 4:
+        if patch not in PATCHES or channels % 4:
             raise ConfigError(
-                f"the feature pyramid of a ViT needs a patch and a width that 4 divides, found a patch of {patch} "
-                f"pixels and embed_dim {channels}; choose another model"
+                f"the feature pyramid of a ViT needs a width that 4 divides and patches of {PATCHES[0]} to "
+                f"{PATCHES[-1]} pixels, a power of two; found patches of {patch} pixels and embed_dim {channels}"
             )
-        self.strides = [patch // 4, patch // 2, patch, patch * 2, patch * 4]
-        half, quarter = channels // 2, channels // 4
-        upper = [_doubled(channels, half), LayerNorm2d(half), nn.GELU(), _doubled(half, quarter)]
-        scaled = [nn.Sequential(*upper), _doubled(channels, half), nn.Identity(), nn.MaxPool2d(2)]
-        self.scales = nn.ModuleList(scaled)
-        self.outputs = nn.ModuleList(_output(count, width) for count in (quarter, half, channels, channels))
+        self.strides = [4, 8, 16, 32, 64]
+        scaled = [_scaled(channels, patch, stride) for stride in self.strides[:NUM_STAGES]]
+        self.scales = nn.ModuleList(scale for scale, _ in scaled)
+        self.outputs = nn.ModuleList(_output(count, width) for _, count in scaled)
 
     def forward(self, encoder: Encoder, images: Tensor) -> list[Tensor]:
         (last,) = feature_maps(encoder, images)
@@ -98,6 +100,18 @@ def level_of(boxes: Tensor, first_stride: int) -> Tensor:
     """(..., 4) -> (...): the map that a region is cut from, 0 to 3 (FPN Eq. 1: 224 px from the map of stride 16)."""
     sides = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1).clamp(min=0).sqrt()
     return torch.log2(sides / (14 * first_stride) + 1e-8).floor().clamp(0, NUM_STAGES - 1).long()
+
+
+def _scaled(channels: int, patch: int, stride: int) -> tuple[nn.Module, int]:
+    """From the map of the patches to one of another stride, and its channels."""
+    if stride > patch:
+        return nn.MaxPool2d(stride // patch), channels
+    if stride == patch:
+        return nn.Identity(), channels
+    half = channels // 2
+    if 2 * stride == patch:
+        return _doubled(channels, half), half
+    return nn.Sequential(_doubled(channels, half), LayerNorm2d(half), nn.GELU(), _doubled(half, half // 2)), half // 2
 
 
 def _doubled(before: int, after: int) -> nn.Module:
