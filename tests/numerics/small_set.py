@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
-from PIL import Image
+from tiny_maps import NUM_LABELS, write_scenes
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
 from tiny_vit import tiny_encoder, tiny_model
 
@@ -140,17 +140,8 @@ def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
 
 
 def _write_scenes(folder) -> SegmentationConfig:
-    """Pictures of three bands of classes, and one of none, in the layout of ADE20K; class 3 is in none of them."""
-    generator, counts = np.random.default_rng(0), {"training": 8, "validation": 5}
-    for part, count in counts.items():
-        for number in range(count):
-            labels = np.repeat([[1, 2, 4, 0]], 30 + 5 * number, axis=0).repeat([9, 12, 15, 5], axis=1).astype(np.uint8)
-            pixels = (50 * labels + generator.integers(0, 60, labels.shape)).astype(np.uint8)
-            for kind, content in (("images", pixels), ("annotations", labels)):
-                path = folder / kind / part / f"scene{number}.{'jpg' if kind == 'images' else 'png'}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(content).save(path)
-    sizes = {"image_size": 28, "channels": 1, "num_classes": 4, "num_train": 8, "num_val": 5}
+    write_scenes(folder, num_train=8, num_val=5)
+    sizes = {"image_size": 28, "channels": 1, "num_classes": NUM_LABELS, "num_train": 8, "num_val": 5}
     return SegmentationConfig(name="small_scenes", **sizes, mean=(MEAN,), std=(STD,))
 
 
@@ -179,7 +170,7 @@ def build(kind, seed=0):
     encoder = (
         build_tiny_text(tiny_text_model("gpt2"), seed, 0) if is_text else tiny_encoder(seed, num_classes, **changes)
     )
-    encoder.num_labels = 4  # of pixels
+    encoder.num_labels = NUM_LABELS
     built = method(method.Config(**fields), encoder).eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
