@@ -52,8 +52,6 @@ class SimplePyramid(Pyramid):
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
-        with dynamo_deferred():
-            from timm.layers import LayerNorm2d
         (channels,), (patch,) = widths(encoder), strides(encoder)
         if patch not in PATCHES or channels % 4:
             raise ConfigError(
@@ -112,6 +110,8 @@ def _scaled(channels: int, patch: int, stride: int) -> tuple[nn.Module, int]:
         return nn.MaxPool2d(stride // patch), channels
     if stride == patch:
         return nn.Identity(), channels
+    with dynamo_deferred():
+        from timm.layers import LayerNorm2d
     half = channels // 2
     if 2 * stride == patch:
         return _doubled(channels, half), half
