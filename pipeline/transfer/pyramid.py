@@ -11,11 +11,10 @@ The fifth map is every second place of the fourth; it gives proposals alone.
 from collections import OrderedDict
 
 import torch
-from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 
+from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.dense import feature_maps, is_swin, strides, widths
 from pipeline.models.patches import Encoder, Grid, grid_of
@@ -74,6 +73,9 @@ class StagePyramid(Pyramid):
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
+        with dynamo_deferred():
+            from timm.layers import LayerNorm2d
+            from torchvision.ops import FeaturePyramidNetwork
         if len(widths(encoder)) != NUM_STAGES:
             raise ConfigError(f"the FPN of a Swin needs {NUM_STAGES} stages, found {len(widths(encoder))}")
         found = strides(encoder)
@@ -108,6 +110,8 @@ def _scaled(channels: int, patch: int, stride: int) -> tuple[nn.Module, int]:
         return nn.MaxPool2d(stride // patch), channels
     if stride == patch:
         return nn.Identity(), channels
+    with dynamo_deferred():
+        from timm.layers import LayerNorm2d
     half = channels // 2
     if 2 * stride == patch:
         return _doubled(channels, half), half
@@ -119,6 +123,9 @@ def _doubled(before: int, after: int) -> nn.Module:
 
 
 def _output(channels: int, width: int) -> nn.Module:
+    with dynamo_deferred():
+        from timm.layers import LayerNorm2d
+        from torchvision.ops import Conv2dNormActivation
     layers = [(channels, 1), (width, 3)]
     return nn.Sequential(
         *(Conv2dNormActivation(c, width, size, norm_layer=LayerNorm2d, activation_layer=None) for c, size in layers)

@@ -67,9 +67,10 @@ def test_pyramid__of_each_family__has_five_maps_each_half_the_one_before(model):
     encoder = build_scene_encoder(MODELS[model])
     pyramid = build_pyramid(encoder, 24)
     maps = pyramid(encoder, torch.randn(2, 1, 64, 64))
-    assert pyramid.strides == [2, 4, 8, 16, 32]
-    assert [tuple(each.shape) for each in maps] == [(2, 24, side, side) for side in (32, 16, 8, 4, 2)]
-    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(side, side) for side in (32, 16, 8, 4, 2)]
+    first = 2 if model == "swin" else 4
+    assert pyramid.strides == [first * 2**level for level in range(5)]
+    assert [tuple(each.shape) for each in maps] == [(2, 24, 64 // s, 64 // s) for s in pyramid.strides]
+    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(64 // s, 64 // s) for s in pyramid.strides]
     assert torch.equal(maps[4], maps[3][:, :, ::2, ::2])
 
 
@@ -86,13 +87,20 @@ def test_pyramid__of_a_vit__gives_each_level_the_weights_of_vitdet():
 def test_pyramid__image_that_is_no_multiple_of_the_coarsest_stride__is_refused():
     encoder = build_scene_encoder(scene_vit())
     encoder.grid = encoder.grid._replace(rows=7)
-    with pytest.raises(ConfigError, match=r"data\.image_size is 56x64, and the coarsest map has a stride of 16 pixels"):
+    with pytest.raises(ConfigError, match=r"data\.image_size is 56x64, and the coarsest map has a stride of 32 pixels"):
         build_pyramid(encoder, 24).grids(encoder)
 
 
-def test_pyramid__patch_without_a_quarter__is_refused():
-    with pytest.raises(ConfigError, match="found a patch of 2 pixels"):
-        build_pyramid(build_scene_encoder(scene_vit(patch_size=2)), 24)
+@pytest.mark.parametrize("patch", [2, 4, 8, 16])
+def test_pyramid__of_any_patch__has_the_same_strides(patch):
+    encoder = build_scene_encoder(scene_vit(patch_size=patch))
+    maps = build_pyramid(encoder, 24)(encoder, torch.randn(1, 1, 64, 64))
+    assert [each.shape[2] for each in maps] == [16, 8, 4, 2, 1]
+
+
+def test_pyramid__patch_that_is_no_power_of_two__is_refused():
+    with pytest.raises(ConfigError, match="found patches of 1 pixels"):
+        build_pyramid(build_scene_encoder(scene_vit(patch_size=1, embed_dim=8, depth=1)), 24)
 
 
 @pytest.mark.parametrize("side", [20.0, 111.9, 112.1, 223.9, 224.1, 447.9, 448.1, 1000.0])
@@ -116,11 +124,11 @@ def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():
     assert float(widths[0]) == pytest.approx(32 * math.sqrt(2))  # 45.25, where torchvision has 46
 
 
-def test_anchors__of_a_vit_of_16_px__are_those_of_vitdet_by_default():
+def test_anchors__of_a_vit__are_those_of_vitdet_by_default():
     method = build()
-    assert method.strides == [2, 4, 8, 16, 32]
+    assert method.strides == [4, 8, 16, 32, 64]
     sides = [(level[1, 2] - level[1, 0]).item() for level in method.anchors.split(method.level_sizes)]
-    assert sides == [16, 32, 64, 128, 256]  # half of ViTDet's, as the patch is
+    assert sides == [32, 64, 128, 256, 512]
 
 
 def test_match__thresholds_and_best_boxes__follow_their_definition():
