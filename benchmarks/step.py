@@ -59,7 +59,7 @@ class Case:
 
 
 NO_POSITIONS, SINCOS, LEARNED = {"pos_embed": "none"}, {"pos_embed": "sincos"}, {"pos_embed": "learn"}
-VITDET = {"pos_embed": "sincos", "window_size": 14, "add_relative": True, "cls_std": None}
+VITDET = {"pos_embed": "sincos", "window_size": 14, "add_relative": True}
 BEIT = {"pos_embed": "sincos", "add_relative": True}
 SHUFFLE_ALONE = {"unknown": False, "dal": "none"}
 CASES = [
