@@ -17,7 +17,9 @@ from torch.nn import functional as F
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.dense import feature_maps, is_swin, strides, widths
+from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, grid_of
+from pipeline.sizes import pair
 
 NUM_STAGES = 4  # maps that regions are cut from
 PATCHES = (2, 4, 8, 16)  # of a ViT, in pixels
@@ -34,14 +36,14 @@ class Pyramid(nn.Module):
 
     def grids(self, encoder: Encoder) -> list[Grid]:
         """Rows and columns of each map, of images of the encoder's own size."""
-        patch, coarsest = min(strides(encoder)), self.strides[NUM_STAGES - 1]
+        patch = min(strides(encoder))
         height, width = (patch * count for count in grid_of(encoder))
-        if height % coarsest or width % coarsest:
-            raise ConfigError(
-                f"data.image_size is {height}x{width}, and the coarsest map has a stride of {coarsest} pixels; "
-                f"choose a multiple of {coarsest}"
-            )
         return [Grid(-(-height // stride), -(-width // stride)) for stride in self.strides]
+
+
+def coarsest_stride(model: ModelConfig) -> int:
+    """Pixels between two places of the fourth map: a multiple of it can be halved down to there."""
+    return 32 if model.family == "vit" else 8 * pair(model.patch_size or 4)[0]
 
 
 class SimplePyramid(Pyramid):
