@@ -1,6 +1,8 @@
-"""Small scenes for tests of dense prediction: squares on noise, whose class can be seen in their brightness."""
+"""Small scenes for tests of segmentation: bands of classes that can be seen in their brightness."""
 
+import numpy as np
 import torch
+from PIL import Image
 from tiny_vit import CHANNELS, IMAGE_SIZE
 
 from pipeline.methods.base import Batch
@@ -30,3 +32,17 @@ def whole_images(sizes=((28, 40), (36, 28)), seed=0, zoom=2):
     made = [labelled_images(1, *size, seed + number) for number, size in enumerate(sizes)]
     targets = [{"labels": labels[0].repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)} for _, labels in made]
     return Batch([images[0] for images, _ in made], targets, torch.Generator().manual_seed(seed))
+
+
+def write_scenes(folder, num_train, num_val):
+    """Files in the layout of ADE20K: three bands of classes, and one of none; class 3 of 4 is in none of them."""
+    generator = np.random.default_rng(0)
+    for part, count in (("training", num_train), ("validation", num_val)):
+        for number in range(count):
+            height, widths = 30 + 5 * (number % 5), np.roll([9, 12, 15, 5], number % 3)
+            labels = np.repeat([[1, 2, 4, 0]], height, axis=0).repeat(widths, axis=1).astype(np.uint8)
+            pixels = (50 * labels + generator.integers(0, 50, labels.shape)).astype(np.uint8)
+            for kind, content in (("images", pixels), ("annotations", labels)):
+                path = folder / kind / part / f"scene{number}.{'jpg' if kind == 'images' else 'png'}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(content).save(path)

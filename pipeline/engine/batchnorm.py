@@ -12,12 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def synchronised(module: nn.Module) -> nn.Module:
-    """Let every BatchNorm2d inside see the images of all processes in training; its tensors and names stay."""
-    for norm in module.modules():
-        if type(norm) is nn.BatchNorm2d:
+def synchronised(method: nn.Module) -> nn.Module:
+    """Let every BatchNorm2d of the heads see the images of all processes in training; tensors and names stay.
+
+    Those of an encoder keep to their micro-batch, as is usual where a CNN classifies: so they compute the same for any
+    number of processes.
+    """
+    encoder = getattr(method, "encoder", None)
+    own = set() if encoder is None else {*encoder.modules()}
+    for norm in method.modules():
+        if type(norm) is nn.BatchNorm2d and norm not in own:
             norm.__class__ = SharedBatchNorm  # in place: optimisers and averages hold its parameters
-    return module
+    return method
 
 
 class SharedBatchNorm(nn.BatchNorm2d):

@@ -20,6 +20,7 @@ from pipeline.config import FILE
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
+from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs
 from pipeline.engine.distributed import World
@@ -169,7 +170,7 @@ class Trainer:
         if self.site.recompute:
             recompute_blocks(self.method.encoder)
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
+            model = nn.parallel.DistributedDataParallel(synchronised(model), forward_sync_buffers=False)
         return compile_step(self.method, model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:

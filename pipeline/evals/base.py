@@ -27,7 +27,7 @@ from pipeline.data.opening import open_split
 from pipeline.data.samples import SplitName
 from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
-from pipeline.engine.metrics import Found
+from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
@@ -168,13 +168,17 @@ class Evaluation:
         measure: Measure,
         crop: float | None = None,
         precision: Precision | None = None,
+        metric: Metric | None = None,
     ) -> Outcome:
-        """Means over the validation samples of a set, seen as in validation, or images through another centre crop."""
+        """Means over the validation samples of a set, seen as in validation, or images through another centre crop.
+
+        `metric` is one of the task's kind, for who wants to ask it more.
+        """
         task = TASKS.get(data.task_of(model.cfg))(data, self.world.device)
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
         loader = self._loader(seen, task.collate, batch=min(BATCH, task.at_once))
         precision = precision or precision_of(self.site, self.world.device)
-        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed)
+        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed, metric)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
 
@@ -203,6 +207,16 @@ def spread(count: int, limit: int | None) -> np.ndarray:
 def refused_by(reason: Callable[[Mapping[str, RunConfig]], str]) -> Any:
     """`reason_against` of an evaluation for which a function of the subjects gives the reason."""
     return classmethod(lambda cls, cfg, subjects: reason(subjects))
+
+
+def only_for_task(task: str, what: str) -> Any:
+    """`reason_against` of an evaluation of all methods of a task; `what` they do, in a word."""
+
+    def reason_against(cls: type[Evaluation], cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        others = {run.method.name for run in subjects.values() if run.task != task}
+        return f"method {', '.join(sorted(others))} does not {what}" if others else ""
+
+    return classmethod(reason_against)
 
 
 def only_for(*methods: str) -> Any:

@@ -174,6 +174,10 @@ class Method(nn.Module):
         """Everything random or time-dependent that `loss` needs, as tensors on the batch's device."""
         return {}
 
+    def draw_to_count(self, batch: Batch) -> dict[str, Tensor]:
+        """A draw with which `loss` looks at no value, so that its operations can be counted from shapes alone."""
+        return self.draw(batch, 0.5)
+
     def loss(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor], /) -> Output:
         """Of a batch as its task makes it; a method of images calls the first one so."""
         raise NotImplementedError

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, send
-from pipeline.sizes import Size
+from pipeline.sizes import Size, pair, shown_size
 from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import Detections, keep_best
 from pipeline.transfer.proposals import Judged, ProposalNetwork, Targets, num_proposals, proposal_losses, propose
-from pipeline.transfer.pyramid import build_pyramid
+from pipeline.transfer.pyramid import build_pyramid, coarsest_stride
 from pipeline.transfer.regions import (
     BoxHead,
     MaskHead,
@@ -82,8 +82,13 @@ class MaskRCNN(Method):
         def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family not in ("vit", "swin"):
                 raise ValueError(f"method {self.name} works on a ViT or a Swin, found model.arch {model.arch}")
+            stride = coarsest_stride(model)
+            if any(side % stride for side in pair(image_size)):
+                size = shown_size(image_size)
+                raise ValueError(f"data.image_size {size} is no multiple of {stride}, the stride of the coarsest map")
             if self.anchor_sizes and len(self.anchor_sizes) != 5:
-                raise ValueError(f"method.anchor_sizes has {len(self.anchor_sizes)} sides, expected one for each of 5")
+                found = len(self.anchor_sizes)
+                raise ValueError(f"method.anchor_sizes has {found} sides, expected one for each of 5 maps")
 
     cfg: Config
     compiled: ClassVar[tuple[str, ...] | None] = ("pyramid", "rpn", "box_head", "mask_head")

@@ -60,6 +60,8 @@ class PermutableConfig(MethodConfig):
 
 def permutable_reason(model: ModelConfig) -> str:
     """Why a key cannot lock such a model; empty if it can."""
+    if model.is_windowed:
+        return f"{model.arch} has windows, whose tokens have places"
     return "" if model.family in get_args(Family) else f"{model.arch} is not a ViT, a BERT or a GPT-2"
 
 
@@ -68,7 +70,8 @@ def rows_reason(model: ModelConfig) -> str:
     family: str = model.family
     if family == "gpt2":
         return "a causal mask knows the order of the tokens"
-    return "relative positions in the blocks know the order of the tokens" if model.positions == "relative" else ""
+    is_relative = model.positions == "relative" or model.add_relative
+    return "relative positions in the blocks know the order of the tokens" if is_relative else ""
 
 
 class Permutable(Method):

@@ -5,7 +5,7 @@ on the last map but one. mmsegmentation divides by all pixels of a batch, those 
 What is measured is counted at the size in which the labels were published.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -98,17 +98,19 @@ class UperNet(Method):
         window: tuple[int, int] = embedding.img_size
         return slide(self.answer, image, window, self.cfg.stride or max(1, 2 * min(window) // 3))
 
-    def name_classes(self, image: Tensor, size: torch.Size) -> Tensor:
-        """An image (C, H, W) -> the class of each pixel (h, w) of its published size."""
-        return enlarged(self.segment(image)[None], size)[0].argmax(dim=0)
-
     def measure(self, batch: Batch) -> dict[str, Measured]:
         """confusion (B, classes, classes): of each image, pixels by true and by answered class."""
-        found = [
-            confusion(self.name_classes(image, target["labels"].shape), target["labels"], self.num_classes)
-            for image, target in zip(batch.inputs, batch.targets, strict=True)
-        ]
-        return {"confusion": torch.stack(found)}
+        pairs = zip(batch.inputs, batch.targets, strict=True)
+        return {"confusion": torch.stack([self.count(self.segment(image), each["labels"]) for image, each in pairs])}
+
+    def count(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Logits (classes, H, W) of an image, labels (h, w) as published -> its confusion matrix."""
+        return confusion(named_classes(logits, labels.shape), labels, self.num_classes)
+
+
+def named_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """Logits (classes, H, W) -> the class of each pixel (h, w) at another size."""
+    return enlarged(logits[None], size)[0].argmax(dim=0)
 
 
 def spread_taps(depth: int) -> tuple[int, ...]:

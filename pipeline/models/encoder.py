@@ -63,7 +63,10 @@ class ModelConfig(Strict):
         "windows (ViTDet), else of each offset (BEiT)",
     )
     cls_std: float | None = Field(
-        None, gt=0, description="of CLS at the start; null: 0.02 where the method's code says so, else timm's 1e-6"
+        None,
+        gt=0,
+        description="of CLS at the start, where there is one; null: 0.02 where the method's code says so, else timm's "
+        "1e-6",
     )
     pos_resampling: PositionResampling = Field(
         "timm",
@@ -117,11 +120,10 @@ class ModelConfig(Strict):
     def _check_windows(self) -> None:
         if self.global_blocks is not None and not self.is_windowed:
             raise ValueError("global_blocks is for a ViT with windows; give it a window_size, or remove it")
-        wrong = [key for key in ("cls_std", "pool") if self.is_windowed and getattr(self, key) is not None]
-        if wrong or (self.is_windowed and self.positions == "relative"):
-            raise ValueError(
-                f"a ViT with windows has no {', '.join(wrong) or 'pos_embed: relative (use add_relative)'}; remove it"
-            )
+        if self.is_windowed and self.pool is not None:
+            raise ValueError(f"a ViT with windows classifies nothing, found pool: {self.pool}; remove it")
+        if self.is_windowed and self.positions == "relative":
+            raise ValueError("a ViT with windows has no pos_embed: relative; use add_relative")
 
     def _check_heads(self) -> None:
         """timm takes a wrong number of heads without a word, and fails where nobody can tell why."""

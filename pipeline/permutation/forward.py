@@ -3,10 +3,11 @@
 Z_(P) = P_R Z P_C enters the first block, and what leaves the last one is put back before the final norm (ViT, GPT-2) or
 the pooler (BERT). Columns need the locked weights of `rules.py`; rows need nothing. Rows include CLS, one permutation
 serves a whole batch, and masks are permuted with them. Dropout would draw other masks: off, or no two runs are equal.
-Hidden states that a model hands out on the way are permuted ones.
+Hidden states that a model hands out on the way are permuted ones, but for those of blocks that are named as taps: they
+are put back, and permuted again in the same way before the next block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -25,13 +26,18 @@ RECOMPUTES = ("grad_checkpointing", "gradient_checkpointing")  # names of timm a
 
 @contextmanager
 def permuted(
-    model: nn.Module, key: Key | None = None, rows: Rows | None = None, by: Means = "index"
+    model: nn.Module,
+    key: Key | None = None,
+    rows: Rows | None = None,
+    by: Means = "index",
+    taps: Sequence[int] = (),
 ) -> Iterator[nn.Module]:
     """Within the block, the model permutes columns by the key and rows by an index (N,), or by a new one each call.
 
-    A generator draws on its own device: one on the GPU does not make the GPU wait.
+    A generator draws on its own device: one on the GPU does not make the GPU wait. `taps` are the blocks whose tokens
+    leave the model, as those of the last one do.
     """
-    tokens, hooks = install(model, key, rows is not None, by)
+    tokens, hooks = install(model, key, rows is not None, by, taps)
     tokens.rows = rows
     with ExitStack() as stack:
         for hook in hooks:
@@ -40,7 +46,7 @@ def permuted(
 
 
 def install(
-    model: nn.Module, key: Key | None = None, has_rows: bool = False, by: Means = "index"
+    model: nn.Module, key: Key | None = None, has_rows: bool = False, by: Means = "index", taps: Sequence[int] = ()
 ) -> tuple["Tokens", list[RemovableHandle]]:
     """Hooks that permute in every pass, on the device where the model is now: columns, and rows where there are any.
 
@@ -53,6 +59,9 @@ def install(
         _refuse_ordered_rows(model, family, blocks)
     tokens = Tokens(family, key.residual if key else None, None, by).to(next(model.parameters()).device)
     hooks = [blocks[0].register_forward_pre_hook(tokens.permute, with_kwargs=True)]
+    for tap in {*taps} - {len(blocks) - 1}:
+        hooks += [blocks[tap].register_forward_hook(tokens.restore, prepend=True)]
+        hooks += [blocks[tap + 1].register_forward_pre_hook(tokens.permute_again, with_kwargs=True)]
     if has_rows:
         hooks += [block.register_forward_pre_hook(tokens.permute_masks, with_kwargs=True) for block in blocks]
     return tokens, [*hooks, blocks[-1].register_forward_hook(tokens.restore, prepend=True)]
@@ -111,20 +120,25 @@ class Tokens(nn.Module):
     def __init__(self, family: Family, columns: Tensor | None, rows: Rows | None, by: Means) -> None:
         super().__init__()
         self.family, self.rows, self.by = family, rows, by
+        self.argument = "x" if family == "vit" else "hidden_states"
         self.register_buffer("columns", columns, persistent=False)
         self.register_buffer("columns_back", None if columns is None else inverse(columns), persistent=False)
         self.order: Tensor | None = None  # of the rows in the pass that runs
 
     def permute(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before the first block."""
-        name = "x" if self.family == "vit" else "hidden_states"
-        tokens = inputs[0] if inputs else kwargs[name]
+        tokens = inputs[0] if inputs else kwargs[self.argument]
         self.order = None if self.rows is None else self._draw(tokens.shape[1]).to(tokens.device)
+        return self.permute_again(block, inputs, kwargs)
+
+    def permute_again(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Before a block after a tap: as before the first one."""
+        tokens = inputs[0] if inputs else kwargs[self.argument]
         if self.order is not None:
             tokens = self._moved(tokens, 1, self.order)
         if self.columns is not None:
             tokens = self._moved(tokens, 2, self.columns)
-        return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {name: tokens})
+        return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {self.argument: tokens})
 
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before every block: whom a token may look at moves with the tokens."""
@@ -134,7 +148,7 @@ class Tokens(nn.Module):
         return (inputs[:1] + tuple(map(self._mask, inputs[1:])), kwargs)
 
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        """After the last block."""
+        """After the last block, and after taps."""
         if self.columns_back is not None:
             output = self._moved(output, 2, self.columns_back)
         if self.order is not None:

@@ -53,7 +53,7 @@ def _operations(run: "RunConfig", method: Method) -> float:
     """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add."""
     encoder, blocks = method.encoder, getattr(method.encoder, "blocks", ())
     inputs, targets = TASKS.get(run.task).example(run.data, BATCH)
-    draw = method.draw(Batch(inputs, targets, torch.Generator()), 0.5)
+    draw = method.draw_to_count(Batch(inputs, targets, torch.Generator()))
     if len(blocks) > 2:
         encoder.blocks = blocks[:2]
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:

@@ -5,23 +5,27 @@ it (see pipeline/data/detection.py).
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.data.transforms import Normaliser
 from pipeline.engine.metrics import Found, Metric
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder
 from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
 from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
+if TYPE_CHECKING:
+    from pipeline.data.detection import DetectionConfig
+
 Targets = list[dict[str, Tensor]]
 EXAMPLE_OBJECTS = 7  # COCO has 7.3 in an image
-ON_HOST = ("original", "index", "image_id")  # and the truth
+ON_DEVICE = ("boxes", "labels", "masks", "size")  # what a method needs; the truth of an evaluation is for the host
 
 
 @TASKS.register("detect")
@@ -29,22 +33,27 @@ class Detect(Task):
     primary: ClassVar[Primary | None] = Primary("ap_b")
     at_once: ClassVar[int] = 4
 
-    def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
+    def __init__(self, data: "DetectionConfig", device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)
         self.normalise = Normaliser(data, device).normalise
 
     @classmethod
-    def num_outputs(cls, data: Any) -> int:
+    def num_outputs(cls, data: "DetectionConfig") -> int:
+        if "detect" not in data.tasks:
+            raise ConfigError(
+                f"data set {data.name!r} is of kind {data.kind}, which has no objects; choose a set of kind detection, "
+                "or another method"
+            )
         return 0  # objects are named by a method's heads
 
     @classmethod
-    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: Any) -> nn.Module:
-        encoder = super().build_encoder(method, model, data)
+    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: "DetectionConfig") -> nn.Module:
+        encoder: Encoder = super().build_encoder(method, model, data)
         encoder.num_labels = data.num_classes  # for the method's heads
         return encoder
 
     @classmethod
-    def example(cls, data: Any, count: int) -> tuple[Tensor, Targets]:
+    def example(cls, data: "DetectionConfig", count: int) -> tuple[Tensor, Targets]:
         height, width = pair(data.input_size)
         target = {
             "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
@@ -70,7 +79,7 @@ class Detect(Task):
         return images * is_picture(images, torch.stack([each["size"] for each in known])), known
 
     def _placed(self, name: str, value: Tensor) -> Tensor:
-        return value if name in ON_HOST or name.startswith("gt_") else value.to(self.device, non_blocking=True)
+        return value.to(self.device, non_blocking=True) if name in ON_DEVICE else value
 
     def metric(self) -> Metric:
         return AveragePrecision()

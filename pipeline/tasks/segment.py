@@ -15,6 +15,7 @@ from pipeline.engine.metrics import Found, MeanPerImage, Metric, standard_error
 from pipeline.errors import ConfigError
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder
 from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
 from pipeline.transfer.iou import Areas, areas
@@ -47,7 +48,7 @@ class Segment(Task):
 
     @classmethod
     def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: "SegmentationConfig") -> nn.Module:
-        encoder = super().build_encoder(method, model, data)
+        encoder: Encoder = super().build_encoder(method, model, data)
         encoder.num_labels = data.num_classes  # for the method's heads
         return encoder
 

@@ -77,6 +77,13 @@ def encoded(mask: np.ndarray) -> bytes:
     return coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"]
 
 
+def decoded(runs: bytes, size: tuple[int, int]) -> np.ndarray:
+    """COCO's compressed runs as a uint8 bitmap (height, width)."""
+    from faster_coco_eval.core import mask as coco_mask
+
+    return coco_mask.decode({"size": list(size), "counts": runs})
+
+
 def _runs(host: Mapping[str, Tensor]) -> list[bytes]:
     edges = [0, *host["gt_rle_sizes"].cumsum(0).tolist()]
     content = host["gt_rle"].numpy().tobytes()

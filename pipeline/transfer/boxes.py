@@ -4,18 +4,20 @@ Shapes are fixed whatever the images hold, so that nothing waits for the device:
 says which of them count. Boxes are (x1, y1, x2, y2) in pixels of the input, float32.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.models.detection._utils import BoxCoder
-from torchvision.ops import box_iou, nms
+
+from pipeline.dynamo import dynamo_deferred
 
 Targets = Sequence[Mapping[str, Tensor]]  # of each image: boxes (n, 4), labels (n,), masks (n, H, W), size (2,)
 Sizes = Sequence[tuple[int, int]]  # rows and columns of each map
-RPN_CODER, BOX_CODER = BoxCoder((1.0, 1.0, 1.0, 1.0)), BoxCoder((10.0, 10.0, 5.0, 5.0))
+RPN_WEIGHTS, BOX_WEIGHTS = (1.0, 1.0), (10.0, 5.0)  # of places and of sides in codes
+MOST_GROWTH = math.log(1000 / 16)  # of a side by a code: exp of more is too much
 
 
 class Matched(NamedTuple):
@@ -46,6 +48,26 @@ def anchors_of(grids: Sizes, strides: Sequence[int], sides: Sequence[float], rat
     return levels
 
 
+def encode(boxes: Tensor, starts: Tensor, weights: tuple[float, float]) -> Tensor:
+    """How to move `starts` to `boxes` (R-CNN App. C), all (..., 4); not finite where one of them has no area."""
+    (centres, sides), (old_centres, old_sides) = _centred(boxes), _centred(starts)
+    moves, growths = (centres - old_centres) / old_sides, (sides / old_sides).log()
+    return torch.cat([weights[0] * moves, weights[1] * growths], dim=-1)
+
+
+def decode(codes: Tensor, starts: Tensor, weights: tuple[float, float]) -> Tensor:
+    """The boxes that these codes move `starts` to, all (..., 4)."""
+    centres, sides = _centred(starts)
+    centres = centres + codes[..., :2] / weights[0] * sides
+    halves = sides * (codes[..., 2:] / weights[1]).clamp(max=MOST_GROWTH).exp() / 2
+    return torch.cat([centres - halves, centres + halves], dim=-1)
+
+
+def _centred(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """(..., 4) -> centres and sides, (..., 2) each."""
+    return (boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]
+
+
 def match(objects: Tensor, boxes: Tensor, low: float, high: float, is_best_kept: bool = False) -> Matched:
     """Boxes (N, 4) are positive from an IoU of `high` with an object, negative below `low`.
 
@@ -54,6 +76,8 @@ def match(objects: Tensor, boxes: Tensor, low: float, high: float, is_best_kept:
     if not len(objects):
         index = torch.zeros(len(boxes), dtype=torch.long, device=boxes.device)
         return Matched(index, index > 0, index == 0)
+    with dynamo_deferred():
+        from torchvision.ops import box_iou
     overlaps = box_iou(objects, boxes)
     most, index = overlaps.max(dim=0)
     positive = most >= high
@@ -124,6 +148,8 @@ def has_area(boxes: Tensor) -> Tensor:
 
 def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) -> Tensor:
     """Indices of boxes that overlap no better one of their group by more, the best first."""
+    with dynamo_deferred():
+        from torchvision.ops import nms
     # Groups are moved apart, so that one call does them all; boxes lie inside an image.
     apart = groups[:, None].to(boxes.dtype) * (boxes.amax() + 1) if len(boxes) else 0.0
     return nms(boxes + apart, scores, threshold)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.transfer.boxes import BOX_CODER, clipped, has_area, suppress
+from pipeline.transfer.boxes import BOX_WEIGHTS, clipped, decode, has_area, suppress
 
 
 class Detections(NamedTuple):
@@ -46,8 +46,7 @@ def keep_best(
     logits (B * R, 1 + K), deltas (B * R, K, 4), proposals (B, R, 4), usable (B, R).
     """
     scores = logits.softmax(dim=-1)[:, 1:].view(*usable.shape, -1) * usable[..., None]
-    decoded = BOX_CODER.decode_single(deltas.flatten(1), proposals.flatten(0, 1))
-    boxes = clipped(decoded.view(len(proposals), -1, 4), sizes).view(*scores.shape, 4)
+    boxes = clipped(decode(deltas.view(*scores.shape, 4), proposals[:, :, None], BOX_WEIGHTS), sizes)
     wanted = (scores > least) & has_area(boxes)
     images = [_best_of(b, s, w, threshold, most) for b, s, w in zip(boxes, scores, wanted, strict=True)]
     counts = [len(found[1]) for found in images]

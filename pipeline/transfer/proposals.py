@@ -5,18 +5,21 @@ image, found or not; boxes with L1.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.detection.rpn import RPNHead, concat_box_prediction_layers
 
+from pipeline.dynamo import dynamo_deferred
 from pipeline.transfer.boxes import (
-    RPN_CODER,
+    RPN_WEIGHTS,
     Targets,
     at_least_float,
     clipped,
+    decode,
+    encode,
     has_area,
     match,
     of_objects,
@@ -36,12 +39,16 @@ class Judged(NamedTuple):
 class ProposalNetwork(nn.Module):
     def __init__(self, width: int, num_ratios: int, num_convs: int) -> None:
         super().__init__()
+        with dynamo_deferred():
+            from torchvision.models.detection.rpn import RPNHead
         self.head = RPNHead(width, num_ratios, num_convs)
 
     def forward(self, maps: list[Tensor]) -> Judged:
-        logits, deltas = concat_box_prediction_layers(*self.head(maps))
-        count = len(maps[0])
-        return Judged(at_least_float(logits.view(count, -1)), at_least_float(deltas.view(count, -1, 4)))
+        """Places of a map come before its anchors, and coordinates last, as `anchors_of` has them."""
+        logits, deltas = self.head(maps)
+        held = [level.permute(0, 2, 3, 1).flatten(1) for level in logits]
+        moves = [level.permute(0, 2, 3, 1).unflatten(3, (-1, 4)).flatten(1, 3) for level in deltas]
+        return Judged(at_least_float(torch.cat(held, dim=1)), at_least_float(torch.cat(moves, dim=1)))
 
 
 def proposal_losses(
@@ -58,16 +65,16 @@ def proposal_losses(
     objects, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
     chosen, positive, valid = sample(positive, negative, priority, count, share)
     wanted = of_objects(targets, "boxes", objects.gather(1, chosen))
-    codes = RPN_CODER.encode_single(wanted.flatten(0, 1), anchors[chosen.flatten()])
-    logits, deltas = judged.logits.gather(1, chosen), rows_at(judged.deltas, chosen).flatten(0, 1)
+    codes = encode(wanted, anchors[chosen], RPN_WEIGHTS)
+    logits, deltas = judged.logits.gather(1, chosen), rows_at(judged.deltas, chosen)
     held = F.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none")
     total = count * len(targets)
-    return (held * valid).sum() / total, l1(deltas, codes, positive.flatten()) / total
+    return (held * valid).sum() / total, l1(deltas, codes, positive) / total
 
 
 def l1(found: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
-    """Sum of the absolute differences (n, 4) of those that count (n,); the others' targets may be anything."""
-    return (found - torch.where(counts[:, None], wanted, found.detach())).abs().sum()
+    """Sum of the absolute differences (..., 4) of those that count (...); the others' targets may be anything."""
+    return (found - torch.where(counts[..., None], wanted, found.detach())).abs().sum()
 
 
 def num_proposals(level_sizes: Sequence[int], before: int, after: int) -> int:
@@ -91,12 +98,11 @@ def propose(
     """
     counts = [len(level) for level in anchors]
     tops = [logits.topk(min(before, logits.shape[1]), dim=1) for logits in judged.logits.split(counts, dim=1)]
-    starts = torch.tensor([0, *counts[:-1]]).cumsum(0).tolist()
+    starts = accumulate(counts[:-1], initial=0)
     index = torch.cat([top.indices + start for top, start in zip(tops, starts, strict=True)], dim=1)
     levels = torch.cat([torch.full_like(top.indices[0], number) for number, top in enumerate(tops)])
-    deltas = rows_at(judged.deltas, index)
-    boxes = RPN_CODER.decode_single(deltas.flatten(0, 1), torch.cat(list(anchors))[index.flatten()])
-    boxes = clipped(boxes.view(deltas.shape), sizes)
+    boxes = decode(rows_at(judged.deltas, index), torch.cat(list(anchors))[index], RPN_WEIGHTS)
+    boxes = clipped(boxes, sizes)
     usable = has_area(boxes)
     # Those that cannot be used come last, and suppress nobody: they overlap nothing.
     boxes = torch.where(usable[..., None], boxes, 0.0)

@@ -2,7 +2,7 @@
 
 | encoder            | pyramid                                                                                      |
 |--------------------|----------------------------------------------------------------------------------------------|
-| ViT, also windowed | simple (ViTDet Sec. 3): strides 1/4, 1/2, 1 and 2 of a patch, all from the last block's map   |
+| ViT, also windowed | simple (ViTDet Sec. 3): strides of 4, 8, 16 and 32 pixels, all from the last block's map      |
 | Swin               | FPN over the four stages, each normalised first, as detectors with a Swin do                 |
 
 The fifth map is every second place of the fourth; it gives proposals alone.
@@ -11,16 +11,18 @@ The fifth map is every second place of the fourth; it gives proposals alone.
 from collections import OrderedDict
 
 import torch
-from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 
+from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import ConfigError
 from pipeline.models.dense import feature_maps, is_swin, strides, widths
+from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, grid_of
+from pipeline.sizes import pair
 
 NUM_STAGES = 4  # maps that regions are cut from
+PATCHES = (2, 4, 8, 16)  # of a ViT, in pixels
 
 
 class Pyramid(nn.Module):
@@ -34,33 +36,34 @@ class Pyramid(nn.Module):
 
     def grids(self, encoder: Encoder) -> list[Grid]:
         """Rows and columns of each map, of images of the encoder's own size."""
-        patch, coarsest = min(strides(encoder)), self.strides[NUM_STAGES - 1]
+        patch = min(strides(encoder))
         height, width = (patch * count for count in grid_of(encoder))
-        if height % coarsest or width % coarsest:
-            raise ConfigError(
-                f"data.image_size is {height}x{width}, and the coarsest map has a stride of {coarsest} pixels; "
-                f"choose a multiple of {coarsest}"
-            )
         return [Grid(-(-height // stride), -(-width // stride)) for stride in self.strides]
 
 
+def coarsest_stride(model: ModelConfig) -> int:
+    """Pixels between two places of the fourth map: a multiple of it can be halved down to there."""
+    return 32 if model.family == "vit" else 8 * pair(model.patch_size or 4)[0]
+
+
 class SimplePyramid(Pyramid):
-    """Four maps from the last map of a ViT, by convolutions with strides 1/4, 1/2, 1 and a max-pool of 2."""
+    """Four maps from the last map of a ViT: doubled by transposed convolutions, as it is, or pooled.
+
+    Patches of 16 pixels are doubled twice and once, kept and halved, as in ViTDet; smaller patches are pooled more.
+    """
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
         (channels,), (patch,) = widths(encoder), strides(encoder)
-        if patch % 4 or channels % 4:
+        if patch not in PATCHES or channels % 4:
             raise ConfigError(
-                f"the feature pyramid of a ViT needs a patch and a width that 4 divides, found a patch of {patch} "
-                f"pixels and embed_dim {channels}; choose another model"
+                f"the feature pyramid of a ViT needs a width that 4 divides and patches of {PATCHES[0]} to "
+                f"{PATCHES[-1]} pixels, a power of two; found patches of {patch} pixels and embed_dim {channels}"
             )
-        self.strides = [patch // 4, patch // 2, patch, patch * 2, patch * 4]
-        half, quarter = channels // 2, channels // 4
-        upper = [_doubled(channels, half), LayerNorm2d(half), nn.GELU(), _doubled(half, quarter)]
-        scaled = [nn.Sequential(*upper), _doubled(channels, half), nn.Identity(), nn.MaxPool2d(2)]
-        self.scales = nn.ModuleList(scaled)
-        self.outputs = nn.ModuleList(_output(count, width) for count in (quarter, half, channels, channels))
+        self.strides = [4, 8, 16, 32, 64]
+        scaled = [_scaled(channels, patch, stride) for stride in self.strides[:NUM_STAGES]]
+        self.scales = nn.ModuleList(scale for scale, _ in scaled)
+        self.outputs = nn.ModuleList(_output(count, width) for _, count in scaled)
 
     def forward(self, encoder: Encoder, images: Tensor) -> list[Tensor]:
         (last,) = feature_maps(encoder, images)
@@ -72,6 +75,9 @@ class StagePyramid(Pyramid):
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
+        with dynamo_deferred():
+            from timm.layers import LayerNorm2d
+            from torchvision.ops import FeaturePyramidNetwork
         if len(widths(encoder)) != NUM_STAGES:
             raise ConfigError(f"the FPN of a Swin needs {NUM_STAGES} stages, found {len(widths(encoder))}")
         found = strides(encoder)
@@ -100,11 +106,28 @@ def level_of(boxes: Tensor, first_stride: int) -> Tensor:
     return torch.log2(sides / (14 * first_stride) + 1e-8).floor().clamp(0, NUM_STAGES - 1).long()
 
 
+def _scaled(channels: int, patch: int, stride: int) -> tuple[nn.Module, int]:
+    """From the map of the patches to one of another stride, and its channels."""
+    if stride > patch:
+        return nn.MaxPool2d(stride // patch), channels
+    if stride == patch:
+        return nn.Identity(), channels
+    with dynamo_deferred():
+        from timm.layers import LayerNorm2d
+    half = channels // 2
+    if 2 * stride == patch:
+        return _doubled(channels, half), half
+    return nn.Sequential(_doubled(channels, half), LayerNorm2d(half), nn.GELU(), _doubled(half, half // 2)), half // 2
+
+
 def _doubled(before: int, after: int) -> nn.Module:
     return nn.ConvTranspose2d(before, after, kernel_size=2, stride=2)
 
 
 def _output(channels: int, width: int) -> nn.Module:
+    with dynamo_deferred():
+        from timm.layers import LayerNorm2d
+        from torchvision.ops import Conv2dNormActivation
     layers = [(channels, 1), (width, 3)]
     return nn.Sequential(
         *(Conv2dNormActivation(c, width, size, norm_layer=LayerNorm2d, activation_layer=None) for c, size in layers)

@@ -5,21 +5,18 @@ box nor a mask. Boxes are L1, summed and divided by the number of sampled region
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
-from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
-from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
-from torchvision.ops import roi_align
 
+from pipeline.dynamo import dynamo_deferred
 from pipeline.transfer.boxes import (
-    BOX_CODER,
+    BOX_WEIGHTS,
     Targets,
     at_least_float,
+    encode,
     match,
     most_positive,
     of_objects,
@@ -29,8 +26,6 @@ from pipeline.transfer.boxes import (
 from pipeline.transfer.proposals import l1
 from pipeline.transfer.pyramid import NUM_STAGES, level_of
 
-aligned = partial(roi_align, sampling_ratio=0, aligned=True)  # half a pixel is taken off, as in detectron2
-
 
 class BoxHead(nn.Module):
     """Of regions (n, width, side, side): logits (n, 1 + K), and for each class how to move the box (n, K, 4)."""
@@ -39,6 +34,9 @@ class BoxHead(nn.Module):
         self, width: int, side: int, num_classes: int, num_convs: int, fc_widths: Sequence[int], has_norm: bool
     ) -> None:
         super().__init__()
+        with dynamo_deferred():
+            from timm.layers import LayerNorm2d
+            from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
         norm = LayerNorm2d if has_norm else None
         self.layers = FastRCNNConvFCHead((width, side, side), [width] * num_convs, list(fc_widths), norm)
         self.classes = nn.Linear(fc_widths[-1], 1 + num_classes)
@@ -61,6 +59,9 @@ class MaskHead(nn.Module):
 
     def __init__(self, width: int, num_classes: int, num_convs: int, has_norm: bool) -> None:
         super().__init__()
+        with dynamo_deferred():
+            from timm.layers import LayerNorm2d
+            from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
         self.layers = MaskRCNNHeads(width, [width] * num_convs, 1, LayerNorm2d if has_norm else None)
         self.doubled = nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)
         self.classes = nn.Conv2d(width, num_classes, kernel_size=1)
@@ -74,22 +75,23 @@ class MaskHead(nn.Module):
         return at_least_float(self.classes(self.doubled(self.layers(regions)).relu()))
 
 
+def aligned(maps: Tensor, boxes: Tensor, side: int, scale: float = 1.0) -> Tensor:
+    """RoIAlign of boxes (n, 5), the first number that of the map; half a pixel is taken off, as in detectron2."""
+    with dynamo_deferred():
+        from torchvision.ops import roi_align
+    return roi_align(maps, boxes, (side, side), scale, sampling_ratio=0, aligned=True)
+
+
 def cut_out(maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], side: int) -> Tensor:
     """Regions (B * R, width, side, side) of boxes (B, R, 4), each from the map that suits its size."""
     levels = level_of(boxes, strides[0])
     image = torch.arange(len(boxes), device=boxes.device).view(-1, 1, 1).expand(-1, boxes.shape[1], 1)
-    # A box of another map is empty here and gives zeros, so that the maps can be added up: every shape is fixed.
-    return torch.stack(
-        [
-            aligned(
-                at_least_float(maps[level]),
-                torch.cat([image, torch.where(levels[..., None] == level, boxes, 0.0)], dim=2).flatten(0, 1),
-                output_size=(side, side),
-                spatial_scale=1 / strides[level],
-            )
-            for level in range(NUM_STAGES)
-        ]
-    ).sum(dim=0)
+    regions = boxes.new_zeros(())
+    for level in range(NUM_STAGES):
+        # A box of another map is empty here and gives zeros, so that maps can be added up: every shape is fixed.
+        own = torch.cat([image, torch.where(levels[..., None] == level, boxes, 0.0)], dim=2).flatten(0, 1)
+        regions = regions + aligned(at_least_float(maps[level]), own, side, 1 / strides[level])
+    return regions
 
 
 class Regions(NamedTuple):
@@ -129,7 +131,7 @@ def box_losses(logits: Tensor, deltas: Tensor, regions: Regions, targets: Target
     total, labels = regions.valid.sum().clamp(min=1), regions.labels.flatten()
     entropy = F.cross_entropy(logits, labels, reduction="none")
     wanted = of_objects(targets, "boxes", regions.objects)
-    codes = BOX_CODER.encode_single(wanted.flatten(0, 1), regions.boxes.flatten(0, 1))
+    codes = encode(wanted, regions.boxes, BOX_WEIGHTS).flatten(0, 1)
     of_boxes = l1(of_label(deltas, labels), codes, regions.positive.flatten())
     return torch.where(regions.valid.flatten(), entropy, 0.0).sum() / total, of_boxes / total
 
@@ -155,4 +157,4 @@ def mask_targets(masks: Tensor, objects: Tensor, boxes: Tensor, side: int) -> Te
     if not len(masks):
         return boxes.new_zeros(len(boxes), side, side)
     rois = torch.cat([objects[:, None].to(boxes.dtype), boxes], dim=1)
-    return (aligned(masks[:, None].to(boxes.dtype), rois, output_size=(side, side))[:, 0] >= 0.5).to(boxes.dtype)
+    return (aligned(masks[:, None].to(boxes.dtype), rois, side)[:, 0] >= 0.5).to(boxes.dtype)

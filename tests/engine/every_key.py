@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import torch
 from pydantic import BaseModel
+from tiny_maps import NUM_LABELS, write_scenes
 from tiny_runs import ALONE, prepare_in, tiny_config, weights_of, write_images
 
 from pipeline.config import Layers, merge
@@ -45,6 +46,10 @@ TEXTS: dict[str, dict[str, Any]] = {
 }
 for each in TEXTS.values():
     each |= {"source": "books", "vocab_size": 30, "length": 8}
+# Scenes in the layout of ADE20K.
+SCENES: dict[str, Any] = {"name": "small_scenes", "num_train": NUM_TRAIN, "num_val": NUM_VAL, "image_size": 28}
+SCENES |= {"channels": 1, "num_classes": NUM_LABELS, "mean": [0.4], "std": [0.3]}
+OTHERS = {**TEXTS, "segmentation": SCENES}  # kinds whose keys are not those of images
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,8 @@ class Record:
 def run_fields() -> list[str]:
     """Keys of a run such as `data.augment.scale`, without those of models and methods, which have many classes."""
     own = [name for name in _fields_below(RunConfig) if not name.startswith(("data.", "model.", "method."))]
-    texts = [f"data.{kind}.{name}" for kind in TEXTS for name in _fields_below(KINDS.get(kind).Config)]
-    return own + [f"data.{name}" for name in _fields_below(KINDS.get("images").Config)] + texts
+    others = [f"data.{kind}.{name}" for kind in OTHERS for name in _fields_below(KINDS.get(kind).Config)]
+    return own + [f"data.{name}" for name in _fields_below(KINDS.get("images").Config)] + others
 
 
 def model_fields() -> list[str]:
@@ -113,7 +118,7 @@ def _is_model(annotation: Any) -> bool:
 def nested(key: str, value: Any) -> dict[str, Any]:
     """What a config says for a key: `model.swin.depths` and `method.mjp.dal` are `depths` and `dal` of theirs."""
     parts = key.split(".")
-    if parts[0] in ("model", "method") or (parts[1:2] and parts[1] in TEXTS):
+    if parts[0] in ("model", "method") or (parts[1:2] and parts[1] in OTHERS):
         del parts[1]
     return below(".".join(parts), value)
 
@@ -129,10 +134,10 @@ def below(key: str, value: Any) -> dict[str, Any]:
 
 
 def short_run(*changes: dict[str, Any]) -> RunConfig:
-    """A run of three updates; `data.kind` chooses images or texts, which have no keys in common."""
+    """A run of three updates; `data.kind` chooses images, texts or scenes, each with keys of its own."""
     content = tiny_config(SHORT, *changes)
-    if texts := TEXTS.get(content["data"].get("kind", "")):
-        content["data"] = merge(texts, *[change.get("data", {}) for change in changes])
+    if other := OTHERS.get(content["data"].get("kind", "")):
+        content["data"] = merge(other, *[change.get("data", {}) for change in changes])
     return parse_run(Layers(("test", content)))
 
 
@@ -143,9 +148,10 @@ class Recorder:
         self.folder = folder
         self.images = write_images(folder / "images", num_train=NUM_TRAIN, num_val=NUM_VAL)
         write_texts(self.images)
+        write_scenes(self.images, NUM_TRAIN, NUM_VAL)
         self.prepared = folder / "prepared"
-        texts = [parse_data(Layers(("test", {**data, "kind": kind}))) for kind, data in TEXTS.items()]
-        for data in (short_run().data, *texts):
+        others = [parse_data(Layers(("test", {**data, "kind": kind}))) for kind, data in OTHERS.items()]
+        for data in (short_run().data, *others):
             prepare_in(self.prepared, self.images, data)
         self.known: dict[str, Record | PatchworkError] = {}
 
@@ -161,7 +167,7 @@ class Recorder:
         return self.known[key]
 
     def site(self) -> Site:
-        names = ("small", *[texts["name"] for texts in TEXTS.values()])
+        names = ("small", *[other["name"] for other in OTHERS.values()])
         return Site(device="cpu", weights=str(self.folder), data=dict.fromkeys(names, self.images))
 
     def _record(self, run: RunConfig) -> Record:

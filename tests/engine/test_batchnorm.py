@@ -80,6 +80,14 @@ def test_synchronised__any_module__keeps_its_parameters_and_names():
     assert all(one is other for one, other in zip(shared.parameters(), parameters, strict=True))
 
 
+def test_synchronised__norms_of_an_encoder__stay_as_they_are():
+    method = nn.Module()
+    method.encoder, method.head = network(), network()
+    synchronised(method)
+    assert {type(norm) for norm in method.encoder.modules() if isinstance(norm, nn.BatchNorm2d)} == {nn.BatchNorm2d}
+    assert {type(norm) for norm in method.head.modules() if isinstance(norm, nn.BatchNorm2d)} == {SharedBatchNorm}
+
+
 def test_synchronised__one_process__is_plain_batchnorm():
     plain, shared = network(), synchronised(network())
     batches = images()

@@ -32,7 +32,7 @@ from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
 from pipeline.results import ScaleFolder
 
-TABLE = {**bites.RUN, **bites.TEXTS, **bites.MODELS, **bites.METHODS}
+TABLE = {**bites.RUN, **bites.OTHER_DATA, **bites.MODELS, **bites.METHODS}
 BITES = {f"{key} {number}": (key, bite) for key, entries in TABLE.items() for number, bite in enumerate(entries)}
 FIELDS = {*run_fields(), *model_fields(), *method_fields(), *eval_fields()}
 METHOD_NAMES = {f"method.{name}.name" for name in METHODS.names()}
@@ -114,6 +114,7 @@ def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, ke
 @pytest.mark.parametrize("name", EVALS.names())
 def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
     bases = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS, "perplexity": bites.LANGUAGE}
+    bases["segmentation"] = bites.SCENES
     base = bases.get(name.split("_")[0], {})
     assert evaluate(name, base) == evaluate(name, base)
 

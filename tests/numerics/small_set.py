@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
+from tiny_maps import NUM_LABELS, write_scenes
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
 from tiny_vit import tiny_encoder, tiny_model
 
 from pipeline.data.classified import DataConfig
 from pipeline.data.language import LanguageConfig
 from pipeline.data.prepare import prepare
+from pipeline.data.segmentation import SegmentationConfig
 from pipeline.engine.distributed import World
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
@@ -22,6 +24,7 @@ from pipeline.methods.language_model import LanguageModel
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
+from pipeline.methods.upernet import UperNet
 from pipeline.models.patches import Grid
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
@@ -39,10 +42,12 @@ METHODS = {
     "mp3": (MP3, {}, {"pos_embed": "none"}),
     "droppos": (DropPos, DECODER, {"pos_embed": "sincos"}),
     "language": (LanguageModel, {}, {}),
+    "upernet": (UperNet, {"width": 8}, {}),
 }
 STREAM_WORDS, STRIDE = {"train": 400, "val": 1200}, 5
 # Evaluations that need another subject than a classifier, or other fields than they start with.
 SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
+SUITED |= dict.fromkeys(("segmentation", "segmentation_pictures", "segmentation_equivariance"), "upernet")
 SUITED |= {"mixed_pictures": "mp3", "training_equivariance": "baseline", "perplexity": "language"}
 SIZES = {"image_size": 28, "channels": 1, "num_classes": 10, "batch": 4, "steps": 1}
 FIELDS = {
@@ -69,10 +74,11 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class SmallWorld:
-    """A prepared data set, where it lies, and what its validation images and labels are; and a stream of words."""
+    """A prepared data set, where it lies, and what its validation images and labels are; a stream of words; scenes."""
 
     data: DataConfig
     stream: LanguageConfig
+    scenes: SegmentationConfig
     site: Site
     results: ScaleFolder
     pixels: np.ndarray
@@ -88,6 +94,8 @@ class SmallWorld:
         optim = OptimConfig(epochs=1, global_batch=8, micro_batch=8, base_lr=1e-3, protection=protection or {})
         if isinstance(method, LanguageModel):  # which sees no images
             return RunConfig(method=method.cfg, model=tiny_text_model("gpt2"), data=self.stream, optim=optim, seed=seed)
+        if isinstance(method, UperNet):  # which sees whole scenes
+            return RunConfig(method=method.cfg, model=tiny_model(**changes), data=self.scenes, optim=optim, seed=seed)
         data = self.data.model_copy(update=data)
         return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
@@ -124,11 +132,17 @@ def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
         std=(STD,),
         eval_crop=1.0,
     )
-    stream, scale = _write_stream(folder), ScaleFolder(results)
-    for each in (data, stream):
+    stream, scenes, scale = _write_stream(folder), _write_scenes(folder), ScaleFolder(results)
+    for each in (data, stream, scenes):
         prepare(each, folder, scale.manifest(each.name).parent, progress=False)
-    site = Site(data={data.name: folder, stream.name: folder}, device="cpu")
-    return SmallWorld(data, stream, site, scale, pixels["t10k"], labels["t10k"])
+    site = Site(data=dict.fromkeys((data.name, stream.name, scenes.name), folder), device="cpu")
+    return SmallWorld(data, stream, scenes, site, scale, pixels["t10k"], labels["t10k"])
+
+
+def _write_scenes(folder) -> SegmentationConfig:
+    write_scenes(folder, num_train=8, num_val=5)
+    sizes = {"image_size": 28, "channels": 1, "num_classes": NUM_LABELS, "num_train": 8, "num_val": 5}
+    return SegmentationConfig(name="small_scenes", **sizes, mean=(MEAN,), std=(STD,))
 
 
 def _write_stream(folder) -> LanguageConfig:
@@ -152,7 +166,11 @@ def build(kind, seed=0):
     """A method whose weights are large enough for patches, positions and classes to matter."""
     method, fields, changes = METHODS[kind]
     is_text = method is LanguageModel
-    encoder = build_tiny_text(tiny_text_model("gpt2"), seed, 0) if is_text else tiny_encoder(seed, **changes)
+    num_classes = 0 if method is UperNet else 10
+    encoder = (
+        build_tiny_text(tiny_text_model("gpt2"), seed, 0) if is_text else tiny_encoder(seed, num_classes, **changes)
+    )
+    encoder.num_labels = NUM_LABELS
     built = method(method.Config(**fields), encoder).eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():

@@ -31,8 +31,9 @@ POSITIONS = ("mp3_positions", "droppos_positions")
 OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost", "permutation_cost"}
 OF_TEXTS = {"perplexity"}
-WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS}
-STATE_PRECISION = {"training_equivariance", "split_wire", "equivariance", "perplexity"}
+OF_SCENES = {name for name, kind in SUITED.items() if kind == "upernet"}
+WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS, *OF_SCENES}
+STATE_PRECISION = {"segmentation_equivariance", "training_equivariance", "split_wire", "equivariance", "perplexity"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
 OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model

@@ -20,7 +20,7 @@ from pipeline.methods.base import METHODS, Batch
 from pipeline.transfer.boxes import anchors_of, match, sample
 from pipeline.transfer.detections import keep_best, paste, to_original
 from pipeline.transfer.proposals import Judged, proposal_losses, propose
-from pipeline.transfer.pyramid import build_pyramid, level_of
+from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 
 SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
@@ -67,9 +67,10 @@ def test_pyramid__of_each_family__has_five_maps_each_half_the_one_before(model):
     encoder = build_scene_encoder(MODELS[model])
     pyramid = build_pyramid(encoder, 24)
     maps = pyramid(encoder, torch.randn(2, 1, 64, 64))
-    assert pyramid.strides == [2, 4, 8, 16, 32]
-    assert [tuple(each.shape) for each in maps] == [(2, 24, side, side) for side in (32, 16, 8, 4, 2)]
-    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(side, side) for side in (32, 16, 8, 4, 2)]
+    assert pyramid.strides == ([2, 4, 8, 16, 32] if model == "swin" else [4, 8, 16, 32, 64])
+    sides = [64 // stride for stride in pyramid.strides]
+    assert [tuple(each.shape) for each in maps] == [(2, 24, side, side) for side in sides]
+    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(side, side) for side in sides]
     assert torch.equal(maps[4], maps[3][:, :, ::2, ::2])
 
 
@@ -83,16 +84,21 @@ def test_pyramid__of_a_vit__gives_each_level_the_weights_of_vitdet():
     assert sum(p.numel() for p in pyramid.parameters()) == quarter + up + heads
 
 
-def test_pyramid__image_that_is_no_multiple_of_the_coarsest_stride__is_refused():
-    encoder = build_scene_encoder(scene_vit())
-    encoder.grid = encoder.grid._replace(rows=7)
-    with pytest.raises(ConfigError, match=r"data\.image_size is 56x64, and the coarsest map has a stride of 16 pixels"):
-        build_pyramid(encoder, 24).grids(encoder)
+@pytest.mark.parametrize("model", MODELS)
+def test_coarsest_stride__of_each_family__is_that_of_the_fourth_map(model):
+    assert coarsest_stride(MODELS[model]) == build_pyramid(build_scene_encoder(MODELS[model]), 24).strides[3]
 
 
-def test_pyramid__patch_without_a_quarter__is_refused():
-    with pytest.raises(ConfigError, match="found a patch of 2 pixels"):
-        build_pyramid(build_scene_encoder(scene_vit(patch_size=2)), 24)
+@pytest.mark.parametrize("patch", [2, 4, 8, 16])
+def test_pyramid__of_a_vit_of_any_patch__has_the_same_strides(patch):
+    encoder = build_scene_encoder(scene_vit(patch_size=patch, depth=1))
+    maps = build_pyramid(encoder, 24)(encoder, torch.randn(1, 1, 64, 64))
+    assert [each.shape[-1] for each in maps] == [16, 8, 4, 2, 1]
+
+
+def test_pyramid__patch_that_is_no_power_of_two__is_refused():
+    with pytest.raises(ConfigError, match="found patches of 32 pixels"):
+        build_pyramid(build_scene_encoder(scene_vit(patch_size=32)), 24)
 
 
 @pytest.mark.parametrize("side", [20.0, 111.9, 112.1, 223.9, 224.1, 447.9, 448.1, 1000.0])
@@ -116,11 +122,11 @@ def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():
     assert float(widths[0]) == pytest.approx(32 * math.sqrt(2))  # 45.25, where torchvision has 46
 
 
-def test_anchors__of_a_vit_of_16_px__are_those_of_vitdet_by_default():
+def test_anchors__of_a_vit__are_those_of_vitdet_by_default():
     method = build()
-    assert method.strides == [2, 4, 8, 16, 32]
+    assert method.strides == [4, 8, 16, 32, 64]
     sides = [(level[1, 2] - level[1, 0]).item() for level in method.anchors.split(method.level_sizes)]
-    assert sides == [16, 32, 64, 128, 256]  # half of ViTDet's, as the patch is
+    assert sides == [32, 64, 128, 256, 512]
 
 
 def test_match__thresholds_and_best_boxes__follow_their_definition():
@@ -402,7 +408,7 @@ def test_to_original__box_of_the_input__is_scaled_and_cut_off():
 @pytest.mark.slow
 def test_training__two_images__finds_their_objects_again():
     """Boxes, classes and masks of three objects, after some steps on them alone."""
-    method, batch = build("windowed", roi_samples=16, mask_side=7), detection_batch(2, objects=(2, 1))
+    method, batch = build("windowed", roi_samples=16, mask_side=7, min_score=0.6), detection_batch(2, objects=(2, 1))
     optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3, weight_decay=0.0)
     for step in range(100):
         optimizer.zero_grad()

@@ -10,7 +10,9 @@ from PIL import Image
 import pipeline
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data.ade20k import Scene
+from pipeline.data.coco_samples import Picture
 from pipeline.data.kind import kind_of, parse_data
+from pipeline.data.objects import Objects
 from pipeline.data.tokens import Tokens
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Primary
@@ -44,11 +46,22 @@ def text_samples(name):
 
 def image_samples(name):
     """The data of a task of images, and four samples."""
+    if name == "detect":
+        data = parse_data(Layers(("data", read_yaml(CONFIGS / "data" / "fashion_scenes_coco.yaml")["data"])))
+        pictures = [Image.new("L", (40 + place, 64), 90) for place in range(4)]
+        return data, [Picture(picture, whole_objects(7), place, place) for place, picture in enumerate(pictures)]
     if name == "segment":
         data = parse_data(Layers(("data", read_yaml(CONFIGS / "data" / "fashion_scenes_ade.yaml")["data"])))
         return data, [Scene(Image.new("L", (70, 50 + label), 90), labels_of(50 + label, 70)) for label in range(4)]
     data = data_of(image_size=[28, 42])
     return data, [(Image.new("L", (28, 28), 90), label) for label in range(4)]
+
+
+def whole_objects(count):
+    """Objects that cover any picture, so that none is cut off."""
+    outlines = [[np.array([0.0, 0, 99, 0, 99, 99, 0, 99])]] * count
+    labels, crowds = np.ones(count, dtype=np.int64), np.zeros(count, dtype=np.uint8)
+    return Objects(labels, labels, np.array([[0.0, 0, 99, 99]] * count), np.ones(count), crowds, outlines)
 
 
 def labels_of(height, width):
@@ -65,7 +78,7 @@ def test_example__of_every_task__has_the_shapes_of_a_training_batch(name):
     assert batch_size(made[0]) == 4
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in (*TEXTS, "segment")])
+@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in (*TEXTS, "segment", "detect")])
 def test_eval_batch__of_every_task_of_images__is_the_same_every_time(name):
     data = data_of(augment={"erasing": 1.0, "mixup": 0.8})
     task = TASKS.get(name)(data, CPU, 0.1)
@@ -90,6 +103,20 @@ def test_eval_batch__of_whole_images__has_their_own_sizes_and_published_labels()
     assert batch_size(images) == 4
 
 
+def test_batch__of_pictures_with_objects__is_zero_outside_of_the_picture():
+    data, samples = image_samples("detect")
+    task, view = TASKS.get("detect")(data, CPU), kind_of(data).eval_view()
+    pixels, targets = task.collate([view(sample) for sample in samples])
+    images, known = task.eval_batch(pixels, targets)
+    for image, target, sample in zip(images, known, samples, strict=True):
+        width, height = sample.image.size
+        assert target["size"].tolist() == [height, width]
+        expected = torch.full((1, height, width), (90 / 255 - 0.314) / 0.243)
+        torch.testing.assert_close(image[:, :height, :width], expected)
+        assert not image[:, height:].any() and not image[:, :, width:].any()
+    assert known[0].keys() == targets[0].keys()
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_eval_batch__of_every_task_of_texts__is_what_was_collated(name):
     data, samples = text_samples(name)
@@ -109,6 +136,11 @@ def test_train_batch__labels_of_texts__are_smoothed():
 @pytest.mark.parametrize("name", METHODS.names())
 def test_task__of_every_method__exists(name):
     assert METHODS.get(name).Config.task in TASKS.names()
+
+
+def test_num_outputs__detection_in_images_with_a_class_each__is_refused():
+    with pytest.raises(ConfigError, match="'fashion_mnist' is of kind images, which has no objects"):
+        TASKS.get("detect").num_outputs(data_of())
 
 
 def test_num_outputs__segmentation_of_images_with_a_class_each__is_refused():

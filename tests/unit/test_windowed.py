@@ -104,7 +104,7 @@ def test_windowed__file_of_its_own__keeps_relative_positions_and_resizes_them(tm
     ("keys", "found"),
     [
         ({"global_blocks": 2}, "give it a window_size"),
-        ({"window_size": 4, "pool": "avg"}, "has no pool"),
+        ({"window_size": 4, "pool": "avg"}, "classifies nothing, found pool: avg"),
         ({"window_size": 4, "pos_embed": "relative"}, "use add_relative"),
         ({"add_relative": True, "pos_embed": "relative"}, "remove one of them"),
     ],

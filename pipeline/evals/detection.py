@@ -1,0 +1,35 @@
+"""COCO's average precision and recall, of boxes and of masks, on the validation set (DropPos Tables 1 to 6).
+
+A size of objects that the set does not have gives no number, and says so. AP is no mean over images, so that there are
+no values for each image, and no errors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from pipeline.engine.run import RunConfig
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by
+from pipeline.transfer.average_precision import METRICS, reasons
+
+
+def no_objects_reason(subjects: Mapping[str, RunConfig]) -> str:
+    others = {run.method.name for run in subjects.values() if run.task != "detect"}
+    return f"method {', '.join(sorted(others))} does not detect objects" if others else ""
+
+
+@EVALS.register("detection")
+class Detection(Evaluation):
+    class Config(EvalConfig):
+        name: Literal["detection"] = "detection"
+
+        @property
+        def metrics(self) -> tuple[str, ...]:
+            return METRICS
+
+    reason_against = refused_by(no_objects_reason)
+    cfg: Config
+
+    def compute(self, model: Subject) -> Outcome:
+        outcome = self.over_images(model.method, model.run.data, type(model.method).measure)
+        return replace(outcome, reasons=reasons(outcome.metrics))
