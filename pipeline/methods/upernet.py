@@ -16,9 +16,10 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output
 from pipeline.models.dense import feature_maps, freeze_unused, is_swin, strides, widths
 from pipeline.models.encoder import ModelConfig
@@ -79,11 +80,20 @@ class UperNet(Method):
 
     def loss(self, images: Tensor, labels: Tensor, draw: Mapping[str, Tensor]) -> Output:
         """Images (B, C, H, W), labels (B, H, W) uint8, 255 for pixels without one."""
+        self._refuse_one_image(images)
         maps, labels = self.maps(images), labels.long()
         main = self._cross_entropy(self.head(maps), labels)
         auxiliary = self._cross_entropy(self.auxiliary(maps[-2]), labels)
         weight = None if self.cfg.average == "all" else (labels != IGNORED).sum()
         return Output(main + self.cfg.aux_weight * auxiliary, {"aux_loss": auxiliary.detach()}, weight)
+
+    def _refuse_one_image(self, images: Tensor) -> None:
+        """The coarsest pooling leaves one value of each channel, which has no variance."""
+        is_alone = type(self.head.pooled[0][1]) is nn.BatchNorm2d  # with other processes it is of another class
+        if self.training and is_alone and len(images) == 1:
+            raise ConfigError(
+                "BatchNorm needs two images in a micro-batch, found one; set optim.micro_batch to 2 or more"
+            )
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits = enlarged(logits.float(), labels.shape[1:])
