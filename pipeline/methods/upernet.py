@@ -78,22 +78,23 @@ class UperNet(Method):
         found = dict(zip(taps, feature_maps(self.encoder, images, taps), strict=True))
         return self.pyramid([found[tap] for tap in self.taps])
 
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """Nothing. One image is refused: the coarsest pooling leaves one value of each channel, without a variance."""
+        # With other processes, norms are of another class.
+        is_alone = any(type(part) is nn.BatchNorm2d for part in self.head.modules())
+        if self.training and is_alone and len(batch.inputs) == 1:
+            raise ConfigError(
+                "BatchNorm needs micro-batches of two images, found one; set optim.micro_batch to 2 or more"
+            )
+        return {}
+
     def loss(self, images: Tensor, labels: Tensor, draw: Mapping[str, Tensor]) -> Output:
         """Images (B, C, H, W), labels (B, H, W) uint8, 255 for pixels without one."""
-        self._refuse_one_image(images)
         maps, labels = self.maps(images), labels.long()
         main = self._cross_entropy(self.head(maps), labels)
         auxiliary = self._cross_entropy(self.auxiliary(maps[-2]), labels)
         weight = None if self.cfg.average == "all" else (labels != IGNORED).sum()
         return Output(main + self.cfg.aux_weight * auxiliary, {"aux_loss": auxiliary.detach()}, weight)
-
-    def _refuse_one_image(self, images: Tensor) -> None:
-        """The coarsest pooling leaves one value of each channel, which has no variance."""
-        is_alone = type(self.head.pooled[0][1]) is nn.BatchNorm2d  # with other processes it is of another class
-        if self.training and is_alone and len(images) == 1:
-            raise ConfigError(
-                "BatchNorm needs two images in a micro-batch, found one; set optim.micro_batch to 2 or more"
-            )
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits = enlarged(logits.float(), labels.shape[1:])
