@@ -6,7 +6,6 @@ bounds. Resizing is Pillow's bilinear one.
 """
 
 import random
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.coco_samples import Picture
-from pipeline.data.outlines import Outline, bounds, compressed, expanded, filled, moved
+from pipeline.data.outlines import Outline, bounds, compressed, expanded, fill, moved
 
 Targets = dict[str, Tensor]
 
@@ -38,14 +37,13 @@ class JitteredView:
         """The picture flipped or not, resized to `size` (width, height), from `corner` (left, top) on."""
         image = sample.image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if is_flipped else sample.image
         part = [min(length - start, self.side) for length, start in zip(size, corner, strict=True)]
-        box = (*corner, corner[0] + part[0], corner[1] + part[1])
+        box = (corner[0], corner[1], corner[0] + part[0], corner[1] + part[1])
         pixels = image.resize(size, Image.Resampling.BILINEAR).crop(box)
         objects, whole = sample.objects, sample.image.size
         chosen = np.flatnonzero(objects.crowds == 0)
         masks = np.zeros((len(chosen), self.side, self.side), dtype=np.uint8)
         for mask, number in zip(masks, chosen, strict=True):
-            found = _drawn(objects.outlines[number], whole, size, box, is_flipped)
-            mask[: found.shape[0], : found.shape[1]] = found
+            _draw(mask[: part[1], : part[0]], objects.outlines[number], whole, size, box, is_flipped)
         remains = masks.any(axis=(1, 2))
         return padded(pixels, self.side), {
             "boxes": torch.from_numpy(bounds(masks[remains])),
@@ -97,19 +95,24 @@ def padded(image: Image.Image, side: int) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _drawn(
-    outline: Outline, whole: tuple[int, int], size: tuple[int, int], box: tuple[Any, ...], is_flipped: bool
-) -> np.ndarray:
-    """uint8 bitmap of an outline, in the part `box` (left, top, right, bottom) of the resized picture."""
-    left, top, right, bottom = box
+def _draw(
+    mask: np.ndarray,
+    outline: Outline,
+    whole: tuple[int, int],
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+    is_flipped: bool,
+) -> None:
+    """Put an outline into a bitmap, which is the part `box` (left, top, right, bottom) of the resized picture."""
     if isinstance(outline, list):
         factors = [new / old for new, old in zip(size, whole, strict=True)]
         if is_flipped:
             outline = moved(outline, (-1, 1), (whole[0], 0))
-        return filled(moved(outline, factors, (-left, -top)), bottom - top, right - left)
+        fill(mask, moved(outline, factors, (-box[0], -box[1])))
+        return
     found = expanded(outline, whole[1], whole[0])
     found = found[:, ::-1] if is_flipped else found
-    return np.asarray(Image.fromarray(found).resize(size, Image.Resampling.NEAREST).crop(box))
+    mask[:] = np.asarray(Image.fromarray(found).resize(size, Image.Resampling.NEAREST).crop(box))
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -12,11 +12,22 @@ Outline = Polygons | np.ndarray  # or int64 (k,): lengths of runs of 0, 1, 0 ...
 LEAST_NUMBERS = 6  # of a polygon: three points
 
 
-def filled(polygons: Polygons, height: int, width: int) -> np.ndarray:
-    """uint8 (height, width): 1 inside any of the polygons; what sticks out is cut off."""
+def fill(pixels: np.ndarray, polygons: Polygons) -> None:
+    """Put 1 into uint8 (height, width) inside any of the polygons; what sticks out is cut off.
+
+    Only the columns that they cover are written: most objects are small, and whole bitmaps take several times as long.
+    """
     from faster_coco_eval.core import mask  # as slow to import as all else that a launcher needs
 
-    return mask.decode(mask.merge(mask.frPyObjects([polygon.tolist() for polygon in polygons], height, width)))
+    height, width = pixels.shape
+    found = mask.merge(mask.frPyObjects([polygon.tolist() for polygon in polygons], height, width))
+    counts = np.array(decompressed(found["counts"]))
+    end = pixels.size - (counts[-1] if len(counts) % 2 else 0)
+    first, last = counts[0] // height, -(-end // height)
+    if first < last:
+        counts[0] -= first * height
+        counts[-1] -= (width - last) * height if len(counts) % 2 else 0
+        pixels[:, first:last] |= expanded(counts, height, int(last - first))
 
 
 def expanded(counts: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -27,7 +38,11 @@ def expanded(counts: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def bitmap(outline: Outline, height: int, width: int) -> np.ndarray:
     """uint8 (height, width) of an outline."""
-    return filled(outline, height, width) if isinstance(outline, list) else expanded(outline, height, width)
+    if not isinstance(outline, list):
+        return expanded(outline, height, width)
+    pixels = np.zeros((height, width), dtype=np.uint8)
+    fill(pixels, outline)
+    return pixels
 
 
 def compressed(outline: Outline, height: int, width: int) -> bytes:

@@ -54,3 +54,17 @@ def test_bounds__of_bitmaps__contain_all_pixels_and_no_empty_border(pixels):
 def test_moved__polygon__has_x_and_y_multiplied_and_shifted():
     (found,) = moved([np.array([1.0, 2, 3, 4, 5, 6])], (10, 100), (-1, 1))
     assert found.tolist() == [9, 201, 29, 401, 49, 601]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bitmap__of_any_polygons__is_what_the_library_decodes(seed):
+    draw = np.random.default_rng(seed)
+    height, width = draw.integers(1, 50, 2)
+    polygons = [draw.uniform(-20, 60, 2 * draw.integers(3, 7)).round(2) for _ in range(draw.integers(1, 4))]
+    runs = mask.merge(mask.frPyObjects([polygon.tolist() for polygon in polygons], int(height), int(width)))
+    assert np.array_equal(bitmap(polygons, int(height), int(width)), mask.decode(runs))
+
+
+def test_bitmap__of_polygons_outside_or_all_over__is_empty_or_full():
+    around, beside = np.array([-5.0, -5, 20, -5, 20, 20, -5, 20]), np.array([30.0, 1, 40, 1, 40, 5])
+    assert bitmap([around], 8, 10).all() and not bitmap([beside], 8, 10).any()

@@ -70,3 +70,22 @@ def test_name__of_an_evaluation__follows_the_parts_and_the_reference(toy):
     toy.edit("data/fashion_mnist_c.yaml", "per_class: 20", "per_class: 30")
     again = {entry.fragment: name for name, entry in build_graph("demo").evals.items()}
     assert [key for key in after if after[key] != again[key]] == ["corruptions"]
+
+
+SCENES = {"label": "scenes", "method": "upernet", "model": "vit_demo", "data": "fashion_scenes_ade"}
+
+
+def test_made_from__of_a_runs_own_set__is_in_the_graph(toy):
+    toy.write("study/toy.yaml", {"title": "toy", **study(scenes=SCENES)})
+    graph = build_graph("demo")
+    (name,) = [name for name, run in graph.runs.items() if run.label == "scenes"]
+    assert graph.runs[name].data == "fashion_scenes_ade"
+    assert graph.data["fashion_scenes_ade"]["made_from"] == "fashion_mnist" and "fashion_mnist" in graph.data
+
+
+def test_made_from__of_a_runs_own_set__that_the_scale_replaces__is_refused(toy):
+    scale = toy.read("scale/demo.yaml")
+    toy.write("scale/demo.yaml", scale | {"replace_data": {**scale["replace_data"], "fashion_mnist": "cifar10"}})
+    toy.write("study/toy.yaml", {"title": "toy", **study(scenes=SCENES)})
+    (problem,) = [line for line in toy.problems() if "fashion_scenes_ade" in line]
+    assert "is made from 'fashion_mnist', which is 'cifar10' at scale demo" in problem
