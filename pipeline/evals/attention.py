@@ -21,7 +21,10 @@ See = Callable[[int, Tensor], None]
 
 def reason_not_vit(subjects: Mapping[str, RunConfig]) -> str:
     others = [run.model.arch for run in subjects.values() if run.model.family != "vit"]
-    return f"{', '.join(others)} is not a ViT" if others else ""
+    if others:
+        return f"{', '.join(others)} is not a ViT"
+    dense = [run.method.name for run in subjects.values() if run.task in ("segment", "detect")]
+    return f"method {', '.join(dense)} sees whole scenes, and this looks at images of one size" if dense else ""
 
 
 @torch.no_grad()

@@ -16,9 +16,10 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output
 from pipeline.models.dense import feature_maps, freeze_unused, is_swin, strides, widths
 from pipeline.models.encoder import ModelConfig
@@ -76,6 +77,16 @@ class UperNet(Method):
         taps = sorted(set(self.taps))
         found = dict(zip(taps, feature_maps(self.encoder, images, taps), strict=True))
         return self.pyramid([found[tap] for tap in self.taps])
+
+    def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """Nothing. One image is refused: the coarsest pooling leaves one value of each channel, without a variance."""
+        # With other processes, norms are of another class.
+        is_alone = any(type(part) is nn.BatchNorm2d for part in self.head.modules())
+        if self.training and is_alone and len(batch.inputs) == 1:
+            raise ConfigError(
+                "BatchNorm needs micro-batches of two images, found one; set optim.micro_batch to 2 or more"
+            )
+        return {}
 
     def loss(self, images: Tensor, labels: Tensor, draw: Mapping[str, Tensor]) -> Output:
         """Images (B, C, H, W), labels (B, H, W) uint8, 255 for pixels without one."""

@@ -350,14 +350,15 @@ def test_ensemble__with_a_pretrained_encoder__does_not_apply(world):
 
 
 @pytest.mark.parametrize("name", OF_SUBJECTS)
-@pytest.mark.parametrize("kind", ["mjp", "mp3", "droppos"])
+@pytest.mark.parametrize("kind", ["mjp", "mp3", "droppos", "upernet"])
 def test_reason_against__every_evaluation__is_for_classifiers_or_its_own_method_or_any_encoder(world, name, kind):
     runs = dict.fromkeys(EVALS.get(name).roles(), world.run_of(build(kind)))
     applies = EVALS.get(name).reason_against(config_of(name), runs) == ""
     if name in OF_TABLES:
         assert applies is (kind != "mp3")
     else:
-        assert applies is (name in FOR_ANY_ENCODER or kind == SUITED.get(name, "mjp"))
+        sees_images = kind != "upernet"  # but whole scenes
+        assert applies is ((name in FOR_ANY_ENCODER and sees_images) or kind == SUITED.get(name, "mjp"))
 
 
 def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():

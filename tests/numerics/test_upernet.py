@@ -9,6 +9,8 @@ from tiny_vit import build_tiny, image_size_of, tiny_model, tiny_swin
 from torch import nn
 from torch.nn import functional as F
 
+from pipeline.engine.batchnorm import synchronised
+from pipeline.errors import ConfigError
 from pipeline.methods.upernet import UperNet, spread_taps
 from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead
 
@@ -177,6 +179,14 @@ def test_loss__no_pixel_with_a_label__is_zero_with_gradients_of_zero():
         out.loss.backward()
         assert out.loss == 0
         assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in method.parameters() if p.requires_grad)
+
+
+def test_draw__one_image_in_training__is_refused_with_what_to_do():
+    method, batch = build().train(), segmentation_batch(1)
+    with pytest.raises(ConfigError, match=r"found one; set optim\.micro_batch to 2 or more"):
+        method.draw(batch, 0.0)
+    assert method.draw(segmentation_batch(2), 0.0) == {} == method.eval().draw(batch, 0.0)
+    assert synchronised(method).train().draw(batch, 0.0) == {}
 
 
 def test_training__last_norm_of_the_encoder_and_blocks_after_the_last_tap__are_frozen():
