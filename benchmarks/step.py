@@ -157,6 +157,7 @@ def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak:
         "name": case.name,
         "model": case.model,
         "method": case.method,
+        "image_size": case.image_size,
         "images_per_s": rate,
         "images_per_s_range": [min(rates), max(rates)],
         "peak_memory_gib": cost.peak_memory_gib,
@@ -219,12 +220,15 @@ def earlier(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def with_ratios(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each step against the supervised one on the same model, where that was measured too."""
-    plain = {result["model"]: result["images_per_s"] for result in results if result["method"] == "supervised"}
+    """Each step against the supervised one on the same model and size of images, where that was measured too."""
+    plain = {_kind(result): result["images_per_s"] for result in results if result["method"] == "supervised"}
     return [
-        {**r, "over_supervised": r["images_per_s"] / plain[r["model"]] if r["model"] in plain else None}
-        for r in results
+        {**r, "over_supervised": r["images_per_s"] / plain[_kind(r)] if _kind(r) in plain else None} for r in results
     ]
+
+
+def _kind(result: dict[str, Any]) -> tuple[str, int | None]:
+    return result["model"], result.get("image_size")
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -3,7 +3,11 @@
 A rectangle's class is its brightness, so that a small model can learn to find it; a later one hides an earlier one.
 """
 
+import json
+
+import numpy as np
 import torch
+from PIL import Image
 
 from pipeline.methods.base import Batch
 from pipeline.models.encoder import ModelConfig, build_encoder
@@ -65,3 +69,31 @@ def detection_batch(size=4, seed=0, objects=(3, 1, 0, 2)):
     scenes.append(scene(100 * seed + size, numbers[-1], (48, 56)))
     images, targets = zip(*scenes, strict=True)
     return Batch(torch.stack(images), list(targets), torch.Generator().manual_seed(seed))
+
+
+def write_objects(folder, num_train, num_val, size=(40, 44)):
+    """Files in the layout of COCO: grey pictures with one or two bright rectangles of three classes, and one crowd."""
+    draw = np.random.default_rng(0)
+    categories = [{"id": 10 * label, "name": f"class {label}"} for label in range(1, SCENE_CLASSES + 1)]
+    for split, count in (("train", num_train), ("val", num_val)):
+        content = {"images": [], "annotations": [], "categories": categories}
+        for number in range(1, count + 1):
+            pixels = draw.integers(0, 60, size).astype(np.uint8)
+            for place in range(1 + number % 2):
+                label, (height, width) = 1 + (number + place) % SCENE_CLASSES, draw.integers(16, 36, 2).tolist()
+                top, left = (
+                    int(draw.integers(0, side - part)) for side, part in zip(size, (height, width), strict=True)
+                )
+                pixels[top : top + height, left : left + width] = 70 * label
+                corners = [left, top, left + width, top, left + width, top + height, left, top + height]
+                about = {"id": 2 * number + place, "image_id": number, "category_id": 10 * label}
+                about |= {"area": height * width, "bbox": [left, top, width, height]}
+                about["iscrowd"] = int(number == 3 and place == 1)
+                content["annotations"].append({**about, "segmentation": [[float(value) for value in corners]]})
+            content["images"].append({"id": number, "file_name": f"{number}.jpg", "height": size[0], "width": size[1]})
+            path = folder / f"{split}2017" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+        path = folder / "annotations" / f"instances_{split}2017.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))

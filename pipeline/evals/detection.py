@@ -4,18 +4,11 @@ A size of objects that the set does not have gives no number, and says so. AP is
 no values for each image, and no errors.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from pipeline.engine.run import RunConfig
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task
 from pipeline.transfer.average_precision import METRICS, reasons
-
-
-def no_objects_reason(subjects: Mapping[str, RunConfig]) -> str:
-    others = {run.method.name for run in subjects.values() if run.task != "detect"}
-    return f"method {', '.join(sorted(others))} does not detect objects" if others else ""
 
 
 @EVALS.register("detection")
@@ -27,7 +20,7 @@ class Detection(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return METRICS
 
-    reason_against = refused_by(no_objects_reason)
+    reason_against = only_for_task("detect", "detect objects")
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

@@ -4,6 +4,7 @@ A class has the same colour on both sides. Crowds are not shown.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.data.kind import kind_of
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
-from pipeline.evals.detection import no_objects_reason
+from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
 from pipeline.evals.pictures import SMALL_FONT_PX, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.registry import TASKS
@@ -43,7 +43,7 @@ class DetectionPictures(Evaluation):
         def files(self) -> tuple[str, ...]:
             return ("detections.png",)
 
-    reason_against = refused_by(no_objects_reason)
+    reason_against = only_for_task("detect", "detect objects")
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
@@ -67,17 +67,14 @@ class DetectionPictures(Evaluation):
         """Images spread over the set, those with objects: what the model sees of each, and what it finds."""
         data = model.run.data
         task, view, samples = TASKS.get("detect")(data, self.world.device), kind_of(data).eval_view(), self.open(data)
-        count = 0
-        for index in spread(len(samples), 4 * self.cfg.images):
-            inputs, targets = task.collate([view(samples[int(index)])])
-            if count == self.cfg.images or not len(targets[0]["gt_labels"]):
-                continue
+        seen = (task.collate([view(samples[int(index)])]) for index in spread(len(samples), 4 * self.cfg.images))
+        with_objects = ((inputs, targets) for inputs, targets in seen if len(targets[0]["gt_labels"]))
+        for inputs, targets in islice(with_objects, self.cfg.images):
             with self.precision():
                 batch = Batch(*task.eval_batch(inputs, targets), torch.Generator())
                 (found,) = model.method.measure(batch)
             height, width = targets[0]["size"].tolist()
             yield inputs[0][:, :height, :width], record_of(*found)
-            count += 1
 
 
 def _label(names: Sequence[str], label: Any) -> str:

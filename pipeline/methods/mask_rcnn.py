@@ -145,9 +145,8 @@ class MaskRCNN(Method):
             "box": of_box,
             "mask": mask_loss(masks, front, targets),
         }
-        return Output(
-            torch.stack([*terms.values()]).sum(), {f"{name}_loss": term.detach() for name, term in terms.items()}
-        )
+        scalars = {f"{name}_loss": term.detach() for name, term in terms.items()}
+        return Output(torch.stack([*terms.values()]).sum(), scalars)
 
     def detect(self, images: Tensor, targets: Targets) -> list[Detections]:
         """Of each image the objects that are found, in pixels of the input; targets name the `size` of each."""

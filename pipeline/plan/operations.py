@@ -50,8 +50,12 @@ def stored_bytes(run: "RunConfig", method: Method) -> tuple[int, int]:
 
 
 def _operations(run: "RunConfig", method: Method) -> float:
-    """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add."""
-    encoder, blocks = method.encoder, getattr(method.encoder, "blocks", ())
+    """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add.
+
+    Not where maps are taken from the middle of it, or most blocks have windows: there all are counted.
+    """
+    encoder, is_dense = method.encoder, hasattr(method.encoder, "num_labels")
+    blocks = () if is_dense else getattr(encoder, "blocks", ())
     inputs, targets = TASKS.get(run.task).example(run.data, BATCH)
     draw = method.draw_to_count(Batch(inputs, targets, torch.Generator()))
     if len(blocks) > 2:

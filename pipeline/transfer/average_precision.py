@@ -74,7 +74,7 @@ def encoded(mask: np.ndarray) -> bytes:
     """A bitmap (height, width) as COCO's compressed runs."""
     from faster_coco_eval.core import mask as coco_mask
 
-    return coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"]
+    return coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))["counts"]
 
 
 def decoded(runs: bytes, size: tuple[int, int]) -> np.ndarray:

@@ -76,11 +76,17 @@ def to_original(boxes: Tensor, size: Tensor, original: Tensor) -> Tensor:
 
 def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
     """Probabilities (s, s) of a box -> bool (height, width): bilinear between the centres, true from a half."""
-    rows, cols = (_weights(box[axis], box[axis + 2], len(mask), count) for axis, count in ((1, height), (0, width)))
-    return rows @ mask.double() @ cols.T >= 0.5
+    found = torch.zeros(width, height, dtype=torch.bool).T  # column by column, as runs are written
+    # A pixel whose centre is outside of the box gets less than half of a cell.
+    (left, top), (right, bottom) = box[:2].floor().int().tolist(), box[2:].ceil().int().tolist()
+    rows, cols = slice(max(top, 0), min(bottom, height)), slice(max(left, 0), min(right, width))
+    by_row, by_col = _weights(rows, box[1], box[3], len(mask)), _weights(cols, box[0], box[2], len(mask))
+    found[rows, cols] = by_row @ mask.to(by_row.dtype) @ by_col.T >= 0.5
+    return found
 
 
-def _weights(start: Tensor, end: Tensor, cells: int, count: int) -> Tensor:
-    """(count, cells): what each cell between start and end gives to each pixel of a row; nothing outside of them."""
-    centres = (torch.arange(count, dtype=torch.float64) + 0.5 - start) / (end - start) * cells - 0.5
-    return (1 - (centres[:, None] - torch.arange(cells)).abs()).clamp(min=0)
+def _weights(pixels: slice, start: Tensor, end: Tensor, cells: int) -> Tensor:
+    """(pixels, cells): what each of the cells between start and end gives to these pixels of a row."""
+    centres = torch.arange(pixels.start, max(pixels.start, pixels.stop), dtype=torch.float64) + 0.5
+    places = (centres - start) / (end - start) * cells - 0.5
+    return (1 - (places[:, None] - torch.arange(cells)).abs()).clamp(min=0)

@@ -26,6 +26,7 @@ LABELS = {
     "method.supervised.fidelity": "there is one way to do it",
     "method.mae.fidelity": "there is one way to do it",
     "method.upernet.fidelity": "there is one way to do it",
+    "method.mask_rcnn.fidelity": "there is one way to do it",
     "method.language_model.fidelity": "there is one way to do it",
     "method.masked_language.fidelity": "there is one way to do it",
     "method.multilabel.fidelity": "there is one way to do it; both thresholds are measured",
@@ -36,6 +37,8 @@ LABELS = {
     "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
     "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
+    "eval.detection.seed": "it draws nothing",
+    "eval.detection_pictures.seed": "it draws nothing",
     "eval.segmentation.seed": "it draws nothing",
     "eval.segmentation_pictures.seed": "it draws nothing",
     "eval.april_scale.seed": "it draws nothing",
@@ -172,6 +175,12 @@ MASKED = merge(BERT, {"method": {"name": "masked_language"}, "data": {"kind": "l
 # Little is learned in three updates; norms that see at once what there is show it all the same.
 SCENES = {"method": {"name": "upernet", "width": 4}, "data": {"kind": "segmentation"}, "optim": {"base_lr": 0.02}}
 
+# Every box that is proposed is a detection, so that little has to be learned for them to be right and wrong.
+_DETECTOR = {"width": 8, "fc_width": 16, "box_convs": 1, "mask_convs": 1, "rpn_samples": 32, "roi_samples": 16}
+_DETECTOR |= {"before_nms": [40, 40], "after_nms": [24, 24], "min_score": 0.0, "box_side": 3, "mask_side": 4}
+OBJECTS = {"method": {"name": "mask_rcnn", **_DETECTOR}, "data": {"kind": "detection"}, "model": {"patch_size": 8}}
+OBJECTS |= {"optim": {"base_lr": 0.02}}
+
 
 def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
     return {name: [Bite(value, "refused", family)] for name, value in values.items()}
@@ -269,11 +278,20 @@ SCENE_DATA = {
     "photometric": [Bite(False, "batches", SCENES)],
     "hflip": [Bite(0.0, "batches", SCENES)],
 }
-OTHER_DATA = {
-    f"data.{kind}.{name}": bites
-    for kind, fields in (("text", TEXT_DATA), ("language", STREAM_DATA), ("segmentation", SCENE_DATA))
-    for name, bites in fields.items()
+OBJECT_DATA = {
+    **_refused(OBJECTS, kind="images", source="ade20k", num_train=23, num_val=19, num_classes=4),
+    "drop_empty": [Bite(False, "refused", OBJECTS, {"data": {"num_train": 25}})],  # prepared without those
+    **_refused(OBJECTS, train_images="val2017", val_images="train2017", train_annotations="a.json"),
+    **_refused(OBJECTS, val_annotations="a.json"),
+    "image_size": [Bite(64, "start batches draws", OBJECTS)],
+    "channels": [Bite(3, "start batches", OBJECTS, RGB)],
+    "mean": [Bite([0.3], "batches", OBJECTS)],
+    "std": [Bite([0.4], "batches", OBJECTS)],
+    "scale": [Bite([0.8, 0.9], "batches", OBJECTS)],
+    "hflip": [Bite(0.0, "batches", OBJECTS)],
 }
+OF_KINDS = {"text": TEXT_DATA, "language": STREAM_DATA, "segmentation": SCENE_DATA, "detection": OBJECT_DATA}
+OTHER_DATA = {f"data.{kind}.{name}": bites for kind, fields in OF_KINDS.items() for name, bites in fields.items()}
 
 
 ALONE = {"unknown": False, "dal": "none"}  # the shuffle of patches, and nothing else
@@ -365,6 +383,30 @@ OTHERS = {
         "mask_prob": [Bite(0.2, "draws", MASKED)],
         "random_prob": [Bite(0.2, "draws", merge(MASKED, {"method": {"mask_prob": 0.0}}))],
     },
+    "mask_rcnn": {
+        **{
+            key: [Bite(other, "start", OBJECTS)]
+            for key, other in {"width": 12, "fc_width": 8, "rpn_convs": 1, "box_convs": 2, "box_fcs": 2}.items()
+        },
+        "mask_convs": [Bite(2, "start", OBJECTS)],
+        "head_norm": [Bite(False, "start", OBJECTS)],
+        "anchor_sizes": [Bite([16, 32, 64, 128, 256], "updates", OBJECTS)],
+        "anchor_ratios": [Bite([1.0], "start draws", OBJECTS), Bite([0.5, 1.0, 1.5], "updates", OBJECTS)],
+        "rpn_samples": [Bite(16, "updates", OBJECTS)],
+        "rpn_positive": [Bite(0.05, "updates", OBJECTS)],
+        "rpn_overlap": [Bite([0.1, 0.7], "updates", OBJECTS), Bite([0.3, 0.35], "updates", OBJECTS)],
+        "rpn_nms": [Bite(0.2, "updates", OBJECTS)],
+        "before_nms": [Bite([10, 40], "updates", OBJECTS), Bite([40, 2], "validation", OBJECTS)],
+        "after_nms": [Bite([8, 24], "draws", OBJECTS), Bite([24, 2], "validation", OBJECTS)],
+        "roi_samples": [Bite(8, "updates", OBJECTS)],
+        "roi_positive": [Bite(0.1, "updates", OBJECTS)],
+        "roi_overlap": [Bite(0.3, "updates", OBJECTS)],
+        "box_side": [Bite(2, "start", OBJECTS)],
+        "mask_side": [Bite(2, "updates", OBJECTS)],
+        "min_score": [Bite(0.9, "validation", OBJECTS)],
+        "nms": [Bite(0.1, "validation", OBJECTS)],
+        "max_detections": [Bite(1, "validation", OBJECTS)],
+    },
     "upernet": {
         "width": [Bite(6, "start", SCENES)],
         "taps": [Bite([0, 1, 1, 1], "updates", SCENES)],
@@ -385,6 +427,7 @@ METHODS = {
 BASES = {"mjp": STILL, "mp3": MP3, "mae": MAE, "droppos": DROPPOS, "droppos_swin": DROPPOS_SWIN}
 BASES |= {"swin": SWIN, "cnn": CNN, "bert": BERT, "gpt2": GPT2, "text": BERT, "language": LANGUAGE}
 BASES |= {"language_model": LANGUAGE, "masked_language": MASKED, "upernet": SCENES, "segmentation": SCENES}
+BASES |= {"mask_rcnn": OBJECTS, "detection": OBJECTS}
 
 # What an evaluation needs beside its subjects; by name of the evaluation.
 TIMED = {
@@ -532,6 +575,8 @@ EVALS = {
         f"eval.counterexamples.{key}": [Bite(other, "validation")]
         for key, other in {"width": 24, "depth": 1, "num_heads": 2, "tokens": 20, "seed": 1}.items()
     },
+    "eval.detection_pictures.images": [Bite(2, "validation", OBJECTS)],
+    "eval.detection_pictures.min_score": [Bite(0.0, "validation", OBJECTS)],
     "eval.segmentation_equivariance.kind": [Bite("released", "validation", SCENES)],
     "eval.segmentation_equivariance.keys": [Bite(3, "validation", SCENES)],
     "eval.segmentation_equivariance.seed": [Bite(1, "validation", SCENES)],

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
 from tiny_maps import NUM_LABELS, write_scenes
+from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
-from tiny_vit import tiny_encoder, tiny_model
+from tiny_vit import build_tiny, tiny_encoder, tiny_model
 
 from pipeline.data.classified import DataConfig
+from pipeline.data.detection import DetectionConfig
 from pipeline.data.language import LanguageConfig
 from pipeline.data.prepare import prepare
 from pipeline.data.segmentation import SegmentationConfig
@@ -21,6 +23,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.methods.droppos import DropPos
 from pipeline.methods.language_model import LanguageModel
+from pipeline.methods.mask_rcnn import MaskRCNN
 from pipeline.methods.mjp import MJP
 from pipeline.methods.mp3 import MP3
 from pipeline.methods.supervised import Supervised
@@ -35,6 +38,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 COUNTS = {"train": 40, "t10k": 150}
 MEAN, STD = 0.286, 0.353
 DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+DETECTOR = {"width": 16, "fc_width": 32, "box_convs": 1, "mask_convs": 1, "min_score": 0.0}
 METHODS = {
     "baseline": (Supervised, {}, {}),
     "no positions": (Supervised, {}, {"pos_embed": "none"}),
@@ -43,11 +47,13 @@ METHODS = {
     "droppos": (DropPos, DECODER, {"pos_embed": "sincos"}),
     "language": (LanguageModel, {}, {}),
     "upernet": (UperNet, {"width": 8}, {}),
+    "mask_rcnn": (MaskRCNN, DETECTOR, {"patch_size": 8}),
 }
 STREAM_WORDS, STRIDE = {"train": 400, "val": 1200}, 5
 # Evaluations that need another subject than a classifier, or other fields than they start with.
 SUITED = {"mp3_positions": "mp3", "droppos_positions": "droppos", "mp3_pictures": "mp3", "droppos_pictures": "droppos"}
 SUITED |= dict.fromkeys(("segmentation", "segmentation_pictures", "segmentation_equivariance"), "upernet")
+SUITED |= dict.fromkeys(("detection", "detection_pictures"), "mask_rcnn")
 SUITED |= {"mixed_pictures": "mp3", "training_equivariance": "baseline", "perplexity": "language"}
 SIZES = {"image_size": 28, "channels": 1, "num_classes": 10, "batch": 4, "steps": 1}
 FIELDS = {
@@ -74,11 +80,12 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class SmallWorld:
-    """A prepared data set, where it lies, and what its validation images and labels are; a stream of words; scenes."""
+    """A prepared data set, where it lies, and what its validation images and labels are; and sets of other kinds."""
 
     data: DataConfig
     stream: LanguageConfig
     scenes: SegmentationConfig
+    objects: DetectionConfig
     site: Site
     results: ScaleFolder
     pixels: np.ndarray
@@ -96,6 +103,8 @@ class SmallWorld:
             return RunConfig(method=method.cfg, model=tiny_text_model("gpt2"), data=self.stream, optim=optim, seed=seed)
         if isinstance(method, UperNet):  # which sees whole scenes
             return RunConfig(method=method.cfg, model=tiny_model(**changes), data=self.scenes, optim=optim, seed=seed)
+        if isinstance(method, MaskRCNN):
+            return RunConfig(method=method.cfg, model=tiny_model(**changes), data=self.objects, optim=optim, seed=seed)
         data = self.data.model_copy(update=data)
         return RunConfig(method=method.cfg, model=tiny_model(**changes), data=data, optim=optim, seed=seed)
 
@@ -132,17 +141,24 @@ def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
         std=(STD,),
         eval_crop=1.0,
     )
-    stream, scenes, scale = _write_stream(folder), _write_scenes(folder), ScaleFolder(results)
-    for each in (data, stream, scenes):
+    others = _write_stream(folder), _write_scenes(folder), _write_objects(folder)
+    scale = ScaleFolder(results)
+    for each in (data, *others):
         prepare(each, folder, scale.manifest(each.name).parent, progress=False)
-    site = Site(data=dict.fromkeys((data.name, stream.name, scenes.name), folder), device="cpu")
-    return SmallWorld(data, stream, scenes, site, scale, pixels["t10k"], labels["t10k"])
+    site = Site(data=dict.fromkeys((data.name, *(each.name for each in others)), folder), device="cpu")
+    return SmallWorld(data, *others, site, scale, pixels["t10k"], labels["t10k"])
 
 
 def _write_scenes(folder) -> SegmentationConfig:
     write_scenes(folder, num_train=8, num_val=5)
     sizes = {"image_size": 28, "channels": 1, "num_classes": NUM_LABELS, "num_train": 8, "num_val": 5}
     return SegmentationConfig(name="small_scenes", **sizes, mean=(MEAN,), std=(STD,))
+
+
+def _write_objects(folder) -> DetectionConfig:
+    write_objects(folder, num_train=8, num_val=9)
+    sizes = {"image_size": 32, "channels": 1, "num_classes": SCENE_CLASSES, "num_train": 8, "num_val": 9}
+    return DetectionConfig(name="small_objects", **sizes, mean=(MEAN,), std=(STD,))
 
 
 def _write_stream(folder) -> LanguageConfig:
@@ -165,16 +181,18 @@ def _write_idx(path, magic, array):
 def build(kind, seed=0):
     """A method whose weights are large enough for patches, positions and classes to matter."""
     method, fields, changes = METHODS[kind]
-    is_text = method is LanguageModel
-    num_classes = 0 if method is UperNet else 10
-    encoder = (
-        build_tiny_text(tiny_text_model("gpt2"), seed, 0) if is_text else tiny_encoder(seed, num_classes, **changes)
-    )
-    encoder.num_labels = NUM_LABELS
+    if method is LanguageModel:
+        encoder = build_tiny_text(tiny_text_model("gpt2"), seed, 0)
+    elif method is MaskRCNN:
+        encoder = build_tiny(tiny_model(**changes), seed, 0, 32)
+    else:
+        encoder = tiny_encoder(seed, 0 if method is UperNet else 10, **changes)
+    encoder.num_labels = SCENE_CLASSES if method is MaskRCNN else NUM_LABELS
     built = method(method.Config(**fields), encoder).eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
-            if parameter.ndim > 1 and "token" not in name and parameter.requires_grad:
+            is_enlarged = method is not MaskRCNN or name.startswith("encoder.")  # boxes would leave the picture
+            if parameter.ndim > 1 and "token" not in name and parameter.requires_grad and is_enlarged:
                 parameter.normal_(std=0.4)
     return built
 

@@ -31,7 +31,7 @@ POSITIONS = ("mp3_positions", "droppos_positions")
 OF_SUBJECTS = [name for name in EVALS.names() if EVALS.get(name).roles()]
 MEASURES_TIME = {"cost", "permutation_cost"}
 OF_TEXTS = {"perplexity"}
-OF_SCENES = {name for name, kind in SUITED.items() if kind == "upernet"}
+OF_SCENES = {name for name, kind in SUITED.items() if kind in ("upernet", "mask_rcnn")}
 WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS, *OF_SCENES}
 STATE_PRECISION = {"segmentation_equivariance", "training_equivariance", "split_wire", "equivariance", "perplexity"}
 FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
@@ -190,7 +190,9 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name):
     in_fp32, seen[:] = set(seen), []
     found = evaluate(world.with_site(precision="bf16"), name, *methods)
     assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
-    percents = [metric for metric in exact if "loss" not in metric and "norm" not in metric]
+    # Of the objects of one size there are few: one of them is much.
+    others = ("loss", "norm", "_small", "_medium")
+    percents = [metric for metric in exact if not any(word in metric for word in others)]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
 
 

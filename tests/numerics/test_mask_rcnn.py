@@ -17,6 +17,7 @@ from torchvision.ops import roi_align
 
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
+from pipeline.plan.operations import count_operations
 from pipeline.transfer.boxes import anchors_of, match, sample
 from pipeline.transfer.detections import keep_best, paste, to_original
 from pipeline.transfer.proposals import Judged, proposal_losses, propose
@@ -335,6 +336,15 @@ def test_loss__gradient_of_a_parameter__is_that_of_finite_differences():
         assert (above - below) / 2e-4 == pytest.approx(slope, rel=1e-2, abs=1e-5)
 
 
+def test_operations__without_values__are_those_of_a_real_step():
+    method, batch = build(), detection_batch(2)
+    counted = [
+        count_operations(method, batch.inputs, batch.targets, draw)
+        for draw in (method.draw(batch, 0.5), method.draw_to_count(batch))
+    ]
+    assert counted[0] == counted[1] > 1e8
+
+
 # Proposals and detections
 
 
@@ -390,9 +400,12 @@ def test_keep_best__two_classes__suppresses_within_a_class_and_leaves_out_the_un
     assert nobody.counts == [0] and nobody.boxes.shape == (1, 5, 4)
 
 
-def test_paste__any_box__is_grid_sample_between_centres():
-    mask = torch.rand(28, 28, dtype=torch.float64)
-    box = torch.tensor([5.3, -3.7, 41.9, 30.2], dtype=torch.float64)
+@pytest.mark.parametrize(
+    "box", [[5.3, -3.7, 41.9, 30.2], [0, 0, 50, 37], [20.1, 9, 20.9, 9.2], [-20, 30, 8.5, 60], [60, 3, 70, 9]]
+)
+def test_paste__any_box__is_grid_sample_between_centres(box):
+    mask = torch.rand(28, 28, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    box = torch.tensor(box, dtype=torch.float64)
     pixels = (torch.arange(count, dtype=torch.float64) + 0.5 for count in (37, 50))
     y, x = ((place - box[k]) / (box[k + 2] - box[k]) * 2 - 1 for place, k in zip(pixels, (1, 0), strict=True))
     places = torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1], dim=-1)[None]
