@@ -97,9 +97,9 @@ def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
 
 def test_find__unknown_name__names_the_nearest(shipped):
     with pytest.raises(
-        ConfigError, match=r"'mjp\.t9' is not among the tables at scale demo; did you mean 'mjp\.t[0-9]'"
+        ConfigError, match=r"'mjp\.t99' is not among the tables at scale demo; did you mean 'mjp\.t[0-9]'"
     ):
-        shipped["demo"].table("mjp.t9")
+        shipped["demo"].table("mjp.t99")
 
 
 # What renames a run and what does not

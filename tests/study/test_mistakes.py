@@ -281,8 +281,8 @@ MISTAKES = {
     "headline of no table": (
         STUDY,
         "t3: [g003",
-        "t9: [g003",
-        f"{STUDY}: headline.t9: no table or figure 't9'; did you mean 't",
+        "t99: [g003",
+        f"{STUDY}: headline.t99: no table or figure 't99'; did you mean 't",
     ),
     "headline of no row": (
         STUDY,
