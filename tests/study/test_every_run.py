@@ -69,10 +69,22 @@ def test_run__of_any_study__is_built_started_and_stepped(name, exported):
 
     out = method.train()(batch.inputs, batch.targets, method.draw(batch, 0.5))
     out.loss.backward()
-    wanted = torch.tensor([0, 1]) if run.task in CLASSIFY else targets
     with torch.no_grad():
-        measured = method.eval().measure(Batch(inputs, wanted, torch.Generator().manual_seed(0)))
+        seen = Batch(*as_validated(run.task, inputs, targets), torch.Generator().manual_seed(0))
+        measured = method.eval().measure(seen)
 
     assert torch.isfinite(out.loss)
+    if run.task == "detect":
+        assert [len(found.scores) >= 0 for found, _ in measured] == [True] * 2
+        return
     values = [value if isinstance(value, torch.Tensor) else value[0] for value in measured.values()]
-    assert all(value.shape == (2,) and value.isfinite().all() for value in values)
+    assert all(value.shape[0] == 2 and value.isfinite().all() for value in values)
+
+
+def as_validated(task, inputs, targets):
+    """Inputs and targets as validation has them."""
+    if task in CLASSIFY:
+        return inputs, torch.tensor([0, 1])
+    if task == "segment":
+        return list(inputs), [{"labels": labels} for labels in targets]
+    return inputs, targets
