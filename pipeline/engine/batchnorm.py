@@ -35,9 +35,9 @@ class SharedBatchNorm(nn.BatchNorm2d):
             return super().forward(input)
         assert self.running_mean is not None and self.bias is not None
         values = input.to(self.running_mean.dtype)  # statistics of bf16 in bf16 would be wrong by a per cent
-        mean = _Sum.apply(values.mean(dim=(0, 2, 3))) / num_processes
+        mean = _summed(values.mean(dim=(0, 2, 3))) / num_processes
         centred = values - _per_channel(mean)
-        variance = _Sum.apply(centred.square().mean(dim=(0, 2, 3))) / num_processes
+        variance = _summed(centred.square().mean(dim=(0, 2, 3))) / num_processes
         self._remember(mean.detach(), variance.detach(), num_processes * input[:, 0].numel())
         scale = _per_channel(self.weight * torch.rsqrt(variance + self.eps))
         return (centred * scale + _per_channel(self.bias)).to(input.dtype)
@@ -49,6 +49,12 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self.num_batches_tracked.add_(1)
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
+
+
+@torch.compiler.disable
+def _summed(values: Tensor) -> Tensor:
+    """Over processes; a graph ends here, since what others send is not part of it."""
+    return _Sum.apply(values)
 
 
 class _Sum(torch.autograd.Function):

@@ -37,6 +37,15 @@ COLUMNS = {
     "val": {"label": "Top-1 after training", "eval": "train", "metric": "val_top1"},
     "top1": {"label": "Top-1", "eval": "classify", "metric": "top1"},
 }
+# A detector and a segmenter, for twelve updates of four scenes each.
+DENSE = {
+    "detect": ("mask_rcnn", "fashion_scenes_coco", {"width": 8, "fc_width": 8, "box_convs": 0, "mask_convs": 1}),
+    "segment": ("upernet", "fashion_scenes_ade", {"width": 8}),
+}
+DENSE_COMMON = {
+    "model": {"embed_dim": 16},
+    "optim": {"iterations": 12, "global_batch": 4, "micro_batch": 2, "base_lr": 1e-3, "lr_batch": 4, "log_every": 4},
+}
 # Every Python that starts in a copy loads this: it slows a run down, or ends it where only bad luck would.
 SITECUSTOMIZE = """
 import os, pathlib, signal, time
@@ -71,10 +80,28 @@ def tiny_project(root: Path) -> Project:
     expected = {f"tiny.t1.{key}": dict.fromkeys(COLUMNS) for key in rows}
     write_yaml(configs / "study/tiny.yaml", study)
     write_yaml(configs / "expected/tiny.yaml", {"source": "nobody", "rows": expected})
+    write_yaml(configs / "study/dense.yaml", dense_study(configs))
     write_yaml(configs / "scale/demo.yaml", {"note": "tiny", "comparable": False})
     write_yaml(configs / "site/local.yaml", SITE)
     (project.root / "sitecustomize.py").write_text(SITECUSTOMIZE)
     return project
+
+
+def dense_study(configs: Path) -> dict:
+    """A study of both dense tasks, on fewer scenes."""
+    runs = {}
+    for task, (method, data, keys) in DENSE.items():
+        path = configs / "data" / f"{data}.yaml"
+        write_yaml(path, {"data": {**yaml.safe_load(path.read_text())["data"], "num_train": 24, "num_val": 8}})
+        fragments = {"method": method, "model": "vit_demo", "data": data, "set": {"method": keys}}
+        runs[task] = {"label": f"task {task}", **fragments}
+    columns = {
+        "ap_b": {"label": "Box AP", "eval": "detection", "metric": "ap_b", "run": "detect"},
+        "miou": {"label": "mIoU", "eval": "segmentation", "metric": "miou", "run": "segment"},
+    }
+    rows = {"both": {"label": "both", "run": {task: task for task in runs}, "paper": False}}
+    table = {"label": "Table 1", "title": "Dense tasks", "columns": columns, "rows": rows}
+    return {"title": "Dense", "common": DENSE_COMMON, "runs": runs, "tables": {"t1": table}}
 
 
 def write_yaml(path: Path, content: dict) -> None:

@@ -10,6 +10,7 @@ from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.position import sincos_positions
 from pipeline.models.weights import load_encoder
 from pipeline.models.windowed import global_blocks
+from tests.foreign_weights import WIDTH, droppos_file, mae_file, moco_file, vit
 
 SHAPE = {"patch_size": 4, "embed_dim": 48, "depth": 4, "num_heads": 2}
 SIDE = 32  # 8 x 8 patches
@@ -118,3 +119,22 @@ def test_global_blocks__end_equal_parts():
     assert global_blocks(12, 4) == (2, 5, 8, 11)
     with pytest.raises(ConfigError, match="does not divide the 12 blocks"):
         global_blocks(12, 5)
+
+
+@pytest.mark.parametrize("wrap", [mae_file, droppos_file, moco_file, lambda e: {"model": e.state_dict()}])
+@pytest.mark.parametrize("size", [28, 56])
+def test_windowed__official_files__arrive_whole_on_any_grid(tmp_path, wrap, size):
+    official = vit()
+    torch.save(wrap(official), tmp_path / "official.pth")
+    keys = {"arch": "vit_tiny_patch16_224", "patch_size": 4, "embed_dim": WIDTH, "depth": 2, "num_heads": 2}
+    cfg = ModelConfig(name="x", window_size=4, global_blocks=1, add_relative=True, **keys)
+    windowed = build_encoder(cfg, size, 1, 0)
+    report = load_encoder(windowed, tmp_path / "official.pth")
+    weights = official.state_dict()
+    assert {name for name in report.fresh if "rel_pos" not in name} == set()
+    assert report.resized == ([] if size == 28 else ["pos_embed 7x7 -> 14x14"])
+    assert all(
+        torch.equal(value, weights[name])
+        for name, value in windowed.blocks.state_dict(prefix="blocks.").items()
+        if "rel_pos" not in name
+    )
