@@ -23,13 +23,13 @@ from pydantic import Field
 
 from pipeline.data.coco import ANNOTATIONS, IMAGES, read_coco
 from pipeline.data.coco_samples import CocoSamples
+from pipeline.data.dense import DenseKind
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
-from pipeline.data.kind import KINDS, DataKind, Sources, View, common_summary
+from pipeline.data.kind import KINDS, View, common_summary
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.objects import read_table, written
-from pipeline.data.pictures import MODES, DenseConfig, InnerPath, ScaleRange
+from pipeline.data.pictures import DenseConfig, InnerPath, ScaleRange
 from pipeline.data.samples import Split, SplitName
-from pipeline.data.scene_files import is_foreign, make_scenes
 
 
 class DetectionConfig(DenseConfig):
@@ -52,9 +52,8 @@ class DetectionConfig(DenseConfig):
 
 
 @KINDS.register("detection")
-class Detection(DataKind):
+class Detection(DenseKind):
     Config: ClassVar[type[DetectionConfig]] = DetectionConfig
-    unit = "images"
     cfg: DetectionConfig
 
     def __init__(self, cfg: DetectionConfig) -> None:
@@ -78,16 +77,6 @@ class Detection(DataKind):
         if split == "train":
             return cfg.train_images, cfg.train_annotations
         return cfg.val_images, cfg.val_annotations
-
-    def _seen(self, found: Split) -> Split:
-        found.samples.mode = MODES[self.cfg.channels]
-        return found
-
-    def is_there(self, folder: Path) -> bool:
-        return is_foreign(folder)
-
-    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
-        make_scenes(self.cfg, folder, sources)
 
     def train_view(self) -> View:
         from pipeline.data.detection_views import JitteredView

@@ -16,13 +16,13 @@ from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from pipeline.data.ade20k import IGNORED, PairInspection, SceneSamples, inspect_pair, read_ade20k
+from pipeline.data.dense import DenseKind
 from pipeline.data.inspection import mapper
-from pipeline.data.kind import KINDS, DataKind, Sources, View, common_summary
+from pipeline.data.kind import KINDS, View, common_summary
 from pipeline.data.lists import read_list, written_list
 from pipeline.data.manifest import SplitSummary
-from pipeline.data.pictures import MODES, DenseConfig, ScaleRange
+from pipeline.data.pictures import DenseConfig, ScaleRange
 from pipeline.data.samples import Split, SplitName
-from pipeline.data.scene_files import is_foreign, make_scenes
 
 LIST_HEADER = ["image", "classes"]
 
@@ -65,9 +65,8 @@ class SegmentationConfig(DenseConfig):
 
 
 @KINDS.register("segmentation")
-class Segmentation(DataKind):
+class Segmentation(DenseKind):
     Config: ClassVar[type[SegmentationConfig]] = SegmentationConfig
-    unit = "images"
     layout = (
         "images/{training,validation}/*.jpg, annotations/{training,validation}/*.png and objectInfo150.txt, in the "
         "folder or in ADEChallengeData2016/ of it"
@@ -85,16 +84,6 @@ class Segmentation(DataKind):
         """From the list that `prepare` wrote."""
         rows = read_list(index / f"{split}.csv", LIST_HEADER, str)
         return self._seen(Split(SceneSamples(folder, [image for image, _ in rows], [mask for _, mask in rows])))
-
-    def _seen(self, found: Split) -> Split:
-        found.samples.mode = MODES[self.cfg.channels]
-        return found
-
-    def is_there(self, folder: Path) -> bool:
-        return is_foreign(folder)
-
-    def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
-        make_scenes(self.cfg, folder, sources)
 
     def train_view(self) -> View:
         from pipeline.data.segmentation_views import CroppedView

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeline.data.transforms import Normaliser
 from pipeline.engine.metrics import Found, Metric
-from pipeline.errors import ConfigError, DataError
-from pipeline.methods.base import MethodConfig, Primary
-from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Encoder
+from pipeline.errors import DataError
+from pipeline.methods.base import Primary
 from pipeline.sizes import pair
-from pipeline.tasks.base import TASKS, Task
+from pipeline.tasks.base import TASKS
+from pipeline.tasks.dense import DenseTask
 from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
 if TYPE_CHECKING:
@@ -29,28 +27,9 @@ ON_DEVICE = ("boxes", "labels", "masks", "size")  # what a method needs; the tru
 
 
 @TASKS.register("detect")
-class Detect(Task):
+class Detect(DenseTask):
     primary: ClassVar[Primary | None] = Primary("ap_b")
-    at_once: ClassVar[int] = 4
-
-    def __init__(self, data: "DetectionConfig", device: torch.device, smoothing: float = 0.0) -> None:
-        super().__init__(data, device, smoothing)
-        self.normalise = Normaliser(data, device).normalise
-
-    @classmethod
-    def num_outputs(cls, data: "DetectionConfig") -> int:
-        if "detect" not in data.tasks:
-            raise ConfigError(
-                f"data set {data.name!r} is of kind {data.kind}, which has no objects; choose a set of kind detection, "
-                "or another method"
-            )
-        return 0  # objects are named by a method's heads
-
-    @classmethod
-    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: "DetectionConfig") -> nn.Module:
-        encoder: Encoder = super().build_encoder(method, model, data)
-        encoder.num_labels = data.num_classes  # for the method's heads
-        return encoder
+    name, kind, marked = "detect", "detection", "objects"
 
     @classmethod
     def example(cls, data: "DetectionConfig", count: int) -> tuple[Tensor, Targets]:

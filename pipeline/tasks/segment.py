@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeline.data.transforms import Normaliser
 from pipeline.engine.metrics import Found, MeanPerImage, Metric, standard_error
-from pipeline.errors import ConfigError
-from pipeline.methods.base import MethodConfig, Primary
-from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Encoder
+from pipeline.methods.base import Primary
 from pipeline.sizes import pair
-from pipeline.tasks.base import TASKS, Task
+from pipeline.tasks.base import TASKS
+from pipeline.tasks.dense import DenseTask
 from pipeline.transfer.iou import Areas, areas
 from pipeline.trees import to_device
 
@@ -29,28 +26,9 @@ CONFUSION = "confusion"
 
 
 @TASKS.register("segment")
-class Segment(Task):
+class Segment(DenseTask):
     primary: ClassVar[Primary | None] = Primary("miou")
-    at_once: ClassVar[int] = 4
-
-    def __init__(self, data: "SegmentationConfig", device: torch.device, smoothing: float = 0.0) -> None:
-        super().__init__(data, device, smoothing)
-        self.normalise = Normaliser(data, device).normalise
-
-    @classmethod
-    def num_outputs(cls, data: "SegmentationConfig") -> int:
-        if "segment" not in data.tasks:
-            raise ConfigError(
-                f"data set {data.name!r} is of kind {data.kind}, which has no class for each pixel; choose a set of "
-                "kind segmentation, or another method"
-            )
-        return 0  # pixels are classified by a method's head
-
-    @classmethod
-    def build_encoder(cls, method: MethodConfig, model: ModelConfig, data: "SegmentationConfig") -> nn.Module:
-        encoder: Encoder = super().build_encoder(method, model, data)
-        encoder.num_labels = data.num_classes  # for the method's heads
-        return encoder
+    name, kind, marked = "segment", "segmentation", "class for each pixel"
 
     @classmethod
     def example(cls, data: "SegmentationConfig", count: int) -> tuple[Tensor, Tensor]:
