@@ -53,7 +53,7 @@ class OptimConfig(Strict):
     lr_batch: int = Field(512, ge=1)
     min_lr: float = Field(1e-5, ge=0)
     warmup_lr: float = Field(1e-6, ge=0)
-    warmup_epochs: float = Field(0, ge=0)
+    warmup_epochs: float = Field(0.0, ge=0)
     warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, in place of warmup_epochs")
     lr_curve: LrCurve = Field("after_warmup", description="which curve the rate follows, and when it moves")
     milestones: tuple[Share, ...] = added(

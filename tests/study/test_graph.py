@@ -5,7 +5,8 @@ import json
 import pytest
 import yaml
 
-from pipeline.config import CONFIGS, names, parse_file
+from pipeline.config import CONFIGS, Layers, names, parse_file
+from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
 from pipeline.report.freshness import table_fingerprint
 from pipeline.study import graph as graph_module
@@ -103,6 +104,13 @@ def test_find__unknown_name__names_the_nearest(shipped):
 
 
 # What renames a run and what does not
+
+
+@pytest.mark.parametrize("scale", ["demo", "paper", "tiny"])
+def test_name__read_back_from_the_graph__is_the_same(shipped, scale):
+    """A job knows its run by the config in graph.json: a default that JSON changes would make it another run."""
+    configs = {name: json.loads(json.dumps(run.config)) for name, run in shipped[scale].runs.items()}
+    assert [name for name, config in configs.items() if parse_run(Layers((name, config))).name != name] == []
 
 
 def run_names(graph) -> dict[str, str]:
