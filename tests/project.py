@@ -42,7 +42,7 @@ class Project:
 
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            command, cwd=self.root, env={**self.env, **env}, capture_output=True, text=True, timeout=600, check=False
+            command, cwd=self.root, env={**self.env, **env}, capture_output=True, text=True, timeout=1800, check=False
         )
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess:

@@ -21,7 +21,7 @@ from pipeline.results import RunFolder
 from slurm import Cluster
 
 STEPS = 60
-PATIENCE_S = 300  # for anything, on a busy machine
+PATIENCE_S = 900  # for anything, on a busy machine
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 SITE = {"device": "cpu", "checkpoint_s": 0}
 SLURM = {"partition": "main", "gres": None, "cpus": 1, "memory_gb": 1, "hours": 1, "warning_s": 20, "poll_s": 1}

@@ -16,7 +16,7 @@ from pipeline.study.written import read_study
 
 LOCAL = ("--profile", "workflow/profiles/default")
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
-PATIENCE_S = 300  # for a start on a busy machine
+PATIENCE_S = 900  # for a start on a busy machine
 
 
 def finish_small_project(folder: Path) -> None:
