@@ -80,7 +80,7 @@ def tiny_project(root: Path) -> Project:
     expected = {f"tiny.t1.{key}": dict.fromkeys(COLUMNS) for key in rows}
     write_yaml(configs / "study/tiny.yaml", study)
     write_yaml(configs / "expected/tiny.yaml", {"source": "nobody", "rows": expected})
-    write_yaml(configs / "study/dense.yaml", dense_study(configs))
+    write_yaml(configs / "study/tiny_dense.yaml", dense_study(configs))
     write_yaml(configs / "scale/demo.yaml", {"note": "tiny", "comparable": False})
     write_yaml(configs / "site/local.yaml", SITE)
     (project.root / "sitecustomize.py").write_text(SITECUSTOMIZE)

@@ -66,17 +66,18 @@ def test_snakemake__killed_and_started_again__goes_on_with_the_jobs_that_run(sto
 
 
 def test_tables__through_slurm__equal_the_local_ones(story, undisturbed):
-    for table in ("tiny.t1", "dense.t1"):
+    for table in ("tiny.t1", "tiny_dense.t1"):
         ours, theirs = (to_csv(read_table(project, table)) for project in (story.project, undisturbed))
         assert ours == theirs
-    assert all(cell.ours is not None for cell in read_table(undisturbed, "dense.t1").rows[0].cells.values())
+    assert all(cell.ours is not None for cell in read_table(undisturbed, "tiny_dense.t1").rows[0].cells.values())
     for trial in story.trials:
         assert trial.files() == files_of(undisturbed, trial.paths.name)
 
 
 def test_ctrl_c__while_eight_runs_are_in_the_queue__cancels_all_of_them(cluster, template, tmp_path):
     project = copy_for(cluster, template, tmp_path / "clone")
-    trials = [Trial(project, cluster, run) for run in project.read("results/demo/graph.json")["graph"]["runs"]]
+    runs = [name for name, run in project.graph("demo").runs.items() if run.studies == ["tiny"]]
+    trials = [Trial(project, cluster, run) for run in runs]
     site = trials[0].write_site(options={"begin": "now+1hour"})
     command = ["snakemake", "tiny", "--profile", "slurm", "--config", "scale=demo", f"site={site}"]
     log = tmp_path / "log"
