@@ -26,9 +26,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
+from pipeline.models.dense import freeze_unused
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, send
 from pipeline.sizes import Size, pair, shown_size
@@ -107,9 +108,7 @@ class MaskRCNN(Method):
         fcs, num_classes = [cfg.fc_width] * cfg.box_fcs, encoder.num_labels
         self.box_head = BoxHead(cfg.width, cfg.box_side, num_classes, cfg.box_convs, fcs, cfg.head_norm)
         self.mask_head = MaskHead(cfg.width, num_classes, cfg.mask_convs, cfg.head_norm)
-        # Maps are taken before the last norm, and nothing is classified.
-        for name in ("norm", "fc_norm", "head"):
-            getattr(encoder, name, nn.Identity()).requires_grad_(False)
+        freeze_unused(encoder)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """anchors (B, A) and regions (B, n): among equals, those with the smallest numbers are learnt from."""

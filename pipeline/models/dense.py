@@ -11,6 +11,7 @@ from torch import Tensor
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
 from pipeline.models.position import add_positions, embed, num_prefix_tokens
+from pipeline.models.windowed import is_windowed
 
 
 def feature_maps(encoder: Encoder, images: Tensor, taps: Sequence[int] | None = None) -> list[Tensor]:
@@ -50,11 +51,6 @@ def strides(encoder: Encoder, taps: Sequence[int] | None = None) -> list[int]:
 
 def is_swin(encoder: Encoder) -> bool:
     return hasattr(encoder, "layers")
-
-
-def is_windowed(encoder: Encoder) -> bool:
-    """A ViT whose blocks attend within windows (ViTDet): its tokens are maps (B, rows, cols, D), without CLS."""
-    return hasattr(encoder, "blocks") and hasattr(encoder.blocks[0], "window_size")
 
 
 def grid_of_input(encoder: Encoder, images: Tensor) -> Grid:

@@ -38,6 +38,7 @@ from pipeline.models.position import (
     resized_positions,
     square_grid,
 )
+from pipeline.models.windowed import is_windowed
 
 PATCHES = "patch_embed.proj.weight"
 CLASSIFYING = re.compile(r"cls_token$|(fc_)?norm\.|head\.")  # what a plain ViT has to classify with
@@ -91,7 +92,7 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
-    if is_windowed := getattr(encoder, "is_windowed", False):
+    if is_windowed(encoder):
         own, weights = own | _as_sequence(own), weights | _as_sequence(weights)
     _refuse_other_design(own, weights, path)
     unused, grid = _unused(encoder, own, weights), _grid_of_file(encoder, own, weights, path)
@@ -100,7 +101,7 @@ def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = 
         unused.add("pos_embed")  # the formula gives the values of any grid
     used = {name: value for name, value in weights.items() if name not in unused}
     resized = _resize_positions(encoder, own, used, resampling, grid)
-    if is_windowed and "pos_embed" in used:
+    if is_windowed(encoder) and "pos_embed" in used:
         used["pos_embed"] = used["pos_embed"].unflatten(1, tuple(position_grid(encoder)))
     optional = _optional(encoder, own)
     fresh = [name for name in own if name not in used and name in optional]
@@ -239,7 +240,7 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
 
 def _unused(encoder: Encoder, own: dict[str, Tensor], weights: dict[str, Tensor]) -> set[str]:
     """Names in the file that a rule leaves aside."""
-    beside = (CLASSIFYING,) if getattr(encoder, "is_windowed", False) else ()
+    beside = (CLASSIFYING,) if is_windowed(encoder) else ()
     unused = {
         name
         for name in weights

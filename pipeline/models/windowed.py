@@ -43,11 +43,16 @@ def build_windowed(cfg: "ModelConfig", image_size: Size, channels: int) -> Encod
         **shape,
     )
     encoder.neck = encoder.head = nn.Identity()
-    encoder.default_cfg, encoder.is_windowed = {"classifier": ()}, True
+    encoder.default_cfg = {"classifier": ()}
     encoder.grid = Grid(*encoder.patch_embed.grid_size)
     start_as_deit(encoder)
     _start_positions(encoder, cfg.positions)
     return encoder
+
+
+def is_windowed(encoder: Encoder) -> bool:
+    """Such a ViT: its tokens are maps (B, rows, cols, D), without CLS."""
+    return hasattr(encoder, "blocks") and hasattr(encoder.blocks[0], "window_size")
 
 
 def global_blocks(depth: int, count: int) -> tuple[int, ...]:
