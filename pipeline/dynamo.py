@@ -58,11 +58,12 @@ def _is_compile_supported(device_type: str) -> bool:
     return importlib.import_module(UTILS).is_compile_supported(device_type)
 
 
-def _disable(function: Callable, recursive: bool = True, reason: str | None = None) -> Callable:
-    return torch._disable_dynamo(function, recursive)  # torch's own, which imports torch._dynamo at the first call
+def never_compiled(function: Callable, recursive: bool = True, reason: str | None = None) -> Callable:
+    """`torch.compiler.disable`, which imports torch._dynamo at the first call and not before."""
+    return torch._disable_dynamo(function, recursive)
 
 
-ANSWERS = {f"{UTILS}.is_compile_supported": _is_compile_supported, f"{DYNAMO}.disable": _disable}
+ANSWERS = {f"{UTILS}.is_compile_supported": _is_compile_supported, f"{DYNAMO}.disable": never_compiled}
 
 
 class AdamW(torch.optim.AdamW):

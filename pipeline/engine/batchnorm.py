@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeline.dynamo import never_compiled
+
 
 def synchronised(method: nn.Module) -> nn.Module:
     """Let every BatchNorm2d of the heads see the images of all processes in training; tensors and names stay.
@@ -51,7 +53,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
 
 
-@torch.compiler.disable
+@never_compiled
 def _summed(values: Tensor) -> Tensor:
     """Over processes; a graph ends here, since what others send is not part of it."""
     return _Sum.apply(values)
