@@ -24,6 +24,9 @@ from pipeline.results import made_folder
 from pipeline.sizes import Size
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
@@ -114,6 +117,16 @@ def made_with(cfg: BaseDataConfig) -> str | None:
     return getattr(cfg, "reference", None)
 
 
+class BatchTransform(Protocol):
+    """From batches of views to what a model sees, on a device; of kinds whose samples have classes."""
+
+    def __call__(self, inputs: Any, labels: "Tensor", /) -> "tuple[Tensor, Tensor]":
+        """Training: inputs, and soft targets (B, classes). Random choices are seeded by the caller."""
+
+    def normalise(self, inputs: Any, /) -> "Tensor":
+        """Evaluation: the inputs; nothing is random."""
+
+
 class DataKind(ABC):
     """One data set of this kind."""
 
@@ -137,6 +150,10 @@ class DataKind(ABC):
     @abstractmethod
     def eval_view(self) -> View:
         """The same for evaluation; nothing is random."""
+
+    def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
+        """What classification does with batches of these views."""
+        raise ConfigError(f"data set {self.cfg.name!r} is of kind {self.cfg.kind}, which the task classify cannot read")
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """Like `read`, for a set that was prepared: `index` is the folder of its manifest and lists."""

@@ -1,12 +1,14 @@
-"""Classified images: a class for each image; training sees soft targets, mixed and smoothed."""
+"""A class for each image, or for each clip of sound; training sees soft targets, mixed and smoothed.
 
-from typing import ClassVar
+The kind of the data says what a batch of its views becomes on the device: `batch_transform`.
+"""
+
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pipeline.data.classified import DataConfig
-from pipeline.data.transforms import BatchTransform
+from pipeline.data.kind import kind_of
 from pipeline.methods.base import Primary
 from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
@@ -16,23 +18,23 @@ from pipeline.tasks.base import TASKS, Task
 class Classify(Task):
     primary: ClassVar[Primary | None] = Primary("top1")
 
-    def __init__(self, data: DataConfig, device: torch.device, smoothing: float = 0.0) -> None:
+    def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)
-        self.transform = BatchTransform(data, smoothing, device)
+        self.transform = kind_of(data).batch_transform(smoothing, device)
 
     @classmethod
-    def num_outputs(cls, data: DataConfig) -> int:
+    def num_outputs(cls, data: Any) -> int:
         return data.num_classes
 
     @classmethod
-    def example(cls, data: DataConfig, count: int) -> tuple[Tensor, Tensor]:
+    def example(cls, data: Any, count: int) -> tuple[Tensor, Tensor]:
         images = torch.zeros(count, data.channels, *pair(data.input_size))
         return images, torch.zeros(count, data.num_classes)
 
-    def train_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images and class indices -> float images and soft targets (B, classes)."""
+    def train_batch(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Views and class indices -> what the model sees, and soft targets (B, classes)."""
         return self.transform(inputs, targets)
 
-    def eval_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images and class indices -> float images, and the indices."""
+    def eval_batch(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Views and class indices -> what the model sees, and the indices."""
         return self.transform.normalise(inputs), targets.to(self.device, non_blocking=True)

@@ -1,8 +1,7 @@
-"""Pretraining on images: an encoder without a head. Labels come along and no method looks at them."""
+"""Pretraining on images or sounds: an encoder without a head. Labels come along and no method looks at them."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pipeline.data.classified import DataConfig
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.classify import Classify
@@ -13,5 +12,5 @@ class Pretrain(Classify):
     primary: ClassVar[Primary | None] = None  # each method has a metric of its own, or the loss alone
 
     @classmethod
-    def num_outputs(cls, data: DataConfig) -> int:
+    def num_outputs(cls, data: Any) -> int:
         return 0
