@@ -135,6 +135,10 @@ class Primary(NamedTuple):
     def better(self, one: float, other: float) -> float:
         return min(one, other) if self.is_lower_better else max(one, other)
 
+    def beats(self, one: float, other: float | None) -> bool:
+        """Whether it is better and not as good; the first one, without another, is."""
+        return other is None or (one < other if self.is_lower_better else one > other)
+
 
 class PerImage(NamedTuple):
     """A number for each image (B,), and their sum where the order of its operations decides the last digits."""
