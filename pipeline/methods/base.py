@@ -13,6 +13,7 @@ One word per idea, and the papers' symbols for it:
 | unknown         | E_unk (MJP)         | the position embedding shared by all shuffled patches         |
 | mask_ratio      | eta (MP3), gamma    | share of patches that give no keys (MP3), or are removed      |
 | position_ratio  | gamma_pos (DropPos) | share of visible patches whose positions are dropped          |
+| known           | -                   | (B, N) bool: the slots whose positions are told (MP3, speech) |
 | order           | Alg. 1              | (B, N) for each slot the patch that is put there              |
 | progress        | -                   | share of the training done, in [0, 1]                         |
 """

@@ -372,6 +372,7 @@ OTHERS = {
     "language_model": _permutation(LANGUAGE, Bite(True, "refused", LANGUAGE)),
     "mp3": {
         "mask_ratio": [Bite(0.25, "updates", MP3)],
+        "known_ratio": [Bite(0.3, "draws", MP3)],
         "fidelity": [Bite("released", "draws", MP3)],
     },
     "mae": {
@@ -594,6 +595,7 @@ EVALS = {
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
+    "eval.mp3_positions.top5": [Bite(True, "validation", MP3)],
     "eval.mp3_positions.seed": [Bite(1, "validation", MP3)],
     "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
     "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
