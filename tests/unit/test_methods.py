@@ -15,6 +15,7 @@ from tiny_vit import (
     CHANNELS,
     NUM_CLASSES,
     build_tiny,
+    frame_model,
     image_size_of,
     tiny_batch,
     tiny_model,
@@ -32,6 +33,7 @@ from pipeline.models.dense import feature_maps
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
+from pipeline.sizes import pair
 
 
 class Case(NamedTuple):
@@ -81,6 +83,8 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "mjp on a Swin, as released": Case("mjp", {"fidelity": "released"}, SWIN),
     "mjp on a ResNet": Case("mjp", {"unknown": False, "dal": "none"}, RESNET),
     "mp3, eta 0": Case("mp3", {"mask_ratio": 0.0}, NO_POSITIONS),
+    "mp3 on frames": Case("mp3", {"mask_ratio": 0.5}, frame_model(pos_embed="none")),
+    "mp3 on frames, some known": Case("mp3", {"mask_ratio": 0.0, "known_ratio": 0.2}, frame_model(pos_embed="none")),
     "mp3 as released": Case("mp3", {"fidelity": "released"}, NO_POSITIONS),
     "mae, plain pixels": Case("mae", {**DECODER, "norm_pix": False}, SINCOS),
     "droppos, no attentive reconstruction": Case("droppos", {**DECODER, "tau": None}, SINCOS),
@@ -91,6 +95,7 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "supervised, relative": Case("supervised", {}, tiny_model(pos_embed="relative")),
     "supervised, sin-cos and average": Case("supervised", {}, tiny_model(pos_embed="sincos", pool="avg")),
     "supervised, no positions": Case("supervised", {}, NO_POSITIONS),
+    "supervised on frames": Case("supervised", {}, frame_model(pos_embed="sincos")),
     "supervised, rows permuted": Case("supervised", {"permutation": {"rows": True}}),
     "supervised, with a key": Case("supervised", {"permutation": {"key": "used"}}),
     "supervised, rows permuted and a key": Case("supervised", {"permutation": {"rows": True, "key": "used"}}),
@@ -282,13 +287,14 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     loss_of(method, batch).loss.backward()
     optimizer.step()
     method.eval()
-    images = batch.images[..., : size_seen(method, case), : size_seen(method, case)]
+    height, width = pair(size_seen(method, case))
+    images = batch.images[..., :height, :width]
     with torch.no_grad():
         expected = features_of(method, images) if method.cfg.task in HEADLESS else method.predict(images).logits
 
     encoder = method.export().eval()
     weights = unlocked(encoder.state_dict(), method)
-    plain = plain_timm(CASES[case].model, images.shape[-1], encoder.num_classes)
+    plain = plain_timm(CASES[case].model, (height, width), encoder.num_classes)
     missing, unexpected = plain.load_state_dict(weights, strict=False)
 
     assert missing == []
@@ -415,6 +421,40 @@ def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
     assert not torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
     second.load_state_dict(first.state_dict())
     assert torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
+
+
+# Dropout
+
+
+# A detector takes the same maps of a ViT as `upernet`, and is slow.
+PLAIN_VITS = [case for case in METHODS.names() if CASES[case].model.family == "vit" and case != "mask_rcnn"]
+
+
+@pytest.mark.parametrize("case", PLAIN_VITS)
+def test_dropout__in_each_place_of_a_vit_alone__is_drawn_in_training(case):
+    """Also by methods that take the encoder apart instead of calling timm's forward."""
+    method, batch = build(case), batch_for(case, 4)
+    draw, drops = method.draw(batch, 0.5), dropouts(method)
+    places = {name.split(".")[-1] for name in dropouts(method.encoder)} - {"patch_drop"}
+    places -= {"head_drop"} if method.cfg.task in HEADLESS else set()
+    assert places >= {"pos_drop", "attn_drop", "proj_drop", "drop1", "drop2"}
+
+    def losses(place):
+        for name, drop in drops.items():
+            drop.p = 0.5 if name.startswith("encoder.") and name.endswith(f".{place}") else 0.0
+        return [seeded_loss(method, batch, draw, seed) for seed in (1, 2)]
+
+    assert torch.equal(*losses("nowhere"))
+    assert [place for place in places if torch.equal(*losses(place))] == []
+
+
+def dropouts(module):
+    return {name: part for name, part in module.named_modules() if isinstance(part, nn.modules.dropout._DropoutNd)}
+
+
+def seeded_loss(method, batch, draw, seed):
+    torch.manual_seed(seed)
+    return method(batch.inputs, batch.targets, draw).loss
 
 
 # Models that a method refuses
