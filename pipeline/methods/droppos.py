@@ -111,7 +111,7 @@ class DropPos(Method):
         masks = self.mask_token.expand(len(images), visible - anchors, -1)
         positions = torch.cat([patch_positions(encoder)[order[:, :anchors]], masks], dim=1)
         tokens = with_cls(encoder, add_positions(tokens, positions), encoder.pos_embed[:, :1])
-        tokens = encoder.norm(encoder.blocks(encoder.norm_pre(tokens)))
+        tokens = encoder.norm(encoder.blocks(encoder.norm_pre(encoder.pos_drop(tokens))))
         return self.decoder(self.decoder.embed(tokens), first=1 + anchors)
 
     @torch.no_grad()

@@ -57,7 +57,7 @@ class MAE(Method):
         """Visible patches (B, V, C, pixels) -> the others' pixels (B, N - V, C * pixels), both in `order`."""
         encoder, count = self.encoder, self.num_visible
         tokens = add_positions(embed_patches(encoder, visible), patch_positions(encoder)[order[:, :count]])
-        tokens = encoder.norm_pre(with_cls(encoder, tokens, encoder.pos_embed[:, :1]))
+        tokens = encoder.norm_pre(encoder.pos_drop(with_cls(encoder, tokens, encoder.pos_embed[:, :1])))
         tokens = self.decoder.embed(encoder.norm(encoder.blocks(tokens)))
         masks = self.mask_token.expand(len(tokens), self.grid.size - count, -1).to(tokens.dtype)
         cls_position, positions = self.decoder_positions[:, :1], self.decoder_positions[0, 1:][order]

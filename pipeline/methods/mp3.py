@@ -77,7 +77,8 @@ class MP3(Method):
     def position_logits(self, images: Tensor, order: Tensor, num_context: int) -> Tensor:
         """(B, N, N): for each slot of `order` the logits of its position, seen by the first `num_context` slots."""
         patches = take(to_patches(images, self.grid), order)
-        tokens = self.encoder.norm_pre(with_cls(self.encoder, embed_patches(self.encoder, patches)))
+        tokens = with_cls(self.encoder, embed_patches(self.encoder, patches))
+        tokens = self.encoder.norm_pre(self.encoder.pos_drop(tokens))
         for block in self.encoder.blocks:
             tokens = masked_block(block, tokens, 1 + num_context)
         return self.head(self.encoder.norm(tokens)[:, 1:])

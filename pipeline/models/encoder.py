@@ -28,7 +28,7 @@ ONLY_FOR = {
     "window_size": ("vit", "swin"),
     "add_relative": ("vit",),
     "drop_path": ("vit", "swin", "cnn"),
-    "dropout": TEXT,
+    "dropout": ("vit", *TEXT),
 }
 TEXT_WIDTH, TEXT_HEADS = 768, 12  # of the base size, where a config says nothing
 
@@ -124,6 +124,8 @@ class ModelConfig(Strict):
             raise ValueError(f"a ViT with windows classifies nothing, found pool: {self.pool}; remove it")
         if self.is_windowed and self.positions == "relative":
             raise ValueError("a ViT with windows has no pos_embed: relative; use add_relative")
+        if self.is_windowed and self.dropout:
+            raise ValueError(f"a ViT with windows has no dropout, found {self.dropout}; remove it, or use drop_path")
 
     def _check_heads(self) -> None:
         """timm takes a wrong number of heads without a word, and fails where nobody can tell why."""
@@ -186,6 +188,9 @@ def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
         # DropPos runs one Swin on images of two sizes.
         return {**given, "img_size": image_size, "strict_img_size": False}
     given |= {"img_size": image_size, "pos_embed": "none" if cfg.positions in ("none", "relative") else "learn"}
+    if cfg.dropout:
+        rates = ("pos_drop_rate", "attn_drop_rate", "proj_drop_rate", "drop_rate")
+        given |= dict.fromkeys(rates, cfg.dropout)
     if cfg.pool:
         given["global_pool"] = {"cls": "token", "avg": "avg"}[cfg.pool]
     if cfg.positions == "relative" or cfg.add_relative:

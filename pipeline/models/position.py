@@ -19,13 +19,18 @@ PositionResampling = Literal["timm", "released"]
 def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
     """(1, P+N, D) fixed embeddings of MAE and DropPos: one half of the channels for the column, one for the row.
 
-    Each half is [sin | cos] over frequencies 10000^(-2k/D'); prefix tokens get zeros.
+    Each half is [sin | cos] over frequencies 10000^(-2k/D'); prefix tokens get zeros. A grid of one row or one column
+    is a sequence, such as the frames of a sound: all channels are for the place in it (Vaswani et al. 2017).
     """
-    if width % 4:
-        raise ValueError(f"sin-cos positions need a width that 4 divides, found {width}")
-    frequencies = 10000 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-    row_angles, col_angles = (grid.coordinates()[:, axis, None] * frequencies for axis in (0, 1))
-    table = torch.cat([col_angles.sin(), col_angles.cos(), row_angles.sin(), row_angles.cos()], dim=1)
+    axes = 1 if 1 in grid else 2
+    if width % (2 * axes):
+        raise ValueError(f"sin-cos positions need a width that {2 * axes} divides, found {width}")
+    rows, cols = grid.coordinates().unbind(dim=1)
+    places = [rows + cols] if axes == 1 else [cols, rows]
+    count = width // (2 * axes)
+    frequencies = 10000 ** (-torch.arange(count, dtype=torch.float64) / count)
+    angles = [place[:, None] * frequencies for place in places]
+    table = torch.cat([part for angle in angles for part in (angle.sin(), angle.cos())], dim=1)
     return F.pad(table, (0, 0, num_prefix, 0)).float().unsqueeze(0)
 
 

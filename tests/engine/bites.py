@@ -204,8 +204,9 @@ VIT = {
     "pool": [Bite("avg", "start"), Bite("avg", "start", {"model": {"pool": "cls"}})],
     "head_std": [Bite(2e-5, "start")],
     "drop_path": [Bite(0.5, "updates")],
+    "dropout": [Bite(0.3, "updates"), Bite(0.3, "updates", MP3), Bite(0.3, "updates", MAE)],
     "add_relative": [Bite(True, "start"), Bite(True, "start", SINCOS)],
-    **_refused({}, depths=[1, 1], window_size=2, global_blocks=2, dropout=0.1),
+    **_refused({}, depths=[1, 1], window_size=2, global_blocks=2),
 }
 SWIN_FIELDS = {
     "arch": [Bite("swinv2_tiny_window8_256", "start", SWIN)],

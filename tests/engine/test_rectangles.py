@@ -132,6 +132,9 @@ GRIDS = {"square": (SQUARE, (4, 4)), "wide": (WIDE, (4, 6)), "tall": (TALL, (6, 
 # As many patches as the square has.
 LONG = {"data": {"image_size": [14, 56]}}
 GRIDS["long"] = (LONG, (2, 8))
+# Sequences, of one row.
+GRIDS["row"] = ({"data": {"image_size": [7, 112]}}, (1, 16))
+GRIDS["short row"] = ({"data": {"image_size": [7, 56]}}, (1, 8))
 
 
 @pytest.mark.parametrize("old", GRIDS)
@@ -150,11 +153,13 @@ def test_load_encoder__from_one_grid_to_another__resamples_rows_and_columns(tmp_
     assert report.resized == ["pos_embed {}x{} -> {}x{}".format(*GRIDS[old][1], *GRIDS[new][1])]
 
 
-def test_load_encoder__fixed_positions_on_as_many_patches__come_from_the_formula(tmp_path):
+@pytest.mark.parametrize(("old", "new"), [("square", "long"), ("square", "row"), ("row", "short row")])
+def test_load_encoder__fixed_positions_of_another_grid__come_from_the_formula(tmp_path, old, new):
+    """Also where it has as many patches."""
     fixed = {"model": {"pos_embed": "sincos"}}
     paths = RunFolder(tmp_path, "x")
-    export(build_method(tiny_run(fixed, SQUARE)), paths)
-    encoder = build_method(tiny_run(fixed, LONG)).encoder
+    export(build_method(tiny_run(fixed, GRIDS[old][0])), paths)
+    encoder = build_method(tiny_run(fixed, GRIDS[new][0])).encoder
     before = encoder.pos_embed.clone()
     assert load_encoder(encoder, paths.encoder).positions == "formula"
     assert torch.equal(encoder.pos_embed, before)

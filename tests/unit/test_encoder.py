@@ -1,6 +1,7 @@
 """Building encoders from configs: what each family has, and positions that timm does not make."""
 
 import math
+from functools import partial
 
 import pytest
 import timm
@@ -168,6 +169,40 @@ def test_build_encoder__average_pooling__classifies_the_mean_of_the_patches():
         torch.testing.assert_close(encoder(images), expected, atol=1e-6, rtol=0)
 
 
+# Dropout
+
+
+def test_build_encoder__dropout__is_that_of_positions_attention_blocks_and_the_classifier():
+    encoder = tiny_encoder(dropout=0.3)
+    rates = {name: part.p for name, part in encoder.named_modules() if isinstance(part, torch.nn.Dropout)}
+    in_a_block = ("attn.attn_drop", "attn.proj_drop", "mlp.drop1", "mlp.drop2")
+    names = ["pos_drop", *[f"blocks.{block}.{place}" for block in (0, 1) for place in in_a_block], "head_drop"]
+    assert rates == dict.fromkeys(names, 0.3)
+
+
+@torch.no_grad()
+def test_encode__dropout__is_drawn_in_training_alone():
+    plain, dropped, images = tiny_encoder(), tiny_encoder(dropout=0.3), images_for(tiny_model())
+    assert torch.equal(encode(plain.eval(), images), encode(dropped.eval(), images))
+    dropped.train()
+    assert not torch.equal(encode(dropped, images), encode(dropped, images))
+
+
+# The transformer of speech
+
+
+def test_build_encoder__speech_transformer__has_the_papers_70_thousand_parameters():
+    """MP3 Sec. 4.3: width 32, depth 8, MLP 64; CLS and biases counted, the fixed table of positions not."""
+    shape = {"patch_size": (40, 1), "embed_dim": 32, "depth": 8, "num_heads": 4, "mlp_ratio": 2.0, "act_layer": "relu"}
+    encoder = build_encoder(tiny_model(**shape, dropout=0.1, pos_embed="sincos"), (40, 98), 1, 12)
+    norm, frames, classes = 2 * 32, 40 * 32 + 32, 32 * 12 + 12
+    block = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 2 * norm
+    assert 32 + frames + 8 * block + norm + classes == 70_156
+    assert sum(part.numel() for name, part in encoder.named_parameters() if name != "pos_embed") == 70_156
+    assert sum(part.numel() for part in encoder.parameters() if part.requires_grad) == 70_156
+    assert grid_of(encoder) == Grid(1, 98)
+
+
 # What is refused
 
 
@@ -184,6 +219,8 @@ def test_build_encoder__average_pooling__classifies_the_mean_of_the_patches():
         (tiny_resnet, "window_size", 7, "window_size is for a vit or swin"),
         (tiny_model, "num_heads", (2, 2), "num_heads of a ViT is one number"),
         (tiny_resnet, "depth", 2, "depth is for a vit"),
+        (tiny_swin, "dropout", 0.1, "dropout is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none"),
+        (partial(tiny_model, window_size=3), "dropout", 0.1, "with windows has no dropout, found 0.1; remove it"),
         (tiny_resnet, "pos_embed", "learn", "test_resnet is a CNN and has no pos_embed; remove it"),
         (tiny_resnet, "embed_dim", 8, "is a CNN and has no embed_dim"),
         (tiny_resnet, "num_heads", 2, "is a CNN and has no num_heads"),

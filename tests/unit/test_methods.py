@@ -417,6 +417,40 @@ def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
     assert torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
 
 
+# Dropout
+
+
+# A detector takes the same maps of a ViT as `upernet`, and is slow.
+PLAIN_VITS = [case for case in METHODS.names() if CASES[case].model.family == "vit" and case != "mask_rcnn"]
+
+
+@pytest.mark.parametrize("case", PLAIN_VITS)
+def test_dropout__in_each_place_of_a_vit_alone__is_drawn_in_training(case):
+    """Also by methods that take the encoder apart instead of calling timm's forward."""
+    method, batch = build(case), batch_for(case, 4)
+    draw, drops = method.draw(batch, 0.5), dropouts(method)
+    places = {name.split(".")[-1] for name in dropouts(method.encoder)} - {"patch_drop"}
+    places -= {"head_drop"} if method.cfg.task in HEADLESS else set()
+    assert places >= {"pos_drop", "attn_drop", "proj_drop", "drop1", "drop2"}
+
+    def losses(place):
+        for name, drop in drops.items():
+            drop.p = 0.5 if name.startswith("encoder.") and name.endswith(f".{place}") else 0.0
+        return [seeded_loss(method, batch, draw, seed) for seed in (1, 2)]
+
+    assert torch.equal(*losses("nowhere"))
+    assert [place for place in places if torch.equal(*losses(place))] == []
+
+
+def dropouts(module):
+    return {name: part for name, part in module.named_modules() if isinstance(part, nn.modules.dropout._DropoutNd)}
+
+
+def seeded_loss(method, batch, draw, seed):
+    torch.manual_seed(seed)
+    return method(batch.inputs, batch.targets, draw).loss
+
+
 # Models that a method refuses
 
 IMPOSSIBLE = {

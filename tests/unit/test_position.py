@@ -47,6 +47,18 @@ def test_sincos_positions__any_grid__matches_the_formula_element_by_element(grid
             assert found[0, patch, channel].item() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("grid", [Grid(1, 98), Grid(12, 1)])
+def test_sincos_positions__grid_of_one_row_or_column__is_the_table_of_a_sequence(grid):
+    """Vaswani et al. 2017, Sec. 3.5, over all channels, the sines first: the angle is place / 10000^(2k / D)."""
+    width = 30
+    expected = torch.zeros(grid.size, width, dtype=torch.float64)
+    for place in range(grid.size):
+        for k in range(width // 2):
+            angle = place / 10000 ** (2 * k / width)
+            expected[place, k], expected[place, width // 2 + k] = math.sin(angle), math.cos(angle)
+    torch.testing.assert_close(sincos_positions(grid, width, num_prefix=1)[0, 1:], expected.float())
+
+
 def test_sincos_positions__prefix_token__gets_zeros():
     table = sincos_positions(Grid(7, 7), 32, num_prefix=1)
     assert table.shape == (1, 50, 32)
@@ -63,6 +75,11 @@ def test_sincos_positions__every_patch__has_a_row_of_its_own():
 def test_sincos_positions__width_that_4_does_not_divide__is_refused(width):
     with pytest.raises(ValueError, match=f"width that 4 divides, found {width}"):
         sincos_positions(Grid(7, 7), width)
+
+
+def test_sincos_positions__odd_width_of_a_sequence__is_refused():
+    with pytest.raises(ValueError, match="width that 2 divides, found 31"):
+        sincos_positions(Grid(1, 98), 31)
 
 
 def test_build_encoder__sincos__holds_the_table_with_a_zero_row_for_cls():

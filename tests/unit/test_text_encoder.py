@@ -190,11 +190,6 @@ def test_model_config__what_a_bert_has_not__is_refused_with_what_to_do(changes, 
         tiny_text_model("bert", **changes)
 
 
-def test_model_config__dropout_of_a_vit__is_refused():
-    with pytest.raises(ValidationError, match="dropout is for a bert or gpt2, vit_tiny_patch16_224 is none; remove it"):
-        tiny_text_model("vit_tiny_patch16_224", dropout=0.1)
-
-
 def test_model_config__positions_of_a_text_model__are_learned():
     models = [tiny_text_model(arch, **given) for arch in ("bert", "gpt2") for given in ({}, {"pos_embed": "learn"})]
     assert {model.positions for model in models} == {"learn"}
