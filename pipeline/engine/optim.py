@@ -6,7 +6,8 @@ The released codes draw three cosines through the same numbers; `lr_curve` choos
   moves every step, one step late.
 - all_epochs (DeiT): as all_steps, but it moves every epoch, one epoch late: two epochs train at `warmup_lr`.
 Detection and segmentation have other curves, of which the warm-up is a part:
-- steps (detectron2): the rate falls by `decay_factor` at each of the `milestones`; before that, a line up to it.
+- steps (detectron2): the rate falls by `decay_factor` at each of the `milestones`, or (MP3 on speech) every
+  `decay_every` updates; before that, a line up to it, or the constant `warmup_lr`.
 - poly (mmsegmentation): (1 - step / steps)^power from the first step on, times a line up to 1 in the warm-up.
 
 The non-finite guard runs on the device: AdamW's fused step skips itself where `found_inf` is 1, so no step waits for
@@ -55,9 +56,18 @@ class OptimConfig(Strict):
     warmup_lr: float = Field(1e-6, ge=0)
     warmup_epochs: float = Field(0.0, ge=0)
     warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, in place of warmup_epochs")
+    warmup_curve: Literal["line", "constant"] = added(
+        "line", before="line", description="a line from warmup_lr to the rate; lr_curve steps: or warmup_lr all along"
+    )
     lr_curve: LrCurve = Field("after_warmup", description="which curve the rate follows, and when it moves")
     milestones: tuple[Share, ...] = added(
         (), before=(), description="lr_curve steps: shares of the training after which the rate falls"
+    )
+    decay_every: int | None = added(
+        None,
+        before=None,
+        ge=1,
+        description="lr_curve steps: updates after which the rate falls, in place of milestones",
     )
     decay_factor: float = added(0.1, before=0.1, gt=0, lt=1, description="lr_curve steps: by which the rate falls")
     power: float = added(1.0, before=1.0, gt=0, description="lr_curve poly: its exponent")
@@ -95,11 +105,7 @@ class OptimConfig(Strict):
                 f"lr_curve all_epochs trains two epochs at warmup_lr, so epochs {self.epochs} would see no other rate; "
                 "set lr_curve to all_steps"
             )
-        if bool(self.milestones) != (self.lr_curve == "steps") or [*self.milestones] != sorted(set(self.milestones)):
-            raise ValueError(
-                f"milestones is {list(self.milestones)} and lr_curve {self.lr_curve}; the curve `steps` needs them, in "
-                "rising order, and no other curve has any"
-            )
+        self._check_steps()
         return self
 
     def _check_length(self) -> None:
@@ -114,6 +120,19 @@ class OptimConfig(Strict):
             )
         if self.epochs is not None and self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs {self.warmup_epochs} must be below epochs {self.epochs}")
+
+    def _check_steps(self) -> None:
+        """What only the curve `steps` has, and what it needs."""
+        is_steps, num_ways = self.lr_curve == "steps", bool(self.milestones) + (self.decay_every is not None)
+        if num_ways != is_steps or [*self.milestones] != sorted(set(self.milestones)):
+            raise ValueError(
+                f"milestones is {list(self.milestones)}, decay_every {self.decay_every} and lr_curve {self.lr_curve}; "
+                "the curve `steps` needs milestones, in rising order, or decay_every, and no other curve has any"
+            )
+        if self.warmup_curve == "constant" and not is_steps:
+            raise ValueError(
+                f"warmup_curve constant is for lr_curve steps, found {self.lr_curve}; set warmup_curve to line"
+            )
 
     def total_steps(self, steps_per_epoch: int) -> int:
         return self.iterations or (self.epochs or 0) * steps_per_epoch
@@ -230,9 +249,12 @@ def build_schedule(optimizer: torch.optim.Optimizer, cfg: OptimConfig, steps_per
 
 
 def _rate_in_steps(cfg: OptimConfig, step: int, total: int, warmup: int) -> float:
-    """detectron2's: a line from `warmup_lr` to the rate, which falls at the milestones."""
+    """detectron2's: a line from `warmup_lr` to the rate, which falls at the milestones; or what MP3 has for either."""
     if step < warmup:
-        return cfg.warmup_lr + (cfg.lr - cfg.warmup_lr) * step / warmup
+        share = 0.0 if cfg.warmup_curve == "constant" else step / warmup
+        return cfg.warmup_lr + (cfg.lr - cfg.warmup_lr) * share
+    if cfg.decay_every is not None:  # the updates of the warm-up count too
+        return cfg.lr * cfg.decay_factor ** (step // cfg.decay_every)
     return cfg.lr * cfg.decay_factor ** sum(step >= round(share * total) for share in cfg.milestones)
 
 

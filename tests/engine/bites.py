@@ -117,6 +117,7 @@ RUN = {
     "optim.warmup_epochs": [Bite(0.7, "updates")],
     "optim.warmup_iterations": [Bite(2, "updates")],
     "optim.warmup_lr": [Bite(1e-4, "updates", WARM)],
+    "optim.warmup_curve": [Bite("constant", "updates", merge(WARM, IN_STEPS))],
     "optim.lr_curve": [
         Bite("all_steps", "updates", WARM),
         Bite("all_epochs", "updates", {"optim": {"epochs": 3, "warmup_epochs": 1}}),
@@ -124,6 +125,7 @@ RUN = {
         Bite("steps", "updates", with_it={"optim": {"milestones": [0.5]}}),
     ],
     "optim.milestones": [Bite([0.3], "updates", IN_STEPS)],
+    "optim.decay_every": [Bite(1, "updates", IN_STEPS, with_it={"optim": {"milestones": []}})],
     "optim.decay_factor": [Bite(0.5, "updates", IN_STEPS)],
     "optim.power": [Bite(2.0, "updates", {"optim": {"lr_curve": "poly"}})],
     "optim.weight_decay": [Bite(0.5, "updates"), Bite(0.5, "updates", {"optim": {"layer_decay": 0.5}})],

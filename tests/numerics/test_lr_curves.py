@@ -150,6 +150,23 @@ def test_steps__every_update__is_the_rate_of_a_plain_loop():
     assert rates_of(optim) == pytest.approx(expected)
 
 
+def test_steps__mp3s_schedule_of_speech__is_constant_at_first_and_halved_every_ten_thousand_updates():
+    """MP3 Sec. 4.3: 500 updates at 1e-4, then 1e-3, dropped by a factor of 2 every 10k updates."""
+    length = {"iterations": 30000, "warmup_iterations": 500, "global_batch": 256, "micro_batch": 256, "lr_batch": 256}
+    keys = {"lr_curve": "steps", "warmup_curve": "constant", "decay_every": 10000, "decay_factor": 0.5}
+    optim, expected, rate = OptimConfig(base_lr=1e-3, warmup_lr=1e-4, **length, **keys), [], 1e-3
+    for update in range(30000):
+        rate /= 2 if update in (10000, 20000) else 1
+        expected.append(1e-4 if update < 500 else rate)
+    assert rates_of(optim) == expected
+
+
+def test_steps__decay_every__counts_the_updates_of_the_warm_up_too():
+    found = rates_of(in_iterations("steps", decay_every=4))
+    assert found[4] == pytest.approx(3e-7 + (3e-4 - 3e-7) * 4 / 5)
+    assert [found[update] for update in (5, 7, 8, 11, 12)] == pytest.approx([3e-5, 3e-5, 3e-6, 3e-6, 3e-7])
+
+
 @pytest.mark.parametrize("power", [1.0, 0.9])
 def test_poly__every_update__is_mmsegmentations(power):
     """Its hook scales the regular rate by 1 - (1 - t / W) (1 - ratio) while it warms up."""
@@ -168,7 +185,14 @@ def test_poly__every_update__is_mmsegmentations(power):
         ({"warmup_epochs": 1.0}, "give one of them, and 0 or null"),
         ({"milestones": (0.9, 0.5)}, "in rising order"),
         ({"lr_curve": "poly"}, "no other curve has any"),
-        ({"milestones": ()}, "the curve `steps` needs them"),
+        ({"milestones": ()}, "the curve `steps` needs milestones"),
+        ({"decay_every": 10}, "or decay_every"),
+        ({"milestones": (), "decay_every": 10, "lr_curve": "poly"}, "no other curve has any"),
+        ({"milestones": (), "decay_every": 0}, "greater than or equal to 1"),
+        (
+            {"milestones": (), "lr_curve": "poly", "warmup_curve": "constant"},
+            "for lr_curve steps, found poly; set warmup_curve to line",
+        ),
     ],
 )
 def test_optim__lengths_and_milestones_that_do_not_fit__are_refused(keys, found):
