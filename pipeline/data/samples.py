@@ -1,5 +1,6 @@
 """Samples of one split, whatever they are: images, sounds, sentences. In a fixed order, each with a name of its own."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -48,6 +49,15 @@ class Samples(ABC):
     def line(self, index: int) -> str:
         """What a fingerprint takes of a sample beside its content."""
         return self.name(index)
+
+    def look(self, index: int) -> Any:
+        """Decode a sample and say what was seen: an Inspection, or what has its fields and more."""
+        try:
+            content = self.content(index)
+            self[index]
+        except Exception as error:  # decoders raise almost any kind for a damaged file
+            return Inspection(0, "", f"found a sample that cannot be read ({error})")
+        return Inspection(len(content), hashlib.sha256(content).hexdigest())
 
     def path(self, index: int) -> Path:
         raise NotImplementedError("these samples are not files")
