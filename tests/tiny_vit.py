@@ -1,17 +1,20 @@
 """The small models that tests of methods, evaluations and numerics share: 28 px, one channel, 10 classes.
 
-A ViT of 7x7 patches, a Swin of two stages (32 px, so that windows and stages divide it) and a residual network.
+A ViT of 7x7 patches, a Swin of two stages (32 px, so that windows and stages divide it) and a residual network. And a
+ViT of frames: 12 patches in one row, each a column of 8 numbers.
 """
 
 import torch
 
 from pipeline.methods.base import Batch
 from pipeline.models.encoder import ModelConfig, build_encoder
+from pipeline.sizes import pair
 
 # Tensors this small gain nothing from a second thread, and lose much where other tests run beside.
 torch.set_num_threads(1)
 
 IMAGE_SIZE, SWIN_IMAGE_SIZE, CHANNELS, NUM_CLASSES = 28, 32, 1, 10
+FRAMES_SIZE = (8, 12)
 
 
 def tiny_model(**changes):
@@ -30,7 +33,13 @@ def tiny_resnet(**changes):
     return ModelConfig(name="tiny_resnet", arch="test_resnet", **{"patch_size": 4} | changes)
 
 
+def frame_model(**changes):
+    return tiny_model(**{"patch_size": (8, 1), **changes})
+
+
 def image_size_of(model):
+    if model.patch_size == (8, 1):
+        return FRAMES_SIZE
     return SWIN_IMAGE_SIZE if model.family == "swin" else IMAGE_SIZE
 
 
@@ -46,6 +55,6 @@ def tiny_encoder(seed=0, num_classes=NUM_CLASSES, **changes):
 def tiny_batch(size=8, seed=0, image_size=IMAGE_SIZE):
     """Noise images with one-hot targets, every class in turn."""
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(size, CHANNELS, image_size, image_size, generator=generator)
+    images = torch.randn(size, CHANNELS, *pair(image_size), generator=generator)
     targets = torch.eye(NUM_CLASSES)[torch.arange(size) % NUM_CLASSES]
     return Batch(images, targets, generator)

@@ -5,6 +5,7 @@ place of any noise file, the sum clipped. A view draws for its own clip, so that
 number of processes or of loader workers; the arithmetic is done for all clips of a batch at once.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from pipeline.data.clips import FULL_SCALE, LENGTH, Clip
 from pipeline.data.kind import View
 from pipeline.data.mfcc import mfcc
+from pipeline.dynamo import dynamo_deferred
 
 if TYPE_CHECKING:
     from pipeline.data.audio import AudioConfig, SpeechAugment
@@ -53,18 +55,19 @@ class ClipBatches:
     """Batches of views -> coefficients (B, 1, coefficients, frames) on a device."""
 
     def __init__(self, data: "AudioConfig", smoothing: float, device: torch.device) -> None:
-        self.data, self.smoothing, self.device = data, smoothing, device
+        with dynamo_deferred():
+            from timm.data.mixup import mixup_target
+
+        self.data, self.device = data, device
+        self.soft = partial(mixup_target, num_classes=data.num_classes, smoothing=smoothing)
         self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1) for values in (data.mean, data.std))
 
     def __call__(self, inputs: Views, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Training views and class indices -> coefficients, and soft targets (B, classes)."""
-        from timm.data.mixup import mixup_target
-
         given = {name: values.to(self.device, non_blocking=True) for name, values in inputs.items()}
         noise = given["volume"][:, None] * _as_float(given["noise"])
         waves = (shifted(_as_float(given["wave"]), given["shift"]) + noise).clamp_(-1, 1)
-        labels = labels.to(self.device, non_blocking=True)
-        return self._seen(waves), mixup_target(labels, self.data.num_classes, smoothing=self.smoothing)
+        return self._seen(waves), self.soft(labels.to(self.device, non_blocking=True))
 
     def normalise(self, inputs: Views) -> Tensor:
         """Evaluation views -> coefficients."""

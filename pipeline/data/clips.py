@@ -170,8 +170,8 @@ def decoded_wav(content: bytes) -> np.ndarray:
         with wave.open(io.BytesIO(content)) as file:
             found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
             promised, data = file.getnframes(), file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
-        raise ValueError(f"found no readable WAV file ({error or 'it ends too early'})") from None
+    except (wave.Error, EOFError, RuntimeError) as error:  # the last is for sizes of chunks that cannot be
+        raise ValueError(f"found no readable WAV file ({str(error) or 'it ends too early'})") from None
     if found != (RATE, 1, 8 * WIDTH):
         rate, channels, bits = found
         raise ValueError(

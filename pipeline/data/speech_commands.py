@@ -132,7 +132,8 @@ def _unknown(others: list[str], num_keywords: int, split: SplitName, choice: Cho
     if choice.unknown == "released":
         wanted, there = released_unknown(split, choice.val_list), {*others}
         missing = [name for name in wanted if name not in there]
-        lines = [f"{split}: found no {len(missing)} of the {len(wanted)} clips of other words: {shortened(missing)}"]
+        number = f"{len(missing)} of the {len(wanted)} released clips of other words"
+        lines = [f"{split}: {number} not found: {shortened(missing)}"]
         return sorted({*wanted} & there), lines if missing else []
     count = round(choice.unknown * num_keywords)
     ranked = sorted(others, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.data.clips import PackedRecordings, as_wav
+from pipeline.data.clips import Clips, PackedRecordings, as_wav
 from pipeline.data.samples import Split, SplitName
 from pipeline.data.speech_commands import NOISE, Choice, Found, chosen
 
@@ -22,13 +22,12 @@ LARGEST = 127
 
 def read_spoken_words(folder: Path, split: SplitName, choice: Choice) -> Split:
     path = folder / FILE
-    if not path.is_file():
-        return chosen(Found(problems=[f"{FILE}: not found"]), split, choice, lambda names: PackedRecordings({}))
     try:
         files, lists = _unpacked(path, path.stat().st_mtime_ns)
     except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-        problem = f"{FILE}: truncated or damaged ({error})"
-        return chosen(Found(problems=[problem]), split, choice, lambda names: PackedRecordings({}))
+        reason = f"truncated or damaged ({error})" if path.is_file() else "not found"
+        nothing = PackedRecordings({})
+        return Split(Clips(nothing, [], nothing), problems=[f"{FILE}: {reason}"])
     noise = [name for name in files if name.startswith(NOISE)]
     found = Found([name for name in files if not name.startswith(NOISE)], lists, noise)
     return chosen(found, split, choice, lambda names: PackedRecordings({name: files[name] for name in names}))

@@ -21,6 +21,7 @@ from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
 from pipeline.engine.batchnorm import synchronised
+from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs
 from pipeline.engine.distributed import World
@@ -84,12 +85,13 @@ class Trainer:
         self.checkpoints = Checkpoints(paths.state)
         self.step, self.num_skips = 0, torch.zeros((), device=world.device)
         self.best: dict[str, float] = {}
+        self.best_weights = BestWeights() if run.optim.keep == "best" else None
         self._open_data(data)
         self.checkpoints.require_space(self._num_bytes())
         self._restore()
 
     def fit(self) -> Found:
-        """Train to the end; returns the last validation."""
+        """Train to the end; returns the validation of the weights to export, which is the last or the best."""
         run, micros = self.run, iter(self._loader())
         stopwatch, saved_at = Stopwatch(), time.monotonic()
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
@@ -122,7 +124,12 @@ class Trainer:
                 why = self.stop.why or "a peer was asked to stop"
                 raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
         self._save()
-        return self.last_validation
+        return self.best_weights.put_into(self.exported) if self.best_weights else self.last_validation
+
+    @property
+    def exported(self) -> Method:
+        """What is validated and exported: the method, or its moving average."""
+        return self.ema.module if self.ema else self.method
 
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
         """Forward and backward over this process's share of the global batch; returns its mean loss."""
@@ -216,11 +223,13 @@ class Trainer:
             )
 
     def _validate(self) -> None:
-        method = self.ema.module if self.ema else self.method
+        method = self.exported
         found = measure_set(method, self.val_loader, self.task, self.world, self.precision, type(method).measure)
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]
+            if self.best_weights and primary.beats(value, self.best.get(primary.name)):
+                self.best_weights.take(method, self.step, self.last_validation)
             self.best = {primary.name: primary.better(value, self.best.get(primary.name, value))}
         if self.world.is_main:
             self._append(**{f"val_{name}": value for name, value in found.metrics.items()})
@@ -241,6 +250,7 @@ class Trainer:
             "meters": self.meters.state_dict(),
             "num_skips": self.num_skips,
             "best": self.best,
+            "best_weights": self.best_weights.state_dict() if self.best_weights else None,
             "last_validation": self.last_validation.metrics,
             "last_errors": self.last_validation.errors,
             "last_count": self.last_validation.count,
@@ -254,9 +264,9 @@ class Trainer:
         return self.earlier_s + time.monotonic() - self.started
 
     def _num_bytes(self) -> int:
-        """About the size of a checkpoint: the weights, two moments of each in AdamW, and their average."""
+        """About the size of a checkpoint: the weights, two moments of each in AdamW, their average, the best ones."""
         num_bytes = sum(value.numel() * value.element_size() for value in self.method.state_dict().values())
-        return num_bytes * (4 if self.ema else 3)
+        return num_bytes * (3 + bool(self.ema) + bool(self.best_weights))
 
     def _save(self) -> None:
         if self.world.is_main:
@@ -282,6 +292,8 @@ class Trainer:
             self.earlier_s = state["wall_s"]
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
+            if self.best_weights:
+                self.best_weights.load_state_dict(state["best_weights"])
         if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
             raise CheckpointError(
                 f"the processes found different checkpoints in {self.paths.state} (this one step {self.step}); "

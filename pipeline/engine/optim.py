@@ -85,6 +85,9 @@ class OptimConfig(Strict):
     clip_mode: Literal["global", "tensor"] = "global"
     smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing")
     ema_decay: float | None = Field(None, gt=0, lt=1, description="export this moving average of the weights")
+    keep: Literal["last", "best"] = added(
+        "last", before="last", description="export the weights of the end, or those of the best validation"
+    )
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
     validate_every: int = Field(1, ge=1, description="epochs")
     log_every: int = Field(50, ge=1, description="steps")

@@ -1,6 +1,7 @@
 """A run: one training job as data, and its name.
 
-Science keys make the fingerprint: everything in RunConfig but how often to log and validate and how many skips to bear.
+Science keys make the fingerprint: everything in RunConfig but how often to log and validate and how many skips to bear
+(where the best validation decides what is exported, how often there is one is science too).
 What belongs to a machine is in `pipeline.site`, so moving to another cluster does not retrain. A field is part of the
 fingerprint whether it equals its default or not: a changed default is another run. A field that a class gets later is
 declared with `added`, which names the value of all runs from before, so that they keep their names.
@@ -15,6 +16,7 @@ from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, MethodConfig
 from pipeline.models.encoder import ModelConfig
+from pipeline.registry import TASKS
 
 NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
 UNKNOWN = "unknown"  # stands for a method with problems, while those of the other keys are looked for
@@ -55,7 +57,16 @@ class RunConfig(Strict):
         if not self.train and not (self.init or "").startswith(FILE):
             raise ValueError(f"train is false, so init must name a weight file (file:PATH); found init {self.init}")
         self.method.check(self.model, data.input_size)
+        self._check_best()
         return self
+
+    def _check_best(self) -> None:
+        if self.optim.keep != "best" or self.method.name == UNKNOWN:
+            return
+        if not (METHODS.get(self.method.name).primary or TASKS.get(self.task).primary):
+            raise ValueError(
+                f"optim.keep is best, but nothing says which validation of method {self.method.name} is; set it to last"
+            )
 
     @property
     def task(self) -> str:
@@ -78,7 +89,8 @@ class RunConfig(Strict):
     @property
     def fingerprint(self) -> str:
         content = science(self)
-        optim = {key: value for key, value in content["optim"].items() if key not in NOT_SCIENCE}
+        left_out = NOT_SCIENCE - ({"validate_every"} if self.optim.keep == "best" else set())
+        optim = {key: value for key, value in content["optim"].items() if key not in left_out}
         return fingerprint({**content, "optim": optim})
 
     @property

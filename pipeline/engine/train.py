@@ -57,7 +57,7 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
             first_step = trainer.step
             found = trainer.fit()
             if world.is_main:
-                export(trainer.ema.module if trainer.ema else trainer.method, paths)
+                export(trainer.exported, paths)
                 record = _record(trainer, found, inputs, first_step)
                 write_json(paths.finished, record.model_dump())
             world.barrier()
@@ -147,6 +147,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
+    kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
     return TrainRecord(
         run=run.name,
         metrics=metrics,
@@ -168,6 +169,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
             steps=run.total_steps,
             resumed_at_step=first_step,
             wall_s=round(trainer.wall_s, 1),
+            **kept,
         ),
     )
 

@@ -35,8 +35,9 @@ class MP3Pictures(Evaluation):
         generator = torch.Generator().manual_seed(self.cfg.seed)
         order = torch.rand(len(inputs), model.method.grid.size, generator=generator).argsort(dim=1)
         shown_at = torch.rand(model.method.grid.size, generator=generator).argsort()
+        known = model.method.draw_known(len(inputs), generator, order.device)
         with self.precision():
-            predicted = {eta: named_positions(model.method, inputs, order, eta) for eta in self.cfg.etas}
+            predicted = {eta: named_positions(model.method, inputs, order, eta, known) for eta in self.cfg.etas}
         rows: list[tuple[str, list[Tensor | None]]] = []
         for number, picture in enumerate(pictures):
             about = picture, order[number], shown_at

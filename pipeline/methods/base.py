@@ -13,6 +13,7 @@ One word per idea, and the papers' symbols for it:
 | unknown         | E_unk (MJP)         | the position embedding shared by all shuffled patches         |
 | mask_ratio      | eta (MP3), gamma    | share of patches that give no keys (MP3), or are removed      |
 | position_ratio  | gamma_pos (DropPos) | share of visible patches whose positions are dropped          |
+| known           | -                   | (B, N) bool: the slots whose positions are told (MP3, speech) |
 | order           | Alg. 1              | (B, N) for each slot the patch that is put there              |
 | progress        | -                   | share of the training done, in [0, 1]                         |
 """
@@ -134,6 +135,10 @@ class Primary(NamedTuple):
 
     def better(self, one: float, other: float) -> float:
         return min(one, other) if self.is_lower_better else max(one, other)
+
+    def beats(self, one: float, other: float | None) -> bool:
+        """Whether it is better and not as good; the first one, without another, is."""
+        return other is None or (one < other if self.is_lower_better else one > other)
 
 
 class PerImage(NamedTuple):

@@ -8,6 +8,10 @@ Without positions a transformer does not care about the order of its tokens, so 
 patches are still pixels; every block then takes its keys and values from a slice, and the work for them shrinks with
 eta.
 
+On speech (Sec. 4.3) the task is made easier: a random share `known_ratio` of the frames gets a fixed sin-cos embedding
+of its position, other ones for every sample. The paper does not say whether they count; here the loss and
+`position_top1` are over the others, and `position_top1_all` over all.
+
 `fidelity`: the text's context is int(N (1 - eta)) patches (paper, corrected). Algorithm 1 (released: no other code
 is) takes int(N eta) of them, and indexes the random order by itself, which favours low indices slightly.
 """
@@ -15,9 +19,12 @@ is) takes int(N eta) of them, and indexes the random order by itself, which favo
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.config import added
+from pipeline.errors import ConfigError
 from pipeline.methods.base import (
     METHODS,
     Batch,
@@ -31,15 +38,20 @@ from pipeline.methods.base import (
 )
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
-from pipeline.models.position import with_cls
+from pipeline.models.position import add_positions, sincos_positions, with_cls
 from pipeline.models.starts import start_as_deit
 from pipeline.sizes import Size
+
+IGNORED = -100  # in place of a position that does not count
 
 
 @METHODS.register("mp3")
 class MP3(Method):
     class Config(PretrainConfig):
         name: Literal["mp3"] = "mp3"
+        known_ratio: float = added(
+            0.0, before=0.0, ge=0, lt=1, description="share of the patches of each image whose positions are told"
+        )
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
             super().check(model, image_size)
@@ -55,43 +67,97 @@ class MP3(Method):
 
     primary = Primary("position_top1")
     cfg: Config
+    known_positions: Tensor
 
     def __init__(self, cfg: Config, encoder: Encoder) -> None:
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self.num_context = cfg.num_context(self.grid.size)
+        self.num_known = round(self.grid.size * cfg.known_ratio)
+        if cfg.known_ratio:
+            self._add_known_positions()
         self.head = nn.Linear(encoder.embed_dim, self.grid.size)
         start_as_deit(self.head)
 
+    def _add_known_positions(self) -> None:
+        """(N, D), no part of the weights."""
+        ratio, size = self.cfg.known_ratio, self.grid.size
+        if self.num_known in (0, size):
+            raise ConfigError(
+                f"method.known_ratio {ratio} tells {self.num_known} of {size} positions; tell some, not all"
+            )
+        try:
+            table = sincos_positions(self.grid, self.encoder.embed_dim)[0]
+        except ValueError as error:
+            raise ConfigError(f"method.known_ratio {ratio}: {error}; change model.embed_dim") from None
+        self.register_buffer("known_positions", table, persistent=False)
+
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
-        """order (B, N): for each image its patches, the context first."""
+        """order (B, N): for each image its patches, the context first; known (B, N) bool: slots with a position."""
         order = random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)
-        return {"order": order.gather(1, order) if self.cfg.fidelity == "released" else order}
+        drawn = {"order": order.gather(1, order) if self.cfg.fidelity == "released" else order}
+        known = self.draw_known(len(order), batch.generator, order.device)
+        return drawn if known is None else {**drawn, "known": known}
+
+    def draw_known(self, count: int, generator: torch.Generator, device: torch.device) -> Tensor | None:
+        """(count, N) bool: the slots whose positions are told; None, and nothing is drawn, where none are."""
+        if not self.num_known:
+            return None
+        return random_order(count, self.grid.size, generator, device) < self.num_known
 
     def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:
-        logits = self.position_logits(images, draw["order"], self.num_context).flatten(0, 1)
+        known = draw.get("known")
+        logits = self.position_logits(images, draw["order"], self.num_context, known).flatten(0, 1)
         positions = draw["order"].flatten()
-        scalars = {"position_top1": 100 * (logits.detach().argmax(dim=1) == positions).float().mean()}
-        return Output(F.cross_entropy(logits, positions), scalars)
+        right = (logits.detach().argmax(dim=1) == positions).float()
+        if known is None:
+            return Output(F.cross_entropy(logits, positions), {"position_top1": 100 * right.mean()})
+        judged = ~known.flatten()
+        scalars = {
+            "position_top1": 100 * (right * judged).sum() / judged.sum(),
+            "position_top1_all": 100 * right.mean(),
+        }
+        return Output(F.cross_entropy(logits, positions.where(judged, IGNORED), ignore_index=IGNORED), scalars)
 
-    def position_logits(self, images: Tensor, order: Tensor, num_context: int) -> Tensor:
-        """(B, N, N): for each slot of `order` the logits of its position, seen by the first `num_context` slots."""
-        patches = take(to_patches(images, self.grid), order)
-        tokens = with_cls(self.encoder, embed_patches(self.encoder, patches))
-        tokens = self.encoder.norm_pre(self.encoder.pos_drop(tokens))
+    def position_logits(self, images: Tensor, order: Tensor, num_context: int, known: Tensor | None = None) -> Tensor:
+        """(B, N, N): for each slot of `order` the logits of its position, seen by the first `num_context` slots.
+
+        Slots that are `known` (B, N) are told their position.
+        """
+        tokens = embed_patches(self.encoder, take(to_patches(images, self.grid), order))
+        if known is not None:
+            tokens = add_positions(tokens, self.known_positions[order] * known.unsqueeze(-1))
+        tokens = self.encoder.norm_pre(self.encoder.pos_drop(with_cls(self.encoder, tokens)))
         for block in self.encoder.blocks:
             tokens = masked_block(block, tokens, 1 + num_context)
         return self.head(self.encoder.norm(tokens)[:, 1:])
 
     def measure(self, batch: Batch) -> dict[str, Measured]:
-        return self.measure_at(batch, self.num_context)
+        found = self.measure_at(batch, self.num_context)
+        return {name: value for name, value in found.items() if name != "position_top5"}
 
     def measure_at(self, batch: Batch, num_context: int) -> dict[str, Measured]:
-        """Position top-1 in per cent and cross-entropy over all patches, with any number of context patches."""
+        """Position top-1 and top-5 in per cent and cross-entropy over all patches whose positions are not told, with
+        any number of context patches; where some are told, also top-1 over all."""
         order = random_order(len(batch.images), self.grid.size, batch.generator, batch.images.device)
-        logits = self.position_logits(batch.images, order, num_context).float()
+        known = self.draw_known(len(order), batch.generator, order.device)
+        logits = self.position_logits(batch.images, order, num_context, known).float()
+        if known is None:
+            return _accuracies(logits, order)
         right = (logits.argmax(dim=2) == order).float().mean(dim=1)
-        return {"position_top1": percent(right), "loss": cross_entropies(logits, order)}
+        judged = known.int().argsort(dim=1, stable=True)[:, : -self.num_known]
+        return {**_accuracies(take(logits, judged), take(order, judged)), "position_top1_all": percent(right)}
+
+
+def _accuracies(logits: Tensor, positions: Tensor) -> dict[str, Measured]:
+    """logits (B, n, N) of patches that come from positions (B, n)."""
+    right = (logits.argmax(dim=2) == positions).float().mean(dim=1)
+    among_five = logits.topk(min(5, logits.shape[2]), dim=2).indices == positions.unsqueeze(-1)
+    return {
+        "position_top1": percent(right),
+        "position_top5": percent(among_five.any(dim=2).float().mean(dim=1)),
+        "loss": cross_entropies(logits, positions),
+    }
 
 
 def masked_block(block: Any, tokens: Tensor, num_keys: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Real pictures with objects and with classes of pixels, extracted once."""
+"""Real pictures with objects and with classes of pixels, and real clips, extracted once."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from pipeline.data.archives import extract
 
 
-def extracted(name, tmp_path_factory):
-    archive = Path(os.environ.get("PATCHWORK_DATA", "")) / name / f"{name}.tar"
+def extracted(name, tmp_path_factory, file=""):
+    archive = Path(os.environ.get("PATCHWORK_DATA", "")) / name / (file or f"{name}.tar")
     if not archive.is_file():
         pytest.skip("PATCHWORK_DATA is not set: it names the folder of the development data sets")
     folder = tmp_path_factory.mktemp(name)
@@ -38,3 +38,10 @@ def ade_mini(tmp_path_factory):
             for path in sorted((folder / "ADEChallengeData2016" / kind / part).iterdir())[count:]:
                 path.unlink()
     return folder
+
+
+@pytest.fixture(scope="session")
+def real_clips(tmp_path_factory):
+    """1,077 clips of Speech Commands as published."""
+    file = "speech_commands_v0.01-mini.tar.xz"
+    return extracted("speech-commands-mini", tmp_path_factory, file) / "speech_commands_v0.01"

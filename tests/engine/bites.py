@@ -11,7 +11,7 @@ from pipeline.config import merge
 # They are no part of a run's name.
 NOT_SCIENCE = {
     "optim.max_skips": "when to give up; a run that does not is the same",
-    "optim.validate_every": "how often to look; looking changes nothing",
+    "optim.validate_every": "how often to look; looking changes nothing, unless the best is kept (see test_best.py)",
     "optim.log_every": "how often to write; writing changes nothing",
 }
 # By pattern; those of runs are part of the name all the same.
@@ -138,6 +138,10 @@ RUN = {
     "optim.smoothing": [Bite(0.1, "batches"), Bite(0.1, "batches", MIXUP), Bite(0.1, "batches", CUTMIX)],
     "optim.protection.noise": [Bite(0.1, "updates"), Bite(0.2, "updates", NOISY)],
     "optim.protection.pruning": [Bite(0.5, "updates"), Bite(0.9, "updates", NOISY)],
+    # A rate that is too high, so that the last of three epochs is not the best.
+    "optim.keep": [
+        Bite("best", "updates", {"optim": {"epochs": 3, "base_lr": 1.0, "ema_decay": decay}}) for decay in (None, 0.5)
+    ],
     "optim.ema_decay": [Bite(0.9, "updates"), Bite(0.5, "updates", {"optim": {"ema_decay": 0.9}})],
 }
 
@@ -368,6 +372,7 @@ OTHERS = {
     "language_model": _permutation(LANGUAGE, Bite(True, "refused", LANGUAGE)),
     "mp3": {
         "mask_ratio": [Bite(0.25, "updates", MP3)],
+        "known_ratio": [Bite(0.3, "draws", MP3)],
         "fidelity": [Bite("released", "draws", MP3)],
     },
     "mae": {
@@ -590,6 +595,7 @@ EVALS = {
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],
+    "eval.mp3_positions.top5": [Bite(True, "validation", MP3)],
     "eval.mp3_positions.seed": [Bite(1, "validation", MP3)],
     "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
     "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],

@@ -60,14 +60,15 @@ CONFIG = {
         "log_every": 4,
     },
 }
-# Everything random and stateful at once: mixing, erasing, drop-path, repeated views, a moving average, clipping,
-# gradients with noise.
+# Everything random and stateful at once: mixing, erasing, dropout, drop-path, repeated views, a moving average and the
+# best of it, clipping, gradients with noise.
 RICH = {
     "method": {"name": "mjp", "shuffle_ratio": 0.3, "warmup_ratio": 0.1},
-    "model": {"drop_path": 0.2},
+    "model": {"drop_path": 0.2, "dropout": 0.1},
     "data": {"augment": {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeats": 3}},
     "optim": {
         "ema_decay": 0.9,
+        "keep": "best",
         "clip_norm": 1.0,
         "smoothing": 0.1,
         "protection": {"noise": 0.1, "pruning": 0.3},

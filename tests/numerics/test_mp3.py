@@ -284,6 +284,7 @@ def test_measure_at__head_that_knows__is_100_per_cent_of_every_image(num_context
 def test_measure_at__head_that_says_one_position__is_right_once_an_image():
     found = measured(*always_says(17), 12)
     assert found["position_top1"] == pytest.approx([100 / N] * 4)
+    assert found["position_top5"] == pytest.approx([500 / N] * 4)  # four more, by chance, each the right one once
     right, wrong = math.log(math.e + N - 1) - 1, math.log(math.e + N - 1)
     assert found["loss"] == pytest.approx([(right + (N - 1) * wrong) / N] * 4, rel=1e-5)
 
@@ -293,6 +294,7 @@ def test_measure__no_number_given__uses_the_context_of_training():
     with torch.no_grad():
         found = method.measure(Batch(batch.images, batch.targets, torch.Generator().manual_seed(0)))
     expected = measured(method, batch.images, 24)
+    expected.pop("position_top5")  # for evaluations alone
     assert {name: value.values.tolist() for name, value in found.items()} == expected
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from small_set import MEAN, STD, build, config_of
 
 from pipeline.errors import ConfigError
+from pipeline.methods.mp3 import MP3
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +64,23 @@ def place(picture: np.ndarray, patches: list[int], slots: list[int]) -> np.ndarr
     return np.rint(result).astype(int)
 
 
+def mp3_that_is_told(known_ratio):
+    method = build("mp3")
+    told = MP3(MP3.Config(known_ratio=known_ratio), method.encoder).eval()
+    told.head = method.head
+    return told
+
+
 @torch.no_grad()
-def test_mp3_pictures__every_cell__is_the_patches_at_the_positions_that_the_model_names(world):
-    method, etas, count = build("mp3"), (0, 50, 75), 2
+@pytest.mark.parametrize("known_ratio", [0.0, 0.3])
+def test_mp3_pictures__every_cell__is_the_patches_at_the_positions_that_the_model_names(world, known_ratio):
+    method, etas, count = mp3_that_is_told(known_ratio), (0, 50, 75), 2
     rows = cells(world.evaluate("mp3_pictures", method, etas=etas, images=count, seed=3).files["rebuilt.png"], 6, 4)
 
     generator = torch.Generator().manual_seed(3)
     orders = torch.rand(count, 49, generator=generator).argsort(dim=1)
     shown_at = torch.rand(49, generator=generator).argsort().tolist()
+    told = torch.rand(count, 49, generator=generator).argsort(dim=1) < 15 if known_ratio else None
     collisions = 0
     for number in range(count):
         picture, order = shown(world, number), orders[number].tolist()
@@ -79,7 +89,7 @@ def test_mp3_pictures__every_cell__is_the_patches_at_the_positions_that_the_mode
         assert (unordered[0] == 255).all() and (rebuilt[0] == 255).all()  # nothing is drawn below the original
         for column, eta in enumerate(etas, start=1):
             kept = int(49 * (1 - eta / 100))
-            named = method.position_logits(inputs(world, count), orders, kept)[number].argmax(dim=1).tolist()
+            named = method.position_logits(inputs(world, count), orders, kept, told)[number].argmax(dim=1).tolist()
             collisions += 49 - len(set(named))
             input_row = place(picture, order, shown_at)
             for slot in shown_at[:kept]:
@@ -92,7 +102,7 @@ def test_mp3_pictures__every_cell__is_the_patches_at_the_positions_that_the_mode
 
 def test_mp3_pictures__of_a_model_that_names_every_position__show_the_image(world):
     method = build("mp3")
-    method.position_logits = lambda images, order, num_context: torch.nn.functional.one_hot(order, 49).float()
+    method.position_logits = lambda images, order, num_context, known: torch.nn.functional.one_hot(order, 49).float()
 
     _, _, rebuilt = cells(world.evaluate("mp3_pictures", method, etas=(75,), images=1).files["rebuilt.png"], 3, 2)
 

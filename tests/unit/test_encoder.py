@@ -9,10 +9,11 @@ import torch
 from pydantic import ValidationError
 from tiny_vit import IMAGE_SIZE, build_tiny, image_size_of, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
+from pipeline.config import CONFIGS, read_yaml
 from pipeline.errors import ConfigError
-from pipeline.models.encoder import build_encoder
+from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Grid, grid_of
-from pipeline.models.position import encode
+from pipeline.models.position import encode, sincos_positions
 
 MODELS = {
     "learned": tiny_model(),
@@ -193,14 +194,15 @@ def test_encode__dropout__is_drawn_in_training_alone():
 
 def test_build_encoder__speech_transformer__has_the_papers_70_thousand_parameters():
     """MP3 Sec. 4.3: width 32, depth 8, MLP 64; CLS and biases counted, the fixed table of positions not."""
-    shape = {"patch_size": (40, 1), "embed_dim": 32, "depth": 8, "num_heads": 4, "mlp_ratio": 2.0, "act_layer": "relu"}
-    encoder = build_encoder(tiny_model(**shape, dropout=0.1, pos_embed="sincos"), (40, 98), 1, 12)
+    model = ModelConfig.model_validate(read_yaml(CONFIGS / "model" / "speech_transformer.yaml")["model"])
+    encoder = build_encoder(model, (40, 98), 1, 12)
     norm, frames, classes = 2 * 32, 40 * 32 + 32, 32 * 12 + 12
     block = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 2 * norm
     assert 32 + frames + 8 * block + norm + classes == 70_156
     assert sum(part.numel() for name, part in encoder.named_parameters() if name != "pos_embed") == 70_156
     assert sum(part.numel() for part in encoder.parameters() if part.requires_grad) == 70_156
-    assert grid_of(encoder) == Grid(1, 98)
+    assert (model.dropout, grid_of(encoder)) == (0.1, Grid(1, 98))
+    assert torch.equal(encoder.pos_embed, sincos_positions(Grid(1, 98), 32, num_prefix=1))
 
 
 # What is refused

@@ -15,6 +15,7 @@ from tiny_vit import (
     CHANNELS,
     NUM_CLASSES,
     build_tiny,
+    frame_model,
     image_size_of,
     tiny_batch,
     tiny_model,
@@ -32,6 +33,7 @@ from pipeline.models.dense import feature_maps
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
+from pipeline.sizes import pair
 
 
 class Case(NamedTuple):
@@ -81,6 +83,8 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "mjp on a Swin, as released": Case("mjp", {"fidelity": "released"}, SWIN),
     "mjp on a ResNet": Case("mjp", {"unknown": False, "dal": "none"}, RESNET),
     "mp3, eta 0": Case("mp3", {"mask_ratio": 0.0}, NO_POSITIONS),
+    "mp3 on frames": Case("mp3", {"mask_ratio": 0.5}, frame_model(pos_embed="none")),
+    "mp3 on frames, some known": Case("mp3", {"mask_ratio": 0.0, "known_ratio": 0.2}, frame_model(pos_embed="none")),
     "mp3 as released": Case("mp3", {"fidelity": "released"}, NO_POSITIONS),
     "mae, plain pixels": Case("mae", {**DECODER, "norm_pix": False}, SINCOS),
     "droppos, no attentive reconstruction": Case("droppos", {**DECODER, "tau": None}, SINCOS),
@@ -91,6 +95,7 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "supervised, relative": Case("supervised", {}, tiny_model(pos_embed="relative")),
     "supervised, sin-cos and average": Case("supervised", {}, tiny_model(pos_embed="sincos", pool="avg")),
     "supervised, no positions": Case("supervised", {}, NO_POSITIONS),
+    "supervised on frames": Case("supervised", {}, frame_model(pos_embed="sincos")),
     "supervised, rows permuted": Case("supervised", {"permutation": {"rows": True}}),
     "supervised, with a key": Case("supervised", {"permutation": {"key": "used"}}),
     "supervised, rows permuted and a key": Case("supervised", {"permutation": {"rows": True, "key": "used"}}),
@@ -282,13 +287,14 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     loss_of(method, batch).loss.backward()
     optimizer.step()
     method.eval()
-    images = batch.images[..., : size_seen(method, case), : size_seen(method, case)]
+    height, width = pair(size_seen(method, case))
+    images = batch.images[..., :height, :width]
     with torch.no_grad():
         expected = features_of(method, images) if method.cfg.task in HEADLESS else method.predict(images).logits
 
     encoder = method.export().eval()
     weights = unlocked(encoder.state_dict(), method)
-    plain = plain_timm(CASES[case].model, images.shape[-1], encoder.num_classes)
+    plain = plain_timm(CASES[case].model, (height, width), encoder.num_classes)
     missing, unexpected = plain.load_state_dict(weights, strict=False)
 
     assert missing == []
