@@ -296,11 +296,11 @@ class Scale(Strict):
     replace_data: dict[str, str] = Field(default_factory=dict)
     weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
     run: dict[str, Any] = Field(default_factory=dict)
-    kind: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over it"
-    )
     task: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"
+    )
+    kind: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over both"
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -66,7 +66,9 @@ def test_page__every_picture__is_loaded_and_large_enough_to_see(open_page):
 
 def test_page__every_sound__can_be_played_and_has_its_length_and_a_name(open_page):
     page = open_page(380, 800)
-    page.wait_for_function("[...document.querySelectorAll('audio')].every(sound => sound.readyState >= 1 || sound.error)")
+    page.wait_for_function(
+        "[...document.querySelectorAll('audio')].every(sound => sound.readyState >= 1 || sound.error)"
+    )
     sounds = page.evaluate(
         "[...document.querySelectorAll('audio')].map(s => [s.error, s.duration, s.controls, s.ariaLabel, s.clientWidth])"
     )
