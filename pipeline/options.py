@@ -117,7 +117,8 @@ def _add_describe(add: Callable[..., argparse.ArgumentParser]) -> None:
     describe.add_argument(
         "folder",
         type=Path,
-        help="of class folders (train/<class>/ and val/<class>/, or <class>/ alone), in COCO's format or ADE20K's",
+        help="of class folders (train/<class>/ and val/<class>/, or <class>/ alone), or in the format of COCO, ADE20K "
+        "or Speech Commands",
     )
     describe.add_argument("--name", required=True, help="name of the data set, and of its config")
     describe.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")

@@ -1,7 +1,7 @@
 """Look at a folder and write the config of a data set for it: counts, classes, mean, std, split.
 
-The folder holds class folders, or is in the format of COCO or in the layout of ADE20K. The config is a file to keep
-under version control: from then on the set is checked against it like a published one.
+The folder holds class folders, or is in the format of COCO, or in the layout of ADE20K or of Speech Commands. The
+config is a file to keep under version control: from then on the set is checked against it like a published one.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ import yaml
 from pipeline.config import CONFIGS, Layers, parse, read_yaml, shown
 from pipeline.data.classified import DataConfig
 from pipeline.data.describe_dense import describe_objects, describe_pixels, has_class_maps, object_lists
+from pipeline.data.describe_sounds import describe_sounds, has_sounds
 from pipeline.data.described import Choices as Choices
 from pipeline.data.described import Description, cannot_describe, seen_as, shown_sizes
 from pipeline.data.folder import class_names, has_splits, read_folder
@@ -28,13 +29,15 @@ DEFAULT_SHARE = 0.1
 
 
 def describe(folder: Path, choices: Choices, workers: int = 0, progress: bool = True) -> Description:
-    """Decode every image of the folder, and say what its config is."""
+    """Decode every image or clip of the folder, and say what its config is."""
     if not folder.is_dir():
         raise DataError(f"folder {folder} not found; give the folder of your class folders")
     if lists := object_lists(folder):
         return describe_objects(folder, lists, choices, workers, progress)
     if has_class_maps(folder):
         return describe_pixels(folder, choices, workers, progress)
+    if has_sounds(folder):
+        return describe_sounds(folder, choices, workers, progress)
     return _describe_classes(folder, choices, workers, progress)
 
 
@@ -135,10 +138,11 @@ def _yaml(description: Description) -> str:
     content = description.content
     # Names come from outside: a line break in one must not end the comment.
     classes = shortened(description.classes, 20).encode("unicode_escape").decode()
+    unit = " pixels" if description.contents == "images" else ""
     header = [
         f"{description.what}; the site file says where: `data: {{{content['name']}: /path}}`.",
-        "Written by `python -m pipeline describe`; mean and std are those of the train images.",
-        f"Images of {description.sizes} pixels. Classes, from label 0 on: {classes}.",
+        f"Written by `python -m pipeline describe`; mean and std are those of the train {description.contents}.",
+        f"{description.contents.title()} of {description.sizes}{unit}. Classes, from label 0 on: {classes}.",
     ]
     body = yaml.safe_dump({"data": content}, sort_keys=False, default_flow_style=None, width=110)
     return "".join(f"# {line}\n" for line in header) + body

@@ -36,6 +36,7 @@ class Description:
     classes: list[str]
     what: str  # such as: your own images, a folder of class folders
     summary: str
+    contents: Literal["images", "clips"] = "images"
 
 
 def cannot_describe(folder: Path, problems: Sequence[str], layout: str) -> DataError:

@@ -55,9 +55,13 @@ class Choice:
 
 
 def read_speech_commands(folder: Path, split: SplitName, choice: Choice) -> Split:
-    place = next((place for place in PLACES if (folder / place / "validation_list.txt").is_file()), ".")
-    found = _look_into(folder / place)
-    return chosen(found, split, choice, lambda names: RecordedFiles(folder / place, names), ClipFiles)
+    inside = folder / place_of(folder)
+    return chosen(_look_into(inside), split, choice, lambda names: RecordedFiles(inside, names), ClipFiles)
+
+
+def place_of(folder: Path) -> str:
+    """Where in a folder the set lies: the archive may have been extracted into it."""
+    return next((place for place in PLACES if (folder / place / "validation_list.txt").is_file()), ".")
 
 
 def chosen(
@@ -68,12 +72,12 @@ def chosen(
     samples: type[Clips] = Clips,
 ) -> Split:
     """The clips of a split, and all that is wrong with what was found."""
-    problems = [*found.problems, *_list_problems(found), *_word_problems(found, choice)]
     keywords, others = _of_split(found, split, choice)
+    problems = [*found.problems, *_list_problems(found), *_word_problems(found, keywords, split, choice)]
     unknown, wrong = _unknown(others, len(keywords), split, choice)
-    labels = [choice.classes.index(name.split("/")[0]) for name in keywords]
-    labels += [choice.classes.index("unknown")] * len(unknown)
-    labels += [choice.classes.index("silence")] * round(choice.silence * len(keywords)) if choice.silence else []
+    words = [name.split("/")[0] for name in keywords]
+    words += ["unknown"] * len(unknown) + ["silence"] * round(choice.silence * len(keywords))
+    labels = [choice.classes.index(word) for word in words]
     noise = found.noise if split == "train" else []
     if split == "train" and choice.with_noise and not noise:
         wrong.append(f"{NOISE}: no .wav files found; training views are mixed with them")
@@ -141,10 +145,12 @@ def _unknown(others: list[str], num_keywords: int, split: SplitName, choice: Cho
     return sorted(ranked[:count]), lines if len(others) < count else []
 
 
-def _word_problems(found: Found, choice: Choice) -> list[str]:
-    there = {name.split("/")[0] for name in found.names}
+def _word_problems(found: Found, keywords: list[str], split: SplitName, choice: Choice) -> list[str]:
+    there, here = ({name.split("/")[0] for name in names} for names in (found.names, keywords))
     missing = [word for word in choice.words if word not in there]
-    return [f"found no .wav files in the folders of {shortened(missing)}"] if missing else []
+    elsewhere = [word for word in choice.words if word in there - here and not found.problems]
+    problems = [f"found no .wav files in the folders of {shortened(missing)}"] if missing else []
+    return problems + ([f"{split}: found no clips of {shortened(elsewhere)}"] if elsewhere else [])
 
 
 def _list_problems(found: Found) -> list[str]:

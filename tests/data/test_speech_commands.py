@@ -111,6 +111,13 @@ def test_read__share_of_other_words__is_chosen_by_the_hashes_of_their_names(soun
     assert len(others) == 6 and found == sorted(ranked[:2])
 
 
+@pytest.mark.parametrize(("left_out", "rest"), [("unknown", "silence"), ("silence", "unknown")])
+def test_read__no_unknown_or_no_silence__is_no_class(sounds, left_out, rest):
+    found = kind_of(sound_config(**{left_out: 0})).read(sounds, "train")
+    assert found.problems == [] and found.classes == [rest, "low", "high"]
+    assert Counter(found.samples.labels) == {0: 4, 1: 8, 2: 8}
+
+
 def test_read__testing_list__is_val(sounds):
     cfg = sound_config(val_list="testing", num_train=0, num_val=6)
     samples = open_split(cfg, sounds, "val")

@@ -186,6 +186,7 @@ _DETECTOR = {"width": 8, "fc_width": 16, "box_convs": 1, "mask_convs": 1, "rpn_s
 _DETECTOR |= {"before_nms": [40, 40], "after_nms": [24, 24], "min_score": 0.0, "box_side": 3, "mask_side": 4}
 OBJECTS = {"method": {"name": "mask_rcnn", **_DETECTOR}, "data": {"kind": "detection"}, "model": {"patch_size": 8}}
 OBJECTS |= {"optim": {"base_lr": 0.02}}
+SOUNDS = {"data": {"kind": "audio"}, "model": {"patch_size": [10, 1]}}
 
 
 def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
@@ -297,7 +298,24 @@ OBJECT_DATA = {
     "scale": [Bite([0.8, 0.9], "batches", OBJECTS)],
     "hflip": [Bite(0.0, "batches", OBJECTS)],
 }
+# A set of sounds is prepared for its words and its shares.
+SOUND_DATA = {
+    **_refused(SOUNDS, kind="images", source="spoken_words", num_train=23, num_val=11, words=["low", "hum"]),
+    **_refused(SOUNDS, unknown=0.5, silence=0.5, val_list="testing"),
+    "features.coefficients": [Bite(8, "start batches", SOUNDS, {"model": {"patch_size": [8, 1]}})],
+    "features.mels": [Bite(20, "batches", SOUNDS)],
+    "features.window_ms": [Bite(110, "start batches", SOUNDS), Bite(90, "batches", SOUNDS)],
+    "features.step_ms": [Bite(40, "start batches", SOUNDS)],
+    "features.low_hz": [Bite(200.0, "batches", SOUNDS)],
+    "features.high_hz": [Bite(4000.0, "batches", SOUNDS)],
+    "mean": [Bite([-3.0], "batches", SOUNDS), Bite([0.1 * row for row in range(10)], "batches", SOUNDS)],
+    "std": [Bite([5.0], "batches", SOUNDS)],
+    "augment.shift": [Bite(0.3, "batches", SOUNDS), Bite(0.0, "batches", SOUNDS)],
+    "augment.noise": [Bite(0.1, "batches", SOUNDS), Bite(0.0, "batches", SOUNDS)],
+    "augment.volume": [Bite(0.5, "batches", SOUNDS)],
+}
 OF_KINDS = {"text": TEXT_DATA, "language": STREAM_DATA, "segmentation": SCENE_DATA, "detection": OBJECT_DATA}
+OF_KINDS |= {"audio": SOUND_DATA}
 OTHER_DATA = {f"data.{kind}.{name}": bites for kind, fields in OF_KINDS.items() for name, bites in fields.items()}
 
 

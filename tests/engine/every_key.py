@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from tiny_maps import NUM_LABELS, write_scenes
 from tiny_runs import ALONE, prepare_in, tiny_config, weights_of, write_images
 from tiny_scenes import SCENE_CLASSES, write_objects
+from tiny_sounds import SOUNDS, write_sounds
 
 from pipeline.config import Layers, merge
 from pipeline.data.kind import parse_data
@@ -53,7 +54,10 @@ SCENES |= {"channels": 1, "num_classes": NUM_LABELS, "mean": [0.4], "std": [0.3]
 # Pictures with objects in the layout of COCO.
 OBJECTS: dict[str, Any] = {"name": "small_objects", "num_train": NUM_TRAIN, "num_val": NUM_VAL, "image_size": 32}
 OBJECTS |= {"channels": 1, "num_classes": SCENE_CLASSES, "mean": [0.4], "std": [0.3], "scale": [0.5, 1.5]}
-OTHERS = {**TEXTS, "segmentation": SCENES, "detection": OBJECTS}  # kinds whose keys are not those of images
+# Tones in the layout of Speech Commands; they have counts of their own.
+TONES: dict[str, Any] = {key: value for key, value in SOUNDS.items() if key != "kind"}
+# Kinds whose keys are not those of images.
+OTHERS = {**TEXTS, "segmentation": SCENES, "detection": OBJECTS, "audio": TONES}
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def below(key: str, value: Any) -> dict[str, Any]:
 
 
 def short_run(*changes: dict[str, Any]) -> RunConfig:
-    """A run of three updates; `data.kind` chooses images, texts, scenes or objects, each with keys of its own."""
+    """A run of three updates; `data.kind` chooses images, texts, scenes, objects or sounds, each with its own keys."""
     content = tiny_config(SHORT, *changes)
     if other := OTHERS.get(content["data"].get("kind", "")):
         content["data"] = merge(other, *[change.get("data", {}) for change in changes])
@@ -154,6 +158,7 @@ class Recorder:
         write_texts(self.images)
         write_scenes(self.images, NUM_TRAIN, NUM_VAL)
         write_objects(self.images, NUM_TRAIN, NUM_VAL)
+        write_sounds(self.images)
         self.prepared = folder / "prepared"
         others = [parse_data(Layers(("test", {**data, "kind": kind}))) for kind, data in OTHERS.items()]
         for data in (short_run().data, *others):
