@@ -46,7 +46,8 @@ def stored_bytes(run: "RunConfig", method: Method) -> tuple[int, int]:
     """What a run leaves on disk: weights, and checkpoints."""
     weights = BYTES * sum(value.numel() for value in method.state_dict().values())
     moments = 2 * BYTES * sum(p.numel() for p in method.parameters() if p.requires_grad)
-    return weights, KEPT * (weights + moments + (weights if run.optim.ema_decay else 0))
+    copies = 1 + bool(run.optim.ema_decay) + (run.optim.keep == "best")
+    return weights, KEPT * (copies * weights + moments)
 
 
 def _operations(run: "RunConfig", method: Method) -> float:

@@ -532,6 +532,8 @@ def parse_case(case, data=None):
         "model": case.model.model_dump(exclude_none=True),
         "optim": {"epochs": 5, "global_batch": 50, "micro_batch": 50, "base_lr": 3e-3},
     }
+    if isinstance(case.model.patch_size, tuple):
+        content["data"] = {"image_size": image_size_of(case.model)}
     path = CONFIGS / "data" / f"{data or data_for(case)}.yaml"
     return parse_run(Layers(("run.yaml", merge(read_yaml(path), content))))
 

@@ -297,14 +297,15 @@ def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
     assert Speeds(graph, [left], GPU).of(left).images_per_s == pytest.approx(60)
 
 
-def test_bytes__of_a_run_with_a_moving_average__have_it_in_every_checkpoint(graph):
+@pytest.mark.parametrize("copy", [{"ema_decay": 0.9}, {"keep": "best"}], ids=str)
+def test_bytes__of_a_run_with_a_moving_average_or_best_weights__have_them_in_every_checkpoint(graph, copy):
     config = next(run.config for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
-    plain, averaged = (
-        step_cost(parse_run(Layers(("a test", merge(config, {"optim": {"ema_decay": decay}})))))
-        for decay in (None, 0.9)
+    alone = {"ema_decay": None, "keep": "last"}
+    plain, more = (
+        step_cost(parse_run(Layers(("a test", merge(config, {"optim": optim}))))) for optim in (alone, alone | copy)
     )
-    assert averaged["weights_bytes"] == plain["weights_bytes"]
-    assert averaged["checkpoints_bytes"] == plain["checkpoints_bytes"] + 2 * plain["weights_bytes"]
+    assert more["weights_bytes"] == plain["weights_bytes"]
+    assert more["checkpoints_bytes"] == plain["checkpoints_bytes"] + 2 * plain["weights_bytes"]
 
 
 @pytest.mark.parametrize(
