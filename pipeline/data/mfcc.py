@@ -31,7 +31,8 @@ def log_mels(waves: Tensor, cfg: "Mfcc") -> Tensor:
     window = torch.hann_window(cfg.window, device=waves.device)
     frames = waves.unfold(-1, cfg.window, cfg.step) * window
     # Not torch.stft, which puts a window of 480 in the middle of the 512 samples.
-    power = torch.fft.rfft(frames, n=_fft_length(cfg.window)).abs().square()
+    spectrum = torch.fft.rfft(frames, n=_fft_length(cfg.window))
+    power = spectrum.real.square() + spectrum.imag.square()
     mels = power @ _mel_matrix(cfg, waves.device)
     return torch.log(mels + LOG_OFFSET).transpose(-1, -2)
 

@@ -27,8 +27,9 @@ CONFIG = {
     "optim": {"epochs": 2, "global_batch": 8, "micro_batch": 4, "base_lr": 3e-3, "lr_batch": 8, "warmup_epochs": 0}
     | {"log_every": 1, "smoothing": 0.1},
 }
-RUNS = {"supervised": {}, "mp3": {"method": {"name": "mp3"}, "model": {"pos_embed": "none"}}}
-RICH = {"model": {"drop_path": 0.2}, "optim": {"ema_decay": 0.5, "clip_norm": 1.0}}
+MP3 = {"name": "mp3", "known_ratio": 0.1}
+RUNS = {"supervised": {}, "mp3": {"method": MP3, "model": {"pos_embed": "none"}}}
+RICH = {"model": {"drop_path": 0.2, "dropout": 0.1}, "optim": {"ema_decay": 0.5, "clip_norm": 1.0}}
 
 
 def sound_run(*changes):

@@ -10,6 +10,7 @@ from PIL import Image
 import pipeline
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data.ade20k import Scene
+from pipeline.data.clips import LENGTH, Clip
 from pipeline.data.coco_samples import Picture
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.objects import Objects
@@ -55,6 +56,15 @@ def image_samples(name):
         return data, [Scene(Image.new("L", (70, 50 + label), 90), labels_of(50 + label, 70)) for label in range(4)]
     data = data_of(image_size=[28, 42])
     return data, [(Image.new("L", (28, 28), 90), label) for label in range(4)]
+
+
+@pytest.mark.parametrize("name", ["classify", "pretrain"])
+def test_example__of_sounds__has_the_shapes_of_a_training_batch(name):
+    data = parse_data(Layers(("data", read_yaml(CONFIGS / "data" / "spoken_words.yaml")["data"])))
+    wave = np.arange(LENGTH, dtype=np.int16)
+    task, view = TASKS.get(name)(data, CPU, 0.1), kind_of(data).train_view()
+    made = task.train_batch(*task.collate([view(Clip(wave, label, (wave,))) for label in range(4)]))
+    assert [shapes(tree) for tree in made] == [shapes(tree) for tree in task.example(data, 4)]
 
 
 def whole_objects(count):
