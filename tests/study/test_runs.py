@@ -68,6 +68,15 @@ def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     assert found["pretrained"].config["method"]["mask_ratio"] == 0.5
 
 
+def test_scale__task_and_kind_of_the_data__kind_wins(toy):
+    """Pretraining on sounds counts updates, whatever the scale says of pretraining on images."""
+    scale = {"task": {"pretrain": {"optim": {"epochs": 9, "eps": 1e-3}}}, "kind": {"images": {"optim": {"epochs": 7}}}}
+
+    found = toy({"a": {}}, scale=scale)["a"]
+
+    assert (optim_of(found, "epochs"), optim_of(found, "eps")) == ([7], [1e-3])
+
+
 def test_set__of_a_run__wins_over_all_that_the_scale_says(toy):
     runs = {"a": {"set": {"optim": {"epochs": 8}, "method": {"mask_ratio": 0.1}}}}
     scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
