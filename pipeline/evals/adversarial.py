@@ -23,6 +23,7 @@ class Adversarial(Evaluation):
             return (TOP1, "aurra", CONFIDENCE)
 
     data_roles = ("adversarial",)
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

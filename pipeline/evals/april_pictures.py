@@ -34,6 +34,7 @@ class AprilPictures(LeakageEvaluation):
         def files(self) -> tuple[str, ...]:
             return (FILE,)
 
+    needs_pixels = True
     cfg: Config
 
     @classmethod

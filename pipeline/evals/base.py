@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from pipeline.config import Strict, science
 from pipeline.data.classes import labels_in
+from pipeline.data.classified import DataConfig
 from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.data.loader import Collate, eval_loader
 from pipeline.data.manifest import Manifest, read_manifest
@@ -99,6 +100,8 @@ class Evaluation:
     data_roles: ClassVar[tuple[str, ...]] = ()
     # Keys of the site that name files it reads; a result is finished for what they held.
     site_files: ClassVar[tuple[str, ...]] = ()
+    # Whether it shows, changes or recovers the pixels of its subjects' images; classified sounds have none.
+    needs_pixels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -119,6 +122,16 @@ class Evaluation:
     @classmethod
     def roles(cls) -> tuple[str, ...]:
         return tuple(inspect.signature(cls.compute).parameters)[1:]
+
+    @classmethod
+    def refusal(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
+        """Why it cannot be computed of these subjects, or nothing: its own reason, or that it needs images."""
+        if reason := cls.reason_against(cfg, subjects):
+            return reason
+        others = [run.data for run in subjects.values() if not isinstance(run.data, DataConfig)]
+        if cls.needs_pixels and others:
+            return f"it needs images, and data set {others[0].name} is of kind {others[0].kind}"
+        return ""
 
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:

@@ -43,6 +43,7 @@ class CLSAttention(Evaluation):
             return ("attention.png",)
 
     reason_against = refused_by(reason_not_vit)
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

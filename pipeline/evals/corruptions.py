@@ -60,6 +60,7 @@ class Corruptions(Evaluation):
             )
 
     data_roles = ("corrupted",)
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

@@ -30,6 +30,7 @@ class DropPosPictures(Evaluation):
             return ("rebuilt.png",)
 
     reason_against = only_for("droppos")
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

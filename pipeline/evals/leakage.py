@@ -70,6 +70,7 @@ class LeakageEvaluation(Evaluation):
     """Attacks on the gradients of single images, one of each class as long as there are classes."""
 
     site_files = ("lpips",)
+    needs_pixels = True
 
     @cached_property
     def lpips(self) -> LPIPS:

@@ -37,6 +37,7 @@ class MixedPictures(Evaluation):
             return ("mixed.png",)
 
     reason_against = only_for("mp3")
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

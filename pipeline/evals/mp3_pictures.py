@@ -28,6 +28,7 @@ class MP3Pictures(Evaluation):
             return ("rebuilt.png",)
 
     reason_against = only_for("mp3")
+    needs_pixels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

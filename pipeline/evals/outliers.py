@@ -30,6 +30,7 @@ class Outliers(Evaluation):
             return ("aupr", "auroc", "fpr95", "prevalence")
 
     data_roles = ("outliers",)
+    needs_pixels = True
     cfg: Config
     only: Mapping[str, Collection[int]] = MappingProxyType({})  # by set: labels of the images that are looked at
 

@@ -2,7 +2,8 @@
 
 Columns are left out before argmax and softmax, as Hendrycks et al. (Natural Adversarial Examples, CVPR 2021) do. Which
 columns those are follows from the names of the classes; for ImageNet-A and -O they are checked against the published
-lists. Images are normalised and sized as the model's own set is, and resized and cropped as the other set says.
+lists. Images are normalised and sized as the model's own set is, and resized and cropped as the other set says; of
+sounds, the coefficients are the model's own.
 """
 
 from typing import Any
@@ -13,16 +14,25 @@ from torch import Tensor
 from pipeline.data.classes import class_names
 from pipeline.data.published import check_classes
 from pipeline.engine.metrics import Found
+from pipeline.errors import DataError
 from pipeline.evals.base import Evaluation, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
 
 TOP1, CONFIDENCE = "top1", "confidence"
+SHAPED = ("image_size", "channels", "features", "mean", "std")
 
 
 def seen_by(model: Subject, data: Any) -> Any:
-    """The set as this model takes its images."""
+    """The set as this model takes its images, or its sounds."""
     own: Any = model.run.data
-    return data.model_copy(update={key: getattr(own, key) for key in ("image_size", "channels", "mean", "std")})
+    shared = [key for key in SHAPED if key in type(own).model_fields]
+    lacking = [key for key in shared if key not in type(data).model_fields]
+    if lacking:
+        raise DataError(
+            f"{data.name} is of kind {data.kind} and has no {', '.join(lacking)}; the model was trained on {own.name}, "
+            f"which is of kind {own.kind}: name a set of that kind in `data` of the evaluation"
+        )
+    return data.model_copy(update={key: getattr(own, key) for key in shared})
 
 
 def own_columns(evaluation: Evaluation, model: Subject, data: Any) -> list[int] | None:

@@ -57,6 +57,7 @@ class SplitLearning(LeakageEvaluation):
         def files(self) -> tuple[str, ...]:
             return (FILE,)
 
+    needs_pixels = True
     cfg: Config
 
     @classmethod

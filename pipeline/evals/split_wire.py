@@ -44,6 +44,7 @@ class SplitWire(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return ("outputs_apart", "weights_apart", "bytes_up", "bytes_down", "messages", "loss")
 
+    needs_pixels = True
     cfg: Config
 
     @classmethod

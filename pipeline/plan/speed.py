@@ -2,7 +2,7 @@
 
 Best are runs of this very scale that have finished here; then the benchmark of training steps on a GPU of this site
 (`python benchmarks/step.py`); then the same benchmark of an H200, which is part of the project. A site without GPUs
-takes the share of its peak that the H200 sustains.
+takes the share of its peak that the H200 sustains. A GPU does not pass small models faster than a host can ask it to.
 """
 
 import functools
@@ -24,6 +24,7 @@ from pipeline.study.entries import Graph
 
 H200 = CONFIGS / "speed" / "h200.json"
 OWN_BENCHMARK = RESULTS / "benchmarks" / "step.json"
+LEAST_PASS_S = 0.01  # forward and backward, of any micro-batch; half of the shortest in the benchmark of the H200
 TAIL = 10_000  # bytes of a timing file: its last hundred lines or two
 
 
@@ -67,6 +68,11 @@ class Speeds:
         case = nearest_case(report.cases, config["method"]["name"], config["model"]["arch"], gflop)
         source = f"the benchmark of an {report.device}"
         if self.on_gpu:
+            most = config["optim"]["micro_batch"] / LEAST_PASS_S
+            if case.gflop_per_s / gflop > most:
+                return Speed(
+                    most, f"{source}, with at most {1 / LEAST_PASS_S:.0f} passes a second, as many as a host starts"
+                )
             return Speed(case.gflop_per_s / gflop, source)
         here = matmul_gflop_per_s(self.site.threads)
         share = case.gflop_per_s / (1000 * report.matmul_tflops)

@@ -1,7 +1,9 @@
-"""Pictures that evaluations wrote, embedded in the page so that it can be mailed."""
+"""Pictures and sounds that evaluations wrote, embedded in the page so that it can be mailed."""
 
 import base64
 import io
+import wave
+from pathlib import PurePath
 from typing import NamedTuple
 
 from PIL import Image
@@ -27,25 +29,34 @@ class Picture(NamedTuple):
         return "small" if max(self.width, self.height) < SMALL else "medium"
 
 
+class Sound(NamedTuple):
+    source: str  # data URI
+    seconds: float
+
+
 class Shot(NamedTuple):
-    """One place of the grid: a picture, or the reason why there is none."""
+    """One place of the grid: a picture, a sound, or the reason why there is none."""
 
     column: str
     cell: Cell
     picture: Picture | None
+    sound: Sound | None
 
 
 def grid(shown: TableView, read: Read) -> list[tuple[str, list[Shot]]]:
-    """Rows of pictures, each with its label."""
+    """Rows of pictures and sounds, each with its label."""
     rows = []
     for row in shown.rows:
         cells = [(column.label, row.first.cells[column.first.id]) for column in shown.columns]
-        rows.append((row.label, [Shot(label, cell, _picture(cell, read)) for label, cell in cells]))
+        rows.append((row.label, [_shot(label, cell, read) for label, cell in cells]))
     return rows
 
 
-def _picture(cell: Cell, read: Read) -> Picture | None:
-    return embed(read(cell.picture), cell.picture) if cell.picture else None
+def _shot(label: str, cell: Cell, read: Read) -> Shot:
+    file = cell.picture
+    if PurePath(file).suffix == ".wav":
+        return Shot(label, cell, None, embed_sound(read(file), file))
+    return Shot(label, cell, embed(read(file), file) if file else None, None)
 
 
 def embed(content: bytes, name: str) -> Picture:
@@ -58,4 +69,24 @@ def embed(content: bytes, name: str) -> Picture:
         raise DataError(
             f"{name}: found no whole picture, expected PNG, JPEG or WebP; delete its folder and run the workflow again"
         ) from None
-    return Picture(f"data:{kind};base64,{base64.b64encode(content).decode()}", width, height)
+    return Picture(_data_uri(kind, content), width, height)
+
+
+def embed_sound(content: bytes, name: str) -> Sound:
+    """The sound as part of a page; `name` is for the error."""
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            count, frame = file.getnframes(), file.getnchannels() * file.getsampwidth()
+            # A file that was cut short still says how long it was.
+            if not count or len(file.readframes(count)) < count * frame:
+                raise EOFError
+            seconds = count / file.getframerate()
+    except (wave.Error, EOFError, ZeroDivisionError):
+        raise DataError(
+            f"{name}: found no whole sound, expected WAV with PCM samples; delete its folder and run the workflow again"
+        ) from None
+    return Sound(_data_uri("audio/wav", content), seconds)
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -148,7 +148,7 @@ class Foreign:
         cfg = parse(evaluation.Config, layers)
         if evaluation.roles() != ("model",):
             raise ConfigError(f"{name} is not of one model; a study gives it its subjects")
-        if reason := evaluation.reason_against(cfg, {"model": self.run}):
+        if reason := evaluation.refusal(cfg, {"model": self.run}):
             raise ConfigError(reason)
         sets: dict[str, BaseDataConfig] = {}
         for role, of_role in cfg.data.items():

@@ -303,7 +303,7 @@ def _by_seed(runs: dict[str, list[str]]) -> Iterator[dict[str, str]]:
 def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, str]) -> str:
     if source is None:
         return "" if draft.parsed[subjects["model"]].train else UNTRAINED
-    return source.evaluation.reason_against(source.cfg, {role: draft.parsed[run] for role, run in subjects.items()})
+    return source.evaluation.refusal(source.cfg, {role: draft.parsed[run] for role, run in subjects.items()})
 
 
 def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:

@@ -78,10 +78,10 @@ def _layers(draft: Draft, key: str) -> list[Layer]:
     layers = [*fragments, (f"{draft.file}: common", study.common), *_recipes(draft, key)]
     layers.append((f"{draft.scale_file}: run", scale.run))
     kind, task = _kind_of(fragments[2][1]), _task_of(fragments[0][1])
-    if kind in scale.kind:
-        layers.append((f"{draft.scale_file}: kind.{kind}", scale.kind[kind]))
     if task in scale.task:
         layers.append((f"{draft.scale_file}: task.{task}", scale.task[task]))
+    if kind in scale.kind:
+        layers.append((f"{draft.scale_file}: kind.{kind}", scale.kind[kind]))
     if spec.method in scale.method:
         layers.append((f"{draft.scale_file}: method.{spec.method}", {"method": scale.method[spec.method]}))
     return [*layers, (f"{draft.file}: runs.{key}.set", spec.set)]

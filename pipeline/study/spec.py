@@ -59,8 +59,8 @@ class RunSpec(Strict):
 class Column(Strict):
     """Where a column's cells come from: an evaluation (or `train`), or a difference to one row or to another column.
 
-    Of an evaluation a cell shows the `metric`, or the picture in a `file`; where both are left out, each row names its
-    own metric in `metrics`.
+    Of an evaluation a cell shows the `metric`, or the picture or sound in a `file`; where both are left out, each row
+    names its own metric in `metrics`.
     """
 
     short_forms: ClassVar[tuple[str, ...]] = RunSpec.short_forms
@@ -68,7 +68,7 @@ class Column(Strict):
     label: str
     eval: str | None = None
     metric: str | None = None
-    file: str | None = Field(None, description="picture that the evaluation writes, such as rebuilt.png")
+    file: str | None = Field(None, description="picture or sound that the evaluation writes, such as rebuilt.png")
     run: str | dict[str, str] | None = Field(
         None, description="role of the row's run; for several subjects: role in the evaluation -> role of the row's run"
     )
@@ -156,7 +156,7 @@ class Table(Strict):
 
 
 class Drawing(Strict):
-    """How a figure is drawn: series of points, bars, a heat map, a grid of pictures, or curves of training.
+    """How a figure is drawn: series of points, bars, a heat map, a grid of pictures and sounds, or curves of training.
 
     One side of it, rows or columns, has the `x` values; the other side are the series. `curves` has no columns: it
     draws the metric `curve`, which validation writes after each epoch, of every row's run.
@@ -296,11 +296,11 @@ class Scale(Strict):
     replace_data: dict[str, str] = Field(default_factory=dict)
     weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
     run: dict[str, Any] = Field(default_factory=dict)
-    kind: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over it"
-    )
     task: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"
+    )
+    kind: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over both"
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -54,6 +54,7 @@ LABELS = {
     "eval.cls_attention.seed": "it draws nothing",
     "eval.knn.seed": "it draws nothing",
     "eval.adversarial.seed": "it draws the error alone",
+    "eval.classify_on.seed": "it draws nothing",
     "eval.outliers.seed": "it draws the errors alone",
     "eval.calibration.seed": "it draws the errors alone",
     "model.cnn.pos_resampling": "a CNN has no positions",
@@ -187,6 +188,7 @@ _DETECTOR |= {"before_nms": [40, 40], "after_nms": [24, 24], "min_score": 0.0, "
 OBJECTS = {"method": {"name": "mask_rcnn", **_DETECTOR}, "data": {"kind": "detection"}, "model": {"patch_size": 8}}
 OBJECTS |= {"optim": {"base_lr": 0.02}}
 SOUNDS = {"data": {"kind": "audio"}, "model": {"patch_size": [10, 1]}}
+MP3_SOUNDS = merge(MP3, SOUNDS)
 
 
 def _refused(family: dict, **values: object) -> dict[str, list[Bite]]:
@@ -618,6 +620,9 @@ EVALS = {
     "eval.droppos_positions.gammas": [Bite((10, 60), "validation", DROPPOS)],
     "eval.droppos_positions.position_gammas": [Bite((40, 60), "validation", DROPPOS)],
     "eval.droppos_positions.seed": [Bite(1, "validation", DROPPOS)],
+    "eval.mp3_sounds.etas": [Bite((60, 10), "validation", MP3_SOUNDS)],
+    "eval.mp3_sounds.clips": [Bite(2, "validation", MP3_SOUNDS)],
+    "eval.mp3_sounds.seed": [Bite(1, "validation", MP3_SOUNDS)],
     "eval.mp3_pictures.etas": [Bite((10, 60), "validation", MP3)],
     "eval.mp3_pictures.images": [Bite(2, "validation", MP3)],
     "eval.mp3_pictures.seed": [Bite(1, "validation", MP3)],

@@ -115,7 +115,7 @@ def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, ke
 def test_evaluation__nothing_changed__finds_the_same(evaluate, name):
     bases = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS, "perplexity": bites.LANGUAGE}
     bases |= {"segmentation": bites.SCENES, "detection": bites.OBJECTS}
-    base = bases.get(name.split("_")[0], {})
+    base = bites.MP3_SOUNDS if name == "mp3_sounds" else bases.get(name.split("_")[0], {})
     assert evaluate(name, base) == evaluate(name, base)
 
 

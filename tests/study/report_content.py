@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+import wave
 
 from PIL import Image
 
@@ -184,10 +185,11 @@ def make_figures() -> list[dict]:
     lines = figure("mjp.f3", "lines", {"y_label": "top-1 (%)", "levels": ["1"]}, etas, (0, 1, 4))
     bars = figure("mjp.f4", "bars", {"x_from": "rows"}, etas[:2], (0, 1))
     heat = figure("droppos.f2", "heatmap", {}, etas, (7, 8, 9))
-    shots = figure("droppos.f3", "pictures", {}, etas, (7, 8))
+    shots = figure("droppos.f3", "pictures", {}, [*etas, 1.0], (7, 8))
     for line in shots["rows"]:
         for key, place in line["cells"].items():
-            place |= {"ours": None, "paper": None, "difference": None, "picture": f"evals/{line['id']}-{key}.png"}
+            file = f"evals/{line['id']}-{key}.{'wav' if key == 'at_100' else 'png'}"
+            place |= {"ours": None, "paper": None, "difference": None, "picture": file}
     curves = figure("mjp.f6", "curves", {"curve": "val_top1"}, [], (0, 1, 2))
     return [lines, bars, curves, heat, shots]
 
@@ -207,10 +209,22 @@ def figure(name: str, kind: str, about: dict, xs: list[float], rows: tuple[int, 
 
 
 def read_picture(name: str) -> bytes:
-    """A picture whose colour depends on its name: a small one, or for row 8 a whole sheet."""
+    """A sound; or a picture whose colour depends on its name: a small one, or for row 8 a whole sheet."""
     content = io.BytesIO()
+    if name.endswith(".wav"):
+        return tone(1.5)
     size = (700, 300) if "droppos.f3.8" in name else (28, 28)
     Image.new("RGB", size, (37 * len(name) % 256, ord(name[-5]), 90)).save(content, "PNG")
+    return content.getvalue()
+
+
+def tone(seconds: float, rate: int = 8000) -> bytes:
+    """A WAV of 16 bits."""
+    content = io.BytesIO()
+    heights = [round(9000 * math.sin(440 * math.tau * moment / rate)) for moment in range(round(rate * seconds))]
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", "not compressed"))
+        file.writeframes(b"".join(height.to_bytes(2, "little", signed=True) for height in heights))
     return content.getvalue()
 
 

@@ -1,5 +1,6 @@
 """Figures of a study: what is drawn, where, and that it can be told apart without colour."""
 
+import base64
 import io
 import re
 import xml.etree.ElementTree as ElementTree
@@ -7,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from report_content import figure, make_figures, make_runs, read_picture, reader, row, run_name
+from report_content import figure, make_figures, make_runs, read_picture, reader, row, run_name, tone
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.report import svg
 from pipeline.report.figures import STRONGEST, draw_figure
 from pipeline.report.lines import MARKERS, _look, _paper_fits, _read_table, read_curves
-from pipeline.report.pictures import embed
+from pipeline.report.pictures import embed, embed_sound
 from pipeline.report.records import FilledTable
 
 FIGURES = {made["figure"]["kind"]: made for made in make_figures()}
@@ -223,3 +224,19 @@ def test_picture__that_was_cut_short__is_one_message_and_not_half_a_picture():
     Image.effect_noise((64, 64), 50).save(buffer, "PNG")
     with pytest.raises(DataError, match=r"evals/a\.png: found no whole picture"):
         embed(buffer.getvalue()[:1000], "evals/a.png")
+
+
+def test_sound__whole__is_embedded_with_its_length():
+    sound = embed_sound(tone(0.25), "evals/a.wav")
+    assert sound.seconds == 0.25
+    assert base64.b64decode(sound.source.removeprefix("data:audio/wav;base64,"), validate=True) == tone(0.25)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<svg onload='x'/>", tone(0.25)[:-1], tone(0.25)[:30], tone(0), tone(0.25).replace(b"WAVE", b"AVI ")],
+    ids=["empty", "foreign", "one byte short", "half a header", "no samples", "another RIFF"],
+)
+def test_sound__that_is_none_or_was_cut_short__is_one_message(content):
+    with pytest.raises(DataError, match=r"evals/a\.wav: found no whole sound.*expected WAV.*delete its folder"):
+        embed_sound(content, "evals/a.wav")

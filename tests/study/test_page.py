@@ -64,6 +64,17 @@ def test_page__every_picture__is_loaded_and_large_enough_to_see(open_page):
     assert all(shown >= {28: 90, 700: 500}[natural] for natural, shown in sizes)
 
 
+def test_page__every_sound__can_be_played_and_has_its_length_and_a_name(open_page):
+    page, sounds = open_page(380, 800), "[...document.querySelectorAll('audio')]"
+    page.wait_for_function(f"{sounds}.every(sound => sound.readyState >= 1 || sound.error)")
+    found = page.evaluate(f"{sounds}.map(s => [s.error, s.duration, s.controls, s.ariaLabel, s.clientWidth])")
+    assert [sound[:3] for sound in found] == [[None, 1.5, True]] * 2
+    assert [sound[3] for sound in found] == [f"DropPos, sigma {row}, at 1.0, 1.5 seconds" for row in (0, 1)]
+    assert all(sound[4] >= 200 for sound in found)
+    moved = "s => s.play().then(() => new Promise(done => s.ontimeupdate = () => s.currentTime > 0 && done(true)))"
+    assert page.locator("audio").first.evaluate(moved)
+
+
 def test_page__text_of_a_drawing_on_a_phone__can_be_read(open_page):
     page = open_page(380, 800)
     heights = page.evaluate(

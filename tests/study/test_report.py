@@ -368,7 +368,7 @@ def test_report__ids_with_markup__are_escaped(render):
 KNOWN_TAGS = set(
     re.split(
         r"\s+",
-        """html head meta title link style body header main nav section div p h1 h2 h3 ul li dl dt dd a small
+        """html head meta title link style body header main nav section div p h1 h2 h3 ul li dl dt dd a audio small
         strong span code pre table caption thead tbody tr th td button figure figcaption details summary img
         svg g path defs text tspan use clippath rect""",
     )

@@ -190,7 +190,7 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
     said = text.plan(graph, Site(processes=4, slurm=Slurm()), [name])
     assert f"Scale demo, {name}: 2 runs to train" in said.replace("\n", " ")
     assert "Data sets to verify first: fashion_mnist." in said.replace("\n", " ")
-    assert "GPU hours: 2 runs from the benchmark of an NVIDIA H200." in said
+    assert "GPU hours: 2 runs from the benchmark of an NVIDIA H200, with at most 100 passes" in said.replace("\n", " ")
     assert "At most 1 training jobs at once, each on up to 1 x 4 processes" in said
     lines = said.splitlines()
     header = next(line for line in lines if line.startswith("study"))
@@ -223,12 +223,21 @@ def test_speed__runs_that_finished_on_another_kind_of_device__do_not_count(graph
     assert source.startswith("the benchmark of an NVIDIA H200, scaled to the matrix products of this CPU")
 
 
+def test_speed__of_a_small_model_on_a_gpu__is_bound_by_the_passes_that_a_host_can_start(graph):
+    name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
+    graph.runs[name].config["optim"] |= {"global_batch": 40, "micro_batch": 10}
+    rate, source = Speeds(graph, [name], GPU).of(name)
+    assert rate == pytest.approx(10 * 100)
+    assert source == "the benchmark of an NVIDIA H200, with at most 100 passes a second, as many as a host starts"
+
+
 def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeypatch):
     name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
     rates = []
     for gflop_per_s in (10.0, 30.0):
         monkeypatch.setattr("pipeline.plan.speed.matmul_gflop_per_s", lambda threads, rate=gflop_per_s: rate)
         rates.append(Speeds(graph, [name], CPU).of(name).images_per_s)
+    monkeypatch.setattr("pipeline.plan.speed.LEAST_PASS_S", 1e-9)
     on_gpu = Speeds(graph, [name], GPU).of(name).images_per_s
     assert rates[1] == pytest.approx(3 * rates[0])
     assert rates[0] == pytest.approx(on_gpu * 10 / 801_000, rel=0.01)  # an H200 makes 801 TFLOP/s
