@@ -1,7 +1,7 @@
 """Speech Commands v0.01 as published (Warden, 2017): a folder of WAV files for each word, and two lists of names.
 
-validation_list.txt and testing_list.txt name the clips of these splits; those in neither are train. All clips of a
-speaker are in one split. _background_noise_ has longer files, which training views are mixed with.
+validation_list.txt and testing_list.txt name the clips of these splits; those in neither are train. They were made
+so that a speaker is in one split. _background_noise_ has longer files, which training views are mixed with.
 
 Beside the keywords there may be a class of other words, `unknown`. The clips that TC-ResNet released as such, which MP3
 trains with, are in unknown_words.txt.gz; else those whose names have the smallest SHA-256 are taken, so that the choice
