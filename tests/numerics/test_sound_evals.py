@@ -15,6 +15,7 @@ from pipeline.config import Layers, merge
 from pipeline.data.prepare import prepare
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
+from pipeline.errors import DataError
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.mp3_sounds import PAUSE_S
 from pipeline.results import ScaleFolder
@@ -93,6 +94,13 @@ def test_classify_on__clips_of_the_testing_list__are_those_that_are_classified(s
         right = subject.method.predict(batch.images).logits.argmax(dim=1) == batch.targets
     assert outcome.count == 6 and outcome.metrics["top1"] == pytest.approx(100 * right.double().mean().item())
     assert outcome.images == evaluation.manifest(sounds.test).splits["val"].fingerprint
+
+
+def test_classify_on__set_of_another_kind_than_the_model_knows__is_one_message(sounds, world):
+    kind, roles = EVALS.get("classify_on"), {"test": world.data}
+    evaluation = kind(config_of("classify_on"), roles, sounds.results, sounds.site, ALONE)
+    with pytest.raises(DataError, match=r"fashion is of kind images and has no features; .* which is of kind audio"):
+        evaluation.compute(Subject(sounds.run("supervised"), None))
 
 
 def test_refusal__of_what_needs_pixels__names_the_set_and_its_kind(sounds):
