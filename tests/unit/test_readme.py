@@ -21,6 +21,7 @@ README_NUMBERS = {  # what README's table says of the demo: label -> cells, in t
     "from MP3": ["mp3.t3.mp3-abs.cifar100_top1", "mp3.f3.train-cifar100.at_50"],
     "from DropPos": ["droppos.t5.droppos-200.vitb_top1", "droppos.t1.g0.75.pos_acc"],
     "from MAE": ["droppos.t5.mae-200.vitb_top1"],
+    "on spoken words, from scratch": ["mp3.t5.transformer.test_acc", "mp3.t5.transformer-mp3.test_acc"],
 }
 
 
