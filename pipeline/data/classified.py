@@ -11,7 +11,7 @@ from pipeline.config import added, nearest
 from pipeline.data.augment import Augment
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
-from pipeline.data.kind import KINDS, BaseDataConfig, BatchTransform, DataKind, View, common_summary
+from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
 from pipeline.data.lists import read_list, written_list
 from pipeline.data.manifest import ImageSummary
 from pipeline.data.pictures import MODES, check_pictures, check_statistics
@@ -21,8 +21,6 @@ from pipeline.data.sources import SOURCES
 from pipeline.sizes import Size
 
 if TYPE_CHECKING:
-    import torch
-
     from pipeline.models.encoder import ModelConfig
 
 LIST_HEADER = ["path", "label"]
@@ -161,11 +159,6 @@ class ClassifiedImages(DataKind):
         from pipeline.data.transforms import ImageView, eval_view
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
-
-    def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
-        from pipeline.data.transforms import BatchTransform as ImageBatches
-
-        return ImageBatches(self.cfg, smoothing, device)
 
     def default_folder(self) -> Path | None:
         embedded = SOURCES[self.cfg.source].embedded

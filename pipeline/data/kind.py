@@ -152,8 +152,10 @@ class DataKind(ABC):
         """The same for evaluation; nothing is random."""
 
     def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
-        """What classification does with batches of these views."""
-        raise ConfigError(f"data set {self.cfg.name!r} is of kind {self.cfg.kind}, which the task classify cannot read")
+        """What classification does with batches of these views: as with images, unless a kind says otherwise."""
+        from pipeline.data.transforms import BatchTransform as ImageBatches
+
+        return ImageBatches(self.cfg, smoothing, device)
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """Like `read`, for a set that was prepared: `index` is the folder of its manifest and lists."""
