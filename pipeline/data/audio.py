@@ -7,7 +7,6 @@ ViT. Views are waves: what training draws, and the coefficients, are computed fo
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -15,7 +14,15 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Strict, nearest
 from pipeline.data.clips import LENGTH, RATE, ClipInspection, Clips
-from pipeline.data.kind import KINDS, BaseDataConfig, BatchTransform, DataKind, View, common_summary
+from pipeline.data.kind import (
+    KINDS,
+    BaseDataConfig,
+    BatchTransform,
+    PublishedKind,
+    PublishedSet,
+    View,
+    common_summary,
+)
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.speech_commands import RELEASED_WORDS, Choice, ListName, read_speech_commands
@@ -30,24 +37,16 @@ if TYPE_CHECKING:
 Word = Annotated[str, Field(pattern=r"^[^_./\s][^/\s]*$")]  # the name of a folder
 
 
-@dataclass(frozen=True)
-class SoundSource:
-    """A published set of sounds: how it is read, what its folder holds, where people get it."""
+Reader = Callable[[Path, SplitName, Choice], Split]
 
-    read: Callable[[Path, SplitName, Choice], Split]
-    layout: str
-    obtained: str
-    embedded: str = ""  # part of this project: a folder beside this file
-
-
-SOURCES = {
-    "speech_commands": SoundSource(
+SOURCES: dict[str, PublishedSet[Reader]] = {
+    "speech_commands": PublishedSet(
         read=read_speech_commands,
         layout="<word>/*.wav, _background_noise_/*.wav, validation_list.txt and testing_list.txt, in the folder or in "
         "speech_commands_v0.01/ of it",
         obtained="http://download.tensorflow.org/data/speech_commands_v0.01.tar.gz",
     ),
-    "spoken_words": SoundSource(
+    "spoken_words": PublishedSet(
         read=read_spoken_words,
         layout="clips.xz",
         obtained="it is part of this project: pipeline/data/spoken_words",
@@ -177,15 +176,13 @@ class AudioConfig(BaseDataConfig):
 
 
 @KINDS.register("audio")
-class SpokenWords(DataKind):
+class SpokenWords(PublishedKind):
     Config: ClassVar[type[AudioConfig]] = AudioConfig
     unit = "clips"
     cfg: AudioConfig
 
     def __init__(self, cfg: AudioConfig) -> None:
-        super().__init__(cfg)
-        self.source = SOURCES[cfg.source]
-        self.layout, self.obtained = self.source.layout, self.source.obtained
+        super().__init__(cfg, SOURCES[cfg.source])
 
     def read(self, folder: Path, split: SplitName) -> Split:
         return self.source.read(folder, split, self.cfg.choice)
@@ -204,10 +201,6 @@ class SpokenWords(DataKind):
         from pipeline.data.audio_views import ClipBatches
 
         return ClipBatches(self.cfg, smoothing, device)
-
-    def default_folder(self) -> Path | None:
-        embedded = self.source.embedded
-        return Path(__file__).parent / embedded if embedded else super().default_folder()
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

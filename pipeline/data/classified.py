@@ -11,7 +11,7 @@ from pipeline.config import added, nearest
 from pipeline.data.augment import Augment
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
-from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, common_summary
+from pipeline.data.kind import KINDS, BaseDataConfig, PublishedKind, View, common_summary
 from pipeline.data.lists import read_list, written_list
 from pipeline.data.manifest import ImageSummary
 from pipeline.data.pictures import MODES, check_pictures, check_statistics
@@ -125,15 +125,13 @@ class DataConfig(BaseDataConfig):
 
 
 @KINDS.register("images")
-class ClassifiedImages(DataKind):
+class ClassifiedImages(PublishedKind):
     Config: ClassVar[type[DataConfig]] = DataConfig
     unit = "images"
     cfg: DataConfig
 
     def __init__(self, cfg: DataConfig) -> None:
-        super().__init__(cfg)
-        self.source = SOURCES[cfg.source]
-        self.layout, self.obtained = self.source.layout, self.source.obtained
+        super().__init__(cfg, SOURCES[cfg.source])
 
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}
@@ -159,10 +157,6 @@ class ClassifiedImages(DataKind):
         from pipeline.data.transforms import ImageView, eval_view
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
-
-    def default_folder(self) -> Path | None:
-        embedded = SOURCES[self.cfg.source].embedded
-        return Path(__file__).parent / embedded if embedded else super().default_folder()
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

@@ -7,8 +7,9 @@ and loading a set (`opening.py`, `prepare.py`, `loader.py`) are the same for all
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pipeline.models.encoder import ModelConfig
 
 DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+Read = TypeVar("Read")
 View = Callable[[Any], tuple[Any, Any]]  # a sample -> its inputs and targets, as a task collates them
 
 
@@ -213,6 +215,28 @@ class DataKind(ABC):
     def lists(self, splits: Mapping[SplitName, Split]) -> Mapping[str, str | bytes]:
         """Files beside the manifest that spare `find` a walk through the folder: name -> content."""
         return {}
+
+
+@dataclass(frozen=True)
+class PublishedSet(Generic[Read]):
+    """How a published set is read, what its folder holds, where people get it."""
+
+    read: Read
+    layout: str
+    obtained: str
+    embedded: str = ""  # part of this project: a folder beside this file
+
+
+class PublishedKind(DataKind):
+    """A kind whose configs name one of its published sets as `source`."""
+
+    def __init__(self, cfg: Any, source: Any) -> None:
+        super().__init__(cfg)
+        self.source, self.layout, self.obtained = source, source.layout, source.obtained
+
+    def default_folder(self) -> Path | None:
+        embedded = self.source.embedded
+        return Path(__file__).parent / embedded if embedded else super().default_folder()
 
 
 def common_summary(samples: Samples, looks: Sequence[Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pipeline.data.books import read_chapters
-from pipeline.data.kind import KINDS, View
+from pipeline.data.kind import KINDS, PublishedSet, View
 from pipeline.data.samples import Samples, Split, SplitName
-from pipeline.data.tokenised import TextSource, TokenConfig, TokenKind
+from pipeline.data.tokenised import TokenConfig, TokenKind
 from pipeline.data.tokens import MASK, PAD, Tokenizer
 from pipeline.data.wikitext import read_wikitext
 from pipeline.errors import DataError
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 LineReader = Callable[[Path, str], list[str]]  # (folder, split); DataError where there is no such text
 
-SOURCES: dict[str, TextSource[LineReader]] = {
-    "books": TextSource(
+SOURCES: dict[str, PublishedSet[LineReader]] = {
+    "books": PublishedSet(
         read=read_chapters,
         layout="train.txt.gz and val.txt.gz; in each line author, chapter and text, with a tab between them",
         obtained="it is part of this project: pipeline/data/books",
         embedded="books",
     ),
-    "wikitext2": TextSource(
+    "wikitext2": PublishedSet(
         read=read_wikitext,
         layout="wiki.train.tokens and wiki.test.tokens, in the folder or in wikitext-2/ of it",
         obtained="wikitext-2-v1.zip (Merity et al., 2017), no longer served where it was published; the folder "
@@ -51,7 +51,7 @@ class LanguageConfig(TokenConfig):
     seen: ClassVar[tuple[str, ...]] = ("mask_token",)
     shaping: ClassVar[tuple[str, ...]] = ("vocab_size", "length")
     tasks: ClassVar[tuple[str, ...]] = ("language",)
-    sources: ClassVar[Mapping[str, TextSource]] = SOURCES
+    sources: ClassVar[Mapping[str, PublishedSet]] = SOURCES
 
     kind: str = "language"
     stride: int = Field(gt=0, description="tokens between the beginnings of two windows of val; length: no overlap")

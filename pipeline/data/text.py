@@ -13,12 +13,12 @@ from pydantic import Field
 
 from pipeline.data.books import read_books
 from pipeline.data.imdb import read_imdb
-from pipeline.data.kind import KINDS, View
+from pipeline.data.kind import KINDS, PublishedSet, View
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.snli import read_snli
 from pipeline.data.text_samples import Texts
-from pipeline.data.tokenised import TextSource, TokenConfig, TokenKind
+from pipeline.data.tokenised import TokenConfig, TokenKind
 from pipeline.data.tokens import PAD, Tokenizer, Tokens
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 Reader = Callable[[Path, str], Split]
 
-SOURCES: dict[str, TextSource[Reader]] = {
-    "books": TextSource(
+SOURCES: dict[str, PublishedSet[Reader]] = {
+    "books": PublishedSet(
         read=read_books,
         layout="train.txt.gz and val.txt.gz; in each line author, chapter and text, with a tab between them",
         obtained="it is part of this project: pipeline/data/books",
         embedded="books",
     ),
-    "imdb": TextSource(
+    "imdb": PublishedSet(
         read=read_imdb,
         layout="{train,test}/{neg,pos}/*.txt, in the folder or in aclImdb/ of it",
         obtained="https://ai.stanford.edu/~amaas/data/sentiment/: aclImdb_v1.tar.gz; the folder is aclImdb/ in it",
     ),
-    "snli": TextSource(
+    "snli": PublishedSet(
         read=read_snli,
         layout="snli_1.0_train.jsonl and snli_1.0_test.jsonl, in the folder or in snli_1.0/ of it",
         obtained="https://nlp.stanford.edu/projects/snli/: snli_1.0.zip; the folder is snli_1.0/ in it",
@@ -54,7 +54,7 @@ class TextConfig(TokenConfig):
     shaping: ClassVar[tuple[str, ...]] = ("vocab_size", "length", "num_classes")
     tasks: ClassVar[tuple[str, ...]] = ("text_classify",)
     own_tasks: ClassVar[Mapping[str, str]] = {"classify": "text_classify"}
-    sources: ClassVar[Mapping[str, TextSource]] = SOURCES
+    sources: ClassVar[Mapping[str, PublishedSet]] = SOURCES
 
     kind: str = "text"
     num_classes: int = Field(gt=0)

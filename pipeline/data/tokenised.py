@@ -3,14 +3,13 @@
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import nearest
-from pipeline.data.kind import BaseDataConfig, DataKind, common_summary
+from pipeline.data.kind import BaseDataConfig, PublishedKind, PublishedSet, common_summary
 from pipeline.data.manifest import SplitSummary
 from pipeline.data.samples import Split, SplitName
 from pipeline.data.tokens import SPLITTERS, Tokenizer, TokenizerFile, Vocabulary, Words, count_words, read_vocabulary
@@ -23,24 +22,12 @@ if TYPE_CHECKING:
     from pipeline.models.encoder import ModelConfig
 
 VOCABULARY = "vocabulary.txt"
-Read = TypeVar("Read")
-
-
-@dataclass(frozen=True)
-class TextSource(Generic[Read]):
-    """A published set of texts: how it is read, what its folder holds, where people get it."""
-
-    read: Read
-    layout: str
-    obtained: str
-    # Part of this project: a folder beside this file.
-    embedded: str = ""
 
 
 class TokenConfig(BaseDataConfig):
     """A set of texts, seen as token ids."""
 
-    sources: ClassVar[Mapping[str, TextSource]] = {}
+    sources: ClassVar[Mapping[str, PublishedSet]] = {}
 
     source: str
     tokenizer: str = Field(
@@ -90,15 +77,13 @@ class TokenConfig(BaseDataConfig):
         return self.part_of or super().folder_name
 
 
-class TokenKind(DataKind):
+class TokenKind(PublishedKind):
     """A kind whose samples are token ids."""
 
     cfg: Any  # TokenConfig of the kind
 
     def __init__(self, cfg: TokenConfig) -> None:
-        super().__init__(cfg)
-        self.source: TextSource = cfg.sources[cfg.source]
-        self.layout, self.obtained = self.source.layout, self.source.obtained
+        super().__init__(cfg, cfg.sources[cfg.source])
         self._vocabulary: Vocabulary | None = None
 
     @abstractmethod
@@ -114,9 +99,6 @@ class TokenKind(DataKind):
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         return self._found(folder, split, index)
-
-    def default_folder(self) -> Path | None:
-        return Path(__file__).parent / self.source.embedded if self.source.embedded else super().default_folder()
 
     def summary(self, samples: Any, looks: Sequence[Any]) -> SplitSummary:
         found = common_summary(samples, looks)
