@@ -16,7 +16,7 @@ from slurm_files import CLUSTER, NODES, SEARCH_PATH, Files
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr", "sacct")
-PATIENCE_S = 60  # for a daemon on a busy machine
+PATIENCE_S = 300  # for a daemon on a busy machine
 # A cluster inside a job of another one must not take that job's variables for its own.
 FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_")
 
@@ -99,6 +99,11 @@ class Cluster:
     def kill_daemon(self, name: str) -> None:
         self.daemons[name].kill()
         self.daemons[name].wait()
+
+    def lose_node(self, node: str) -> None:
+        """The node's daemon dies; SLURM is told what it would find out itself after SlurmdTimeout."""
+        self.kill_daemon(f"slurmd-{node}")
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     def release(self, job: str) -> None:
         """Let a requeued job start now, where SLURM would make it wait for two minutes, unless it has started."""

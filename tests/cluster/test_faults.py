@@ -86,7 +86,7 @@ def lost_node(trial: Trial) -> Trial:
     launcher = trial.start()
     trial.wait_for_words("runs on n1")
     trial.wait_for_steps()
-    trial.cluster.kill_daemon("slurmd-n1")
+    trial.cluster.lose_node("n1")
     trial.release_when_queued()
     wait_until(lambda: "another job has taken over" in trial.evidence(), trial.evidence, every_s=1)
     trial.finish(launcher)

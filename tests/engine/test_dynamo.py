@@ -61,7 +61,7 @@ print(json.dumps({"counters": len(counters), "real": sys.modules["torch._dynamo"
 def in_fresh_process(script: str, *arguments: object) -> dict:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from following import PATIENCE_S
 from project import Project, copy_project
 
 from pipeline.records import write_record
@@ -87,7 +88,7 @@ class Server:
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE_S
         while not self._answers():
             assert self.process.poll() is None and time.monotonic() < deadline, (self.folder / "server.log").read_text()
             time.sleep(0.3)
@@ -95,7 +96,7 @@ class Server:
     def stop(self) -> None:
         if self.process:
             os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=PATIENCE_S)
 
     def _answers(self) -> bool:
         try:

@@ -10,6 +10,9 @@ from project import Project
 from pipeline.study.entries import Graph
 
 
+PATIENCE_S = 600  # for anything, on a busy machine
+
+
 class FollowerProcess(subprocess.Popen):
     """The command that Snakemake starts, and what it has logged so far."""
 
@@ -23,7 +26,7 @@ class FollowerProcess(subprocess.Popen):
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "timed out after two minutes"
+        assert time.monotonic() < deadline, f"timed out after {PATIENCE_S} s"
         time.sleep(0.05)

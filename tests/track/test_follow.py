@@ -5,7 +5,7 @@ import multiprocessing
 import time
 
 import pytest
-from following import FollowerProcess, wait_until
+from following import PATIENCE_S, FollowerProcess, wait_until
 from written import begin, finish, log_steps, points, statuses
 
 from pipeline.engine.meters import MetricsFile
@@ -42,10 +42,10 @@ def scene(copy, new_scale, database):
         follower = FollowerProcess(copy, graph)
         wait_until(lambda: len(points(database, graph)) > num_at_kill)
         second = FollowerProcess(copy, graph)
-        second.wait(timeout=120)
+        second.wait(timeout=PATIENCE_S)
         for job in jobs:
             job.join()
-    follower.wait(timeout=120)
+    follower.wait(timeout=PATIENCE_S)
     return {
         "points": points(database, graph),
         "num_at_kill": num_at_kill,
@@ -122,4 +122,7 @@ def test_hooks__job_fails_and_server_is_down__the_workflow_says_both_and_what_to
     output = result.stdout + result.stderr
     assert result.returncode == 1
     assert "Error in rule prepare_data" in output and "Traceback" not in output
-    assert "does not have yet" in output and "`python -m pipeline track --scale demo` catches up" in output
+    with held(demo.results.track_lock, "a test", patience_s=PATIENCE_S):  # on a busy machine it ends after Snakemake
+        last = demo.results.track_log.read_text().splitlines()[-1]
+    assert "does not have yet" in last and "`python -m pipeline track --scale demo` catches up" in last
+    assert last in output or "still being brought up to date in the background" in output

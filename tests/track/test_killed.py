@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from following import FollowerProcess, wait_until
+from following import PATIENCE_S, FollowerProcess, wait_until
 from written import begin, finish, log_steps, statuses
 
 from pipeline.files import held, is_held
@@ -117,7 +117,7 @@ def test_follow__snakemake_is_killed_and_its_run_goes_on__stays_running(copy, sc
     with held(scale.results.workflow_lock, "a test"):
         follower = FollowerProcess(copy, scale)
         wait_until(lambda: statuses(database, scale))
-    follower.wait(timeout=120)
+    follower.wait(timeout=PATIENCE_S)
     assert statuses(database, scale)[name] == "RUNNING"
 
 
@@ -133,7 +133,7 @@ def test_follow__run_writes_its_last_checkpoint_when_snakemake_ends__is_waited_f
         follower.terminate()
         time.sleep(2)
         kill(job)
-        follower.wait(timeout=120)
+        follower.wait(timeout=PATIENCE_S)
     assert statuses(database, scale)[name] == "KILLED"
 
 

@@ -3,7 +3,7 @@
 import hashlib
 
 import pytest
-from following import FollowerProcess, wait_until
+from following import PATIENCE_S, FollowerProcess, wait_until
 from written import begin, classify_of, draw_table, evaluate, finish, log_steps, points
 
 from pipeline.files import held
@@ -19,7 +19,7 @@ def digests(folder):
 def first_chart(page):
     """The title of the first chart, once it shows lines."""
     card = page.get_by_test_id("experiment-view-compare-runs-card").first
-    card.locator("path.js-line").first.wait_for(timeout=60_000)
+    card.locator("path.js-line").first.wait_for(timeout=1000 * PATIENCE_S)
     return card.locator("h4").text_content()
 
 
@@ -39,7 +39,7 @@ def returned(copy, new_scale, server):
         wait_until(lambda: "did not take the results" in follower.output())
         server.start()
         follower.terminate()
-        follower.wait(timeout=240)
+        follower.wait(timeout=PATIENCE_S)
     return {
         "graph": graph,
         "name": name,
@@ -96,7 +96,7 @@ def test_ui__page_of_the_run__shows_its_name_metrics_and_first_of_all_its_curves
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}")
     for text in (returned["name"], "result/val_top1", "71.5", "optim.epochs", "mjp.t4"):
-        page.get_by_text(text).first.wait_for(timeout=60_000)
+        page.get_by_text(text).first.wait_for(timeout=1000 * PATIENCE_S)
     page.get_by_text("Model metrics").click()
     assert first_chart(page) == "loss"
     page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/curve.svg")
@@ -111,6 +111,6 @@ def test_ui__experiment_opened_from_the_list__its_note_leads_to_the_curves_of_th
     page.goto(f"{server.uri}/#/experiments")
     page.get_by_role("link", name="patchwork-outage", exact=True).click()
     link = page.locator("a", has_text="Training curves")  # not by its role: MLflow opens a dialog above it
-    page.goto(f"{server.uri}/{link.get_attribute('href', timeout=60_000)}")
+    page.goto(f"{server.uri}/{link.get_attribute('href', timeout=1000 * PATIENCE_S)}")
     assert first_chart(page) == "curves/loss"
     page.close()

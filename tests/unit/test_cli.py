@@ -111,5 +111,5 @@ def test_ctrl_c__while_modules_are_imported__leaves_one_line(tmp_path):
     ) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=600)
     assert (process.returncode, error) == (75, "interrupted; the same command continues\n")
