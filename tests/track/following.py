@@ -9,7 +9,6 @@ from project import Project
 
 from pipeline.study.entries import Graph
 
-
 PATIENCE_S = 600  # for anything, on a busy machine
 
 
