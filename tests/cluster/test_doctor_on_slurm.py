@@ -53,7 +53,7 @@ def test_doctor__site_that_fits_the_cluster__is_content_and_leaves_nothing(clust
 
 def test_doctor__site_with_many_mistakes__names_each_with_its_remedy(cluster_with_accounting, template, tmp_path):
     project = copy_for(cluster_with_accounting, template, tmp_path / "clone")
-    slurm = {**SLURM, "partition": "gpus", "cpu_partition": "cpus", "account": "nobody", "poll_s": 120}
+    slurm = {**SLURM, "partition": "gpus", "cpu_partition": "cpus", "account": "nobody", "poll_s": 1500}
     site = {"data": {"fashion_mnist": "/nowhere"}, "tracking_uri": "http://127.0.0.1:9", "slurm": slurm}
     result = doctor(project, site)
     failures = [
@@ -72,7 +72,7 @@ def test_doctor__site_with_many_mistakes__names_each_with_its_remedy(cluster_wit
         "set slurm.partition in mine.yaml to one of main, grace, urgent",
         "'nobody' is no account of ",
         "to one of yours: lab",
-        "set slurm.poll_s in mine.yaml to 100 or less",
+        "set slurm.poll_s in mine.yaml to 1200 or less",
         "sbatch refused it: sbatch: error: ",
     ):
         assert words in result.stdout, result.stdout

@@ -315,7 +315,7 @@ def test_mistakes__in_configs__stop_before_the_graph_with_one_message(clean_proj
 def test_failing_job__damaged_data__its_message_reaches_the_terminal(clean_project):
     path = clean_project.root / "pipeline/data/fashion_mnist/train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:100_000])
-    result = clean_project.snakemake("demo", *LOCAL)
+    result = clean_project.snakemake("mjp_table1", *LOCAL)
     output = result.stdout + result.stderr
     assert result.returncode != 0
     assert "DataError" in output and "train-images-idx3-ubyte.gz" in output and "Traceback" not in output
