@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by
@@ -71,7 +72,11 @@ def projected(table: np.ndarray, neighbours: int, min_dist: float, seed: int) ->
             random_state=seed,
             n_jobs=1,
         )
-        return reducer.fit_transform(table.astype(np.float32))
+        threads = torch.get_num_threads()
+        try:
+            return reducer.fit_transform(table.astype(np.float32))
+        finally:
+            torch.set_num_threads(threads)  # umap leaves all cores to OpenMP: sums of torch would end in other digits
 
 
 @functools.cache

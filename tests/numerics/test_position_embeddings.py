@@ -147,6 +147,17 @@ def test_umap__of_a_smooth_table__keeps_neighbours_together_and_is_the_same_twic
 
 
 @pytest.mark.slow
+def test_umap__of_any_table__leaves_torch_as_many_threads_as_it_had():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        projected(np.random.default_rng(0).normal(size=(49, 16)), 15, 0.1, seed=3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [Grid(1, 2), Grid(2, 2), Grid(3, 5), Grid(14, 14)])
 def test_pictures__of_few_and_many_patches__are_drawn(grid):
     table = np.random.default_rng(0).normal(size=(grid.size, 8))
