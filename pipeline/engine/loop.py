@@ -27,12 +27,13 @@ from pipeline.engine.compiling import compile_step, num_graphs
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
-from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
-from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.optim import build_optimizer, build_schedule
+from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
@@ -82,8 +83,10 @@ class Trainer:
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.model = self._prepared_model()
         self.meters = Meters(world)
-        self.checkpoints = Checkpoints(paths.state)
-        self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        share = run.optim.num_micro // world.size
+        self.micro_step = MicroStep(self.method, self.model, self.precision, world.device, self.meters, share)
+        self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
+        self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
         self._open_data(data)
@@ -97,18 +100,12 @@ class Trainer:
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
         while self.step < run.total_steps:
             self.schedule.step_update(self.step)
-            self.optimizer.zero_grad(set_to_none=True)
-            # The mean over processes: a loss that is not finite in one of them must make all of them skip.
-            loss = self.world.mean(self.accumulate(micros, stopwatch))
+            loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            norm = clip_gradients(self.method, run.optim)
-            skipped = step_if_finite(self.optimizer, loss, norm)
-            self.num_skips += skipped
-            if self.ema:
-                self.ema.update(self.method)
+            self.update(loss)
+            self.meters.count(["grad_norm"])
             self.step += 1
             bar.update()
-            self.meters.add(grad_norm=norm)
             if self._is_due(run.optim.log_every):
                 self._log(stopwatch)
             if self._is_due(run.optim.validate_every * run.steps_per_epoch):
@@ -131,39 +128,47 @@ class Trainer:
         """What is validated and exported: the method, or its moving average."""
         return self.ema.module if self.ema else self.method
 
+    @property
+    def num_skips(self) -> Tensor:
+        """Steps that were not finite, on the device."""
+        return self.update.num_skips
+
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
-        """Forward and backward over this process's share of the global batch; returns its mean loss."""
+        """Forward and backward over this process's share of the global batch; returns the mean loss of them all."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
-        total, weights = torch.zeros((), device=self.world.device), []
         for micro in share:
             since = time.perf_counter()
             inputs, targets = next(micros)
             stopwatch.fetched(batch_size(inputs), since)
+            part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
-                out = self.forward(inputs, targets, micro)
-                loss = out.loss / len(share) if out.weight is None else out.loss * out.weight
-                loss.backward()
-            total += loss.detach()
-            weights += [] if out.weight is None else [out.weight.detach()]
-            self.meters.add(1 / len(share), loss=out.loss, **out.scalars)
-        return total * self._weigh_gradients(weights) if weights else total
+                part(*self._seen(inputs, targets, micro))
+            self.meters.count(self.micro_step.names, 1 / len(share))
+        return self._meet()
 
-    def _weigh_gradients(self, weights: list[Tensor]) -> Tensor:
-        """Divide what was summed over targets by their number in all processes; returns the factor."""
+    def _meet(self) -> Tensor:
+        """Loss and gradients are those of the global batch; a mean over targets is divided by the number of them all.
+
+        The loss is the same in all processes: one that is not finite must make all of them skip.
+        """
+        loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
+        if not self.micro_step.is_weighted:
+            return loss / self.world.size
         # Gradients are means over processes already.
-        factor = self.world.size / self.world.sum(torch.stack(weights).sum().float()).clamp(min=1)
-        for parameter in self.method.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return factor
+        factor = self.world.size / num_targets.float().clamp(min=1)
+        for gradient in self.micro_step.gradients():
+            gradient.mul_(factor)
+        return loss * factor / self.world.size
 
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
-        """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
+        """The loss of one micro-batch."""
+        return self.micro_step.forward(*self._seen(inputs, targets, micro))
+
+    def _seen(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """A micro-batch as the method sees it, and what it draws; every draw is seeded by (seed, step, micro)."""
         seed = seed_everything("step", self.run.seed, self.step, micro)
         batch = Batch(*self.task.train_batch(inputs, targets), torch.Generator().manual_seed(seed))
-        draw = self.method.draw(batch, self.step / self.run.total_steps)
-        with in_precision(self.precision, self.world.device):
-            return self.model(batch.inputs, batch.targets, draw)
+        return batch.inputs, batch.targets, self.method.draw(batch, self.step / self.run.total_steps)
 
     def _start_from(self, init: str) -> LoadReport:
         start = self.paths.sibling(init)
@@ -288,7 +293,7 @@ class Trainer:
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meters.load_state_dict(state["meters"])
-            self.num_skips = state["num_skips"].to(self.world.device)
+            self.num_skips.copy_(state["num_skips"])
             self.earlier_s = state["wall_s"]
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
