@@ -51,6 +51,11 @@ class Site(Strict):
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="record training steps as CUDA graphs, so that small models do not wait for the host; auto: on a "
+        "GPU where compile is true",
+    )
     recompute: bool = Field(
         False, description="compute activations twice instead of keeping them: less memory, a third more time"
     )

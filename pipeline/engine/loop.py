@@ -25,9 +25,10 @@ from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs
 from pipeline.engine.distributed import World
+from pipeline.engine.graphs import recorder_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
-from pipeline.engine.optim import build_optimizer, build_schedule
+from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable
 from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
@@ -43,7 +44,7 @@ from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
-from pipeline.trees import Tree, batch_size
+from pipeline.trees import Tree, batch_size, send
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Trainer:
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
+        self.recorder = recorder_for(site, self.method, world)
         self.model = self._prepared_model()
         self.meters = Meters(world)
         share = run.optim.num_micro // world.size
@@ -102,7 +104,8 @@ class Trainer:
             self.schedule.step_update(self.step)
             loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            self.update(loss)
+            self.recorder.run(self.update, loss, *self._rates())
+            self.recorder.updated()
             self.meters.count(["grad_norm"])
             self.step += 1
             bar.update()
@@ -142,7 +145,7 @@ class Trainer:
             stopwatch.fetched(batch_size(inputs), since)
             part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
-                part(*self._seen(inputs, targets, micro))
+                self.recorder.run(part, *self._seen(inputs, targets, micro))
             self.meters.count(self.micro_step.names, 1 / len(share))
         return self._meet()
 
@@ -151,6 +154,8 @@ class Trainer:
 
         The loss is the same in all processes: one that is not finite must make all of them skip.
         """
+        if self.recorder.replaces_ddp:
+            self.world.average(self.micro_step.gradients())
         loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
         if not self.micro_step.is_weighted:
             return loss / self.world.size
@@ -182,7 +187,9 @@ class Trainer:
         if self.site.recompute:
             recompute_blocks(self.method.encoder)
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(synchronised(model), forward_sync_buffers=False)
+            model = synchronised(model)
+        if self._has_ddp:
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return compile_step(self.method, model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
@@ -202,7 +209,17 @@ class Trainer:
         return self.world.rank, self.world.size, self.site.workers
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
-        return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
+        return self.model.no_sync() if self._has_ddp and not is_last else nullcontext()
+
+    @property
+    def _has_ddp(self) -> bool:
+        """It sends gradients from hooks within the backward pass, which a recording cannot hold."""
+        return self.world.size > 1 and not self.recorder.replaces_ddp
+
+    def _rates(self) -> list[Tensor]:
+        """Of every group, on the device, where a recorded update reads them."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return [send(torch.tensor(rates), self.world.device)] if self.recorder.reads_rates else []
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.run.total_steps
@@ -299,6 +316,7 @@ class Trainer:
                 self.ema.load_state_dict(state["ema"])
             if self.best_weights:
                 self.best_weights.load_state_dict(state["best_weights"])
+        make_capturable(self.optimizer, self.recorder.reads_rates)
         if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
             raise CheckpointError(
                 f"the processes found different checkpoints in {self.paths.state} (this one step {self.step}); "

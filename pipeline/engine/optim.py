@@ -159,6 +159,12 @@ def build_optimizer(method: Method, cfg: OptimConfig) -> torch.optim.AdamW:
     return AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
+def make_capturable(optimizer: torch.optim.Optimizer, is_capturable: bool) -> None:
+    """Whether updates may become part of a CUDA graph; a checkpoint may come from a machine where it was otherwise."""
+    for group in optimizer.param_groups:
+        group["capturable"] = is_capturable
+
+
 def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:
     """timm's groups: no decay for vectors, biases and the method's list; `lr_scale` per layer where asked for."""
     with dynamo_deferred():
