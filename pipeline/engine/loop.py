@@ -28,7 +28,7 @@ from pipeline.engine.distributed import World
 from pipeline.engine.graphs import recorder_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
-from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable
+from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
 from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
@@ -44,7 +44,7 @@ from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, weights_path
-from pipeline.trees import Tree, batch_size, send
+from pipeline.trees import Tree, batch_size
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +104,7 @@ class Trainer:
             self.schedule.step_update(self.step)
             loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            self.recorder.run(self.update, loss, *self._rates())
-            self.recorder.updated()
-            self.meters.count(["grad_norm"])
+            self._take_update(loss)
             self.step += 1
             bar.update()
             if self._is_due(run.optim.log_every):
@@ -165,6 +163,12 @@ class Trainer:
             gradient.mul_(factor)
         return loss * factor / self.world.size
 
+    def _take_update(self, loss: Tensor) -> None:
+        rates = [rates_of(self.optimizer, self.world.device)] if self.recorder.reads_rates else []
+        self.recorder.run(self.update, loss, *rates)
+        self.recorder.updated()
+        self.meters.count(["grad_norm"])
+
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
         """The loss of one micro-batch."""
         return self.micro_step.forward(*self._seen(inputs, targets, micro))
@@ -215,11 +219,6 @@ class Trainer:
     def _has_ddp(self) -> bool:
         """It sends gradients from hooks within the backward pass, which a recording cannot hold."""
         return self.world.size > 1 and not self.recorder.replaces_ddp
-
-    def _rates(self) -> list[Tensor]:
-        """Of every group, on the device, where a recorded update reads them."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        return [send(torch.tensor(rates), self.world.device)] if self.recorder.reads_rates else []
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.run.total_steps
