@@ -3,7 +3,6 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
-import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pipeline.data.opening import open_split
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.compiling import compile_step, num_graphs
+from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.distributed import World
 from pipeline.engine.graphs import recorder_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
@@ -72,8 +71,7 @@ class Trainer:
         self.started, self.earlier_s = time.monotonic(), 0.0
         self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
-        if site.compile:
-            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
+        prepare_to_compile(site)
         self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
