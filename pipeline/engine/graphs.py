@@ -85,7 +85,7 @@ class Recorder:
             try:
                 self.pool = recording.record(self.pool)
             except RuntimeError as error:  # such as a part that waits for the device
-                self._give_up(str(error).partition("\n")[0])
+                self._give_up(_cause(error))
 
     def _give_up(self, why: str) -> None:
         log.warning("steps are no longer recorded as CUDA graphs: %s", why)
@@ -124,3 +124,10 @@ class Recording:
 
 def _shapes(tree: Tree) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(tree)]
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong first: that the recording could not be ended is only what followed."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]
