@@ -169,6 +169,7 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
         site.compile,
         max(1, options.steps // 3),
         graphs=options.graphs != "off" and is_gpu,
+        optim=run.optim,
     )
     bare = batch / cost.seconds
     busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)

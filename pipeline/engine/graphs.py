@@ -84,6 +84,7 @@ class Recorder:
         elif self.is_gpu and recording.graph is None and self.num_updates >= WARM_UP:
             try:
                 self.pool = recording.record(self.pool)
+                log.info("%s is recorded as a CUDA graph", getattr(recording.part, "__qualname__", "the update"))
             except RuntimeError as error:  # such as a part that waits for the device
                 self._give_up(_cause(error))
 
