@@ -59,12 +59,14 @@ class Recorder:
         self.replaces_ddp, self.reads_rates = is_on, is_on and is_gpu
         self.recordings: dict[Part, Recording] = {}
         self.num_updates = 0
+        self.stream: torch.cuda.Stream | None = None
         self.pool: Any = None
 
     def run(self, part: Part, *arguments: Tree) -> None:
         """The effect of `part(*arguments)`."""
         if self.is_on and part not in self.recordings:
-            self.recordings[part] = Recording(part, arguments)
+            self.stream = self.stream or (torch.cuda.Stream() if self.is_gpu else None)
+            self.recordings[part] = Recording(part, arguments, self.stream)
         if self.is_on:
             self._prepare(self.recordings[part], arguments)
         # Asked again: it may have been given up just now.
@@ -95,10 +97,15 @@ class Recorder:
 
 
 class Recording:
-    """A part of a step with places for its arguments, and its CUDA graph once there is one."""
+    """A part of a step with places for its arguments, and its CUDA graph once there is one.
 
-    def __init__(self, part: Part, arguments: tuple[Tree, ...]) -> None:
+    Before that it is called on the stream that is recorded later: autograd and cuBLAS keep things for the stream on
+    which they were first used, and a recording may wait for no other.
+    """
+
+    def __init__(self, part: Part, arguments: tuple[Tree, ...], stream: torch.cuda.Stream | None) -> None:
         self.part, self.places, self.shapes = part, map_tree(torch.clone, arguments), _shapes(arguments)
+        self.stream = stream
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def record(self, pool: Any) -> Any:
@@ -108,7 +115,7 @@ class Recording:
         # only what this one does is watched for calls that a recording cannot hold.
         with (
             torch.cuda.stream(torch.cuda.current_stream()),
-            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
         ):
             self.part(*self.places)
         self.graph = graph
@@ -117,10 +124,19 @@ class Recording:
     def run(self, arguments: tuple[Tree, ...]) -> None:
         for place, value in zip(tensors_of(self.places), tensors_of(arguments), strict=True):
             place.copy_(value, non_blocking=True)
-        if self.graph is None:
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.stream is None:
             self.part(*self.places)
         else:
-            self.graph.replay()
+            self._call_on(self.stream)
+
+    def _call_on(self, stream: torch.cuda.Stream) -> None:
+        current = torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            self.part(*self.places)
+        current.wait_stream(stream)
 
 
 def _shapes(tree: Tree) -> list[tuple[tuple[int, ...], torch.dtype]]:
