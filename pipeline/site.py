@@ -58,8 +58,8 @@ class Site(Strict):
     )
     graphs: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="record training steps as CUDA graphs, so that small models do not wait for the host; auto: on a "
-        "GPU where compile is true",
+        description="record training steps as CUDA graphs, so that small models do not wait for the host; auto: on "
+        "GPUs of one node, where compile is true",
     )
     recompute: bool = Field(
         False, description="compute activations twice instead of keeping them: less memory, a third more time"

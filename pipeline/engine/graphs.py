@@ -12,6 +12,7 @@ are called as they are to the end, and one line of the log says why.
 """
 
 import logging
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ def _obstacle(site: Site, method: Method, world: World) -> str | None:
         return "the site has recompute: true, and what is computed twice looks at the state of the generators"
     if world.size > 1 and norms_of_heads(method):
         return f"BatchNorm of method {name} talks to other processes within the forward pass"
+    if site.graphs == "auto" and len({*world.gather(platform.node())}) > 1:
+        return "the processes are on several nodes, and there DDP sends gradients during the backward pass"
     return None
 
 

@@ -97,6 +97,19 @@ def test_graphs__what_cannot_be_recorded__says_why_in_one_line(caplog, monkeypat
     assert [word in record.message for word, record in zip(words, caplog.records, strict=True)] == [True] * 3
 
 
+class TwoNodes(World):
+    def gather(self, value):
+        return [value, "another"]
+
+
+def test_graphs__processes_on_several_nodes__are_recorded_only_if_the_site_insists(caplog):
+    caplog.set_level(logging.INFO)
+    method, world = build_method(tiny_run()), TwoNodes(0, 2, torch.device("cuda"))
+    assert not recorder_for(Site(compile=True), method, world).is_on
+    assert "on several nodes" in caplog.text
+    assert recorder_for(Site(compile=True, graphs="on"), method, world).is_on
+
+
 def test_pieces__of_many_tensors__hold_all_in_order_and_few_numbers(monkeypatch):
     monkeypatch.setattr("pipeline.engine.distributed.PIECE_NUMEL", 10)
     sizes = [4, 4, 3, 30, 1, 9]
