@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, build_trainer, differing, fit, tiny_run, weights_of
+from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, differing, fit, prepare_in, tiny_run, weights_of
 from torch import nn
 from unstable import train_together
 
@@ -130,15 +130,16 @@ def test_processes__gradients_sent_in_large_pieces__give_the_run_of_ddp(images, 
 
 
 def gpu_trainer(run, results, images, stop=None, **site):
-    world = World(0, 1, torch.device("cuda", 0))
-    site = Site(device="cuda", data={"small": images}, graphs="on", **site)
-    build_trainer(run, results, images)  # prepares the data
+    if not RunFolder(results, "").manifest(run.data.name).exists():
+        prepare_in(results, images, run.data)
+    world, site = World(0, 1, torch.device("cuda", 0)), Site(device="cuda", data={"small": images}, graphs="on", **site)
     return Trainer(run, RunFolder(results, run.name), images, site, world, stop or StopRequest())
 
 
 @needs_gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_gpu__recorded__gives_the_run_of_called_parts_whole_or_resumed(images, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     run = tiny_run(KINDS[kind])
     whole = gpu_trainer(run, tmp_path / "whole", images)
     whole.fit()
