@@ -151,8 +151,8 @@ class BatchTransform(Normaliser):
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images and class indices -> float images and soft targets (B, classes)."""
-        drawn = send(self.mixing.draw(*images.shape[-2:]), self.device) if self.mixing else None
         images, labels = self.erase(self.normalise(images)), labels.to(self.device, non_blocking=True)
+        drawn = send(self.mixing.draw(*images.shape[-2:]), self.device) if self.mixing else None
         targets = soft_targets(labels, self.num_classes, self.smoothing, drawn)
         return (images if drawn is None else mix(images, drawn)), targets
 
