@@ -11,6 +11,7 @@ time goes only while the GPU is not busy all along. Writes results/benchmarks/lo
 """
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -162,6 +163,7 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
     site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
     loop = measure_loop(run, work, site, options.steps)
+    gc.collect()  # the loop's memory, and its workers
     cost = time_step(
         build_method(run).to(device).train(),
         random_batch(run, device),

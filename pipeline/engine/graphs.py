@@ -78,6 +78,11 @@ class Recorder:
         else:
             part(*arguments)
 
+    @property
+    def num_recorded(self) -> int:
+        """CUDA graphs that a step consists of now."""
+        return sum(recording.graph is not None for recording in self.recordings.values())
+
     def updated(self) -> None:
         """An update is over."""
         self.num_updates += 1

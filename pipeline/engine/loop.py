@@ -232,7 +232,7 @@ class Trainer:
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
-            graphs = {"graphs": num_graphs()} if self.site.compile else {}
+            graphs = {"graphs": num_graphs(), "recorded": self.recorder.num_recorded} if self.site.compile else {}
             self.timing.append(step=self.step, **stopwatch.read(self.world.size), **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
