@@ -81,6 +81,8 @@ class Update:
         scheduled = [group["lr"] for group in groups]
         for group, rate in zip(groups, scheduled if rates is None else rates.unbind(), strict=True):
             group["lr"] = rate
-        yield
-        for group, rate in zip(groups, scheduled, strict=True):
-            group["lr"] = rate
+        try:
+            yield
+        finally:  # a recording may fail; the schedule's rates are what is logged and saved
+            for group, rate in zip(groups, scheduled, strict=True):
+                group["lr"] = rate

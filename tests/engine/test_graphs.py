@@ -1,5 +1,6 @@
 """Parts of a step that are recorded do what they do when they are called; without a GPU, all but the recording."""
 
+import copy
 import logging
 
 import pytest
@@ -12,6 +13,7 @@ from pipeline.engine import graphs
 from pipeline.engine.distributed import World, _pieces
 from pipeline.engine.graphs import Recorder, recorder_for
 from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.optim import build_optimizer
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.methods.base import METHODS
 from pipeline.results import RunFolder
@@ -95,6 +97,26 @@ def test_graphs__what_cannot_be_recorded__says_why_in_one_line(caplog, monkeypat
     assert recorder_for(Site(graphs="on"), method, ALONE).is_on
     words = ["recompute: true", "loss of method supervised depend on values", "talks to other processes"]
     assert [word in record.message for word, record in zip(words, caplog.records, strict=True)] == [True] * 3
+
+
+def test_update__rates_given_as_a_tensor__are_those_it_takes_and_the_schedule_keeps_its_own(images, tmp_path):
+    run = tiny_run()
+    trainer = fit(run, tmp_path, images, StopAfter(2))
+    method, optimizer, before = trainer.method, trainer.optimizer, copy.deepcopy(trainer.method.state_dict())
+    expected = copy.deepcopy(method)
+    reference = build_optimizer(expected, run.optim)
+    reference.load_state_dict(optimizer.state_dict())
+    rates = [0.5, 0.25, 0.125][: len(optimizer.param_groups)]
+    for ours, theirs in zip(method.parameters(), expected.parameters(), strict=True):
+        theirs.grad = ours.grad.clone()
+    for group, rate in zip(reference.param_groups, rates, strict=True):
+        group["lr"] = rate
+    scheduled = [group["lr"] for group in optimizer.param_groups]
+    trainer.update(torch.tensor(1.0), torch.tensor(rates))
+    reference.step()
+    assert differing(method.state_dict(), expected.state_dict()) == []
+    assert "encoder.head.weight" in differing(before, method.state_dict())
+    assert [group["lr"] for group in optimizer.param_groups] == scheduled
 
 
 class TwoNodes(World):
