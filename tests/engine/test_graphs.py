@@ -105,7 +105,7 @@ def test_update__rates_given_as_a_tensor__are_those_it_takes_and_the_schedule_ke
     method, optimizer, before = trainer.method, trainer.optimizer, copy.deepcopy(trainer.method.state_dict())
     expected = copy.deepcopy(method)
     reference = build_optimizer(expected, run.optim)
-    reference.load_state_dict(optimizer.state_dict())
+    reference.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     rates = [0.5, 0.25, 0.125][: len(optimizer.param_groups)]
     for ours, theirs in zip(method.parameters(), expected.parameters(), strict=True):
         theirs.grad = ours.grad.clone()
