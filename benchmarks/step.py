@@ -5,10 +5,10 @@
     python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
 
 Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
-runs in bf16 and is compiled as one graph; a graph break, a recompilation or a wait for the device is an error. Mask
-R-CNN is compiled in parts, and waits where shapes depend on values; `GPU busy` says what that costs. Rates
-compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step come with
-them.
+runs in bf16, is compiled as one graph and recorded as CUDA graphs; a graph break, a recompilation or a wait for the
+device is an error. Mask R-CNN is compiled in parts, and waits where shapes depend on values; `GPU busy` says what that
+costs. Rates compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step
+come with them.
 Writes results/benchmarks/step.json and prints a table. `python -m pipeline plan` takes speeds from there, and else from
 configs/speed/h200.json, which is the same file of an H200.
 """
@@ -150,7 +150,7 @@ def measure(case: Case, device: torch.device, batch_size: int, steps: int, peak:
     few = min(FLOP_BATCH, batch_size)
     flops = operations(method, random_batch(case, few, device)) / few
     is_gpu = device.type == "cuda"
-    cost = time_step(method, random_batch(case, batch_size, device), precision(device), is_gpu, steps)
+    cost = time_step(method, random_batch(case, batch_size, device), precision(device), is_gpu, steps, graphs=is_gpu)
     rates = [batch_size / seconds for seconds in cost.rounds_s]
     rate = statistics.median(rates)
     return {

@@ -41,6 +41,11 @@ def attack_folder(name: str) -> Path:
     return RESULTS / "attacks" / name
 
 
+def compiled_folder() -> Path:
+    """What torch has compiled, unless the site names a folder for it. No scale owns it; it may be deleted."""
+    return RESULTS / "compiled"
+
+
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"

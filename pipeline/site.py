@@ -51,6 +51,16 @@ class Site(Strict):
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    compiled: str | None = Field(
+        None,
+        description="folder where compiled code is kept for the next run, shared by all machines; else "
+        "results/compiled in the project; TORCHINDUCTOR_CACHE_DIR wins",
+    )
+    graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="record training steps as CUDA graphs, so that small models do not wait for the host; auto: on "
+        "GPUs of one node, where compile is true",
+    )
     recompute: bool = Field(
         False, description="compute activations twice instead of keeping them: less memory, a third more time"
     )

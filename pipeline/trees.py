@@ -36,6 +36,11 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
     return map_tree(lambda tensor: tensor.to(device, non_blocking=True), tree)
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device without waiting: from memory that is not pinned, a copy of some size would wait for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 def batch_size(tree: Tree) -> int:
     """Samples in a batch: a list has one tree for each, the first axis of a tensor counts them."""
     return len(tree) if isinstance(tree, Tensor | list) else batch_size(next(iter(_children(tree))))

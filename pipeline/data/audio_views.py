@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from pipeline.data.clips import FULL_SCALE, LENGTH, Clip
 from pipeline.data.kind import View
 from pipeline.data.mfcc import mfcc
-from pipeline.dynamo import dynamo_deferred
+from pipeline.data.mixing import soft_targets
 
 if TYPE_CHECKING:
     from pipeline.data.audio import AudioConfig, SpeechAugment
@@ -56,11 +56,8 @@ class ClipBatches:
     """Batches of views -> coefficients (B, 1, coefficients, frames) on a device."""
 
     def __init__(self, data: "AudioConfig", smoothing: float, device: torch.device) -> None:
-        with dynamo_deferred():
-            from timm.data.mixup import mixup_target
-
         self.data, self.device = data, device
-        self.soft = partial(mixup_target, num_classes=data.num_classes, smoothing=smoothing)
+        self.soft = partial(soft_targets, num_classes=data.num_classes, smoothing=smoothing)
         self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1) for values in (data.mean, data.std))
 
     def __call__(self, inputs: Views, labels: Tensor) -> tuple[Tensor, Tensor]:

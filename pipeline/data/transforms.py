@@ -1,4 +1,4 @@
-"""Views of an image: timm's transforms for training and validation, and mixing on whole batches.
+"""Views of an image: timm's transforms for training and validation, and what becomes of whole batches.
 
 Every random choice is a function of (seed, epoch, position in the epoch) or (seed, step, micro-batch): the view of a
 picture does not depend on the number of processes, of loader workers, or on where a run was interrupted.
@@ -13,9 +13,11 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.augment import Augment
+from pipeline.data.mixing import Erasing, Mixing, erase, mix, soft_targets
 from pipeline.data.sources import SOURCES
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
+from pipeline.trees import send
 
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
@@ -140,33 +142,23 @@ class BatchTransform(Normaliser):
     """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
 
     def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
-        with dynamo_deferred():
-            from timm.data import Mixup
-            from timm.data.random_erasing import RandomErasing
-
         super().__init__(data, device)
         augment = data.augment
         self.num_classes = data.num_classes
         self.smoothing = smoothing
-        self.erase = RandomErasing(augment.erasing, mode="pixel", device=str(device)) if augment.erasing else None
-        self.mix = None
-        if augment.mixup or augment.cutmix:
-            self.mix = Mixup(
-                augment.mixup,
-                augment.cutmix,
-                prob=augment.mix_prob,
-                switch_prob=augment.mix_switch_prob,
-                label_smoothing=smoothing,
-                num_classes=data.num_classes,
-            )
+        self.erasing = Erasing(augment.erasing) if augment.erasing else None
+        self.mixing = Mixing(augment) if augment.mixup or augment.cutmix else None
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images and class indices -> float images and soft targets (B, classes)."""
-        from timm.data.mixup import mixup_target
+        images, labels = self.erase(self.normalise(images)), labels.to(self.device, non_blocking=True)
+        drawn = send(self.mixing.draw(*images.shape[-2:]), self.device) if self.mixing else None
+        targets = soft_targets(labels, self.num_classes, self.smoothing, drawn)
+        return (images if drawn is None else mix(images, drawn)), targets
 
-        images, labels = self.normalise(images), labels.to(self.device, non_blocking=True)
-        if self.erase:
-            images = self.erase(images)
-        if self.mix:
-            return self.mix(images, labels)
-        return images, mixup_target(labels, self.num_classes, smoothing=self.smoothing)
+    def erase(self, images: Tensor) -> Tensor:
+        """Normalised images with a box of noise in some of them, where the view says so."""
+        if not self.erasing:
+            return images
+        boxes = self.erasing.draw(len(images), *images.shape[-2:])
+        return erase(images, send(boxes, self.device))

@@ -20,12 +20,16 @@ def synchronised(method: nn.Module) -> nn.Module:
     Those of an encoder keep to their micro-batch, as is usual where a CNN classifies: so they compute the same for any
     number of processes.
     """
+    for norm in norms_of_heads(method):
+        norm.__class__ = SharedBatchNorm  # in place: optimisers and averages hold its parameters
+    return method
+
+
+def norms_of_heads(method: nn.Module) -> list[nn.Module]:
+    """Every BatchNorm2d that is no part of the encoder."""
     encoder = getattr(method, "encoder", None)
     own = set() if encoder is None else {*encoder.modules()}
-    for norm in method.modules():
-        if type(norm) is nn.BatchNorm2d and norm not in own:
-            norm.__class__ = SharedBatchNorm  # in place: optimisers and averages hold its parameters
-    return method
+    return [norm for norm in method.modules() if type(norm) is nn.BatchNorm2d and norm not in own]
 
 
 class SharedBatchNorm(nn.BatchNorm2d):

@@ -1,6 +1,7 @@
 """One process or many from the same code: rank, device, and the few collective operations the loop needs."""
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 TIMEOUT_S = 600  # for a collective operation: after this, a process that does not come is taken for lost
+PIECE_NUMEL = 2**24  # numbers that are sent at once: 64 MiB of gradients, which fills any network
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their means over processes, in a few large pieces."""
+        if self.size == 1:
+            return
+        for piece in _pieces(tensors):
+            flat = torch.cat([tensor.flatten() for tensor in piece]).div_(self.size)
+            dist.all_reduce(flat)
+            for tensor, mean in zip(piece, flat.split([tensor.numel() for tensor in piece]), strict=True):
+                tensor.copy_(mean.view_as(tensor))
+
     def gather(self, value: Any) -> list[Any]:
         """The plain value of every process, in the order of ranks."""
         if self.size == 1:
@@ -50,6 +62,18 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+
+def _pieces(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """In order, as many together as PIECE_NUMEL allows, and at least one."""
+    piece: list[Tensor] = []
+    for tensor in tensors:
+        if piece and sum(map(torch.numel, piece)) + tensor.numel() > PIECE_NUMEL:
+            yield piece
+            piece = []
+        piece.append(tensor)
+    if piece:
+        yield piece
 
 
 def join_world(device: str = "auto") -> World:

@@ -3,7 +3,6 @@
 Read `Trainer.fit`; everything else prepares it or is called from it.
 """
 
-import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -23,16 +22,18 @@ from pipeline.data.opening import open_split
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.compiling import compile_step, num_graphs
+from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.distributed import World
+from pipeline.engine.graphs import recorder_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
-from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, step_if_finite
-from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
+from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
 from pipeline.errors import CheckpointError, ConfigError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
@@ -70,8 +71,7 @@ class Trainer:
         self.started, self.earlier_s = time.monotonic(), 0.0
         self.run, self.paths, self.site, self.world, self.stop, self.inputs = run, paths, site, world, stop, inputs
         check_world(run, world.size)
-        if site.compile:
-            importlib.import_module("torch._dynamo")  # before timm, which then raises its limit of recompilations
+        prepare_to_compile(site)
         self.precision = precision_of(site, world.device)
         self.method = build_method(run).to(world.device)
         self.init_report = self._start_from(run.init) if run.init else None
@@ -80,10 +80,13 @@ class Trainer:
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
+        self.recorder = recorder_for(site, self.method, world)
         self.model = self._prepared_model()
         self.meters = Meters(world)
-        self.checkpoints = Checkpoints(paths.state)
-        self.step, self.num_skips = 0, torch.zeros((), device=world.device)
+        share = run.optim.num_micro // world.size
+        self.micro_step = MicroStep(self.method, self.model, self.precision, world.device, self.meters, share)
+        self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
+        self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
         self._open_data(data)
@@ -97,18 +100,11 @@ class Trainer:
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
         while self.step < run.total_steps:
             self.schedule.step_update(self.step)
-            self.optimizer.zero_grad(set_to_none=True)
-            # The mean over processes: a loss that is not finite in one of them must make all of them skip.
-            loss = self.world.mean(self.accumulate(micros, stopwatch))
+            loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            norm = clip_gradients(self.method, run.optim)
-            skipped = step_if_finite(self.optimizer, loss, norm)
-            self.num_skips += skipped
-            if self.ema:
-                self.ema.update(self.method)
+            self._take_update(loss)
             self.step += 1
             bar.update()
-            self.meters.add(grad_norm=norm)
             if self._is_due(run.optim.log_every):
                 self._log(stopwatch)
             if self._is_due(run.optim.validate_every * run.steps_per_epoch):
@@ -131,39 +127,55 @@ class Trainer:
         """What is validated and exported: the method, or its moving average."""
         return self.ema.module if self.ema else self.method
 
+    @property
+    def num_skips(self) -> Tensor:
+        """Steps that were not finite, on the device."""
+        return self.update.num_skips
+
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
-        """Forward and backward over this process's share of the global batch; returns its mean loss."""
+        """Forward and backward over this process's share of the global batch; returns the mean loss of them all."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
-        total, weights = torch.zeros((), device=self.world.device), []
         for micro in share:
             since = time.perf_counter()
             inputs, targets = next(micros)
             stopwatch.fetched(batch_size(inputs), since)
+            part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
-                out = self.forward(inputs, targets, micro)
-                loss = out.loss / len(share) if out.weight is None else out.loss * out.weight
-                loss.backward()
-            total += loss.detach()
-            weights += [] if out.weight is None else [out.weight.detach()]
-            self.meters.add(1 / len(share), loss=out.loss, **out.scalars)
-        return total * self._weigh_gradients(weights) if weights else total
+                self.recorder.run(part, *self._seen(inputs, targets, micro))
+            self.meters.count(self.micro_step.names, 1 / len(share))
+        return self._meet()
 
-    def _weigh_gradients(self, weights: list[Tensor]) -> Tensor:
-        """Divide what was summed over targets by their number in all processes; returns the factor."""
+    def _meet(self) -> Tensor:
+        """Loss and gradients are those of the global batch; a mean over targets is divided by the number of them all.
+
+        The loss is the same in all processes: one that is not finite must make all of them skip.
+        """
+        if self.recorder.replaces_ddp:
+            self.world.average(self.micro_step.gradients())
+        loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
+        if not self.micro_step.is_weighted:
+            return loss / self.world.size
         # Gradients are means over processes already.
-        factor = self.world.size / self.world.sum(torch.stack(weights).sum().float()).clamp(min=1)
-        for parameter in self.method.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return factor
+        factor = self.world.size / num_targets.float().clamp(min=1)
+        for gradient in self.micro_step.gradients():
+            gradient.mul_(factor)
+        return loss * factor / self.world.size
+
+    def _take_update(self, loss: Tensor) -> None:
+        rates = [rates_of(self.optimizer, self.world.device)] if self.recorder.reads_rates else []
+        self.recorder.run(self.update, loss, *rates)
+        self.recorder.updated()
+        self.meters.count(["grad_norm"])
 
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
-        """The loss of one micro-batch; every draw is seeded by (seed, step, micro)."""
+        """The loss of one micro-batch."""
+        return self.micro_step.forward(*self._seen(inputs, targets, micro))
+
+    def _seen(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """A micro-batch as the method sees it, and what it draws; every draw is seeded by (seed, step, micro)."""
         seed = seed_everything("step", self.run.seed, self.step, micro)
         batch = Batch(*self.task.train_batch(inputs, targets), torch.Generator().manual_seed(seed))
-        draw = self.method.draw(batch, self.step / self.run.total_steps)
-        with in_precision(self.precision, self.world.device):
-            return self.model(batch.inputs, batch.targets, draw)
+        return batch.inputs, batch.targets, self.method.draw(batch, self.step / self.run.total_steps)
 
     def _start_from(self, init: str) -> LoadReport:
         start = self.paths.sibling(init)
@@ -177,7 +189,9 @@ class Trainer:
         if self.site.recompute:
             recompute_blocks(self.method.encoder)
         if self.world.size > 1:
-            model = nn.parallel.DistributedDataParallel(synchronised(model), forward_sync_buffers=False)
+            model = synchronised(model)
+        if self._has_ddp:
+            model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return compile_step(self.method, model) if self.site.compile else model
 
     def _open_data(self, folder: Path) -> None:
@@ -197,7 +211,12 @@ class Trainer:
         return self.world.rank, self.world.size, self.site.workers
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
-        return nullcontext() if is_last or self.world.size == 1 else self.model.no_sync()
+        return self.model.no_sync() if self._has_ddp and not is_last else nullcontext()
+
+    @property
+    def _has_ddp(self) -> bool:
+        """It sends gradients from hooks within the backward pass, which a recording cannot hold."""
+        return self.world.size > 1 and not self.recorder.replaces_ddp
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.run.total_steps
@@ -213,7 +232,7 @@ class Trainer:
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
-            graphs = {"graphs": num_graphs()} if self.site.compile else {}
+            graphs = {"graphs": num_graphs(), "recorded": self.recorder.num_recorded} if self.site.compile else {}
             self.timing.append(step=self.step, **stopwatch.read(self.world.size), **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
@@ -288,12 +307,13 @@ class Trainer:
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meters.load_state_dict(state["meters"])
-            self.num_skips = state["num_skips"].to(self.world.device)
+            self.num_skips.copy_(state["num_skips"])
             self.earlier_s = state["wall_s"]
             if self.ema:
                 self.ema.load_state_dict(state["ema"])
             if self.best_weights:
                 self.best_weights.load_state_dict(state["best_weights"])
+        make_capturable(self.optimizer, self.recorder.reads_rates)
         if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
             raise CheckpointError(
                 f"the processes found different checkpoints in {self.paths.state} (this one step {self.step}); "

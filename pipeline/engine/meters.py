@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +22,60 @@ from pipeline.files import explained, write_atomic
 
 
 class Meters:
-    """Running means of named scalars since the last line; a step weighs one, however many processes share it."""
+    """Running means of named scalars since the last line; a step weighs one, however many processes share it.
+
+    Scalars that come together have their sums in one tensor, which stays where it is: one addition for all of them,
+    which a CUDA graph can hold. The host counts for itself.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.sums: dict[str, Tensor] = {}
+        self.sums: dict[tuple[str, ...], Tensor] = {}
         self.counts: dict[str, float] = {}
+        self.restored: dict[str, Tensor] = {}  # sums of a checkpoint, until their scalars come again
 
     def add(self, share: float = 1.0, /, **scalars: Tensor) -> None:
         """Add what is a share of this process's step; the shares of a step sum to one."""
-        for name, value in scalars.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach().float() * share
+        self.accumulate(share, scalars)
+        self.count(tuple(scalars), share)
+
+    def accumulate(self, share: float, scalars: Mapping[str, Tensor]) -> None:
+        """The device's part of `add`."""
+        names = tuple(scalars)
+        if names not in self.sums:
+            zero = torch.zeros((), device=self.world.device)
+            self.sums[names] = torch.stack([self.restored.pop(name, zero) for name in names])
+        self.sums[names] += torch.stack([value.detach().float() for value in scalars.values()]) * share
+
+    def count(self, names: Iterable[str], share: float = 1.0) -> None:
+        """The host's part of `add`."""
+        for name in names:
             self.counts[name] = self.counts.get(name, 0) + share
 
     def read(self) -> dict[str, float]:
         """Means over micro-batches and processes; waits for the device."""
-        names = sorted(self.sums)
-        means = torch.stack([self.sums[name] / self.counts[name] for name in names])
-        self.sums, self.counts = {}, {}
-        return dict(zip(names, self.world.mean(means).tolist(), strict=True))
+        totals = self._totals()
+        means = torch.stack([totals[name] / self.counts[name] for name in totals])
+        found = dict(zip(totals, self.world.mean(means).tolist(), strict=True))
+        for values in self.sums.values():
+            values.zero_()
+        self.counts, self.restored = {}, {}
+        return found
+
+    def _totals(self) -> dict[str, Tensor]:
+        """The sum of every scalar that was counted, by name, in order."""
+        found = dict(self.restored)
+        for names, values in self.sums.items():
+            for name, value in zip(names, values.unbind(), strict=True):
+                found[name] = found[name] + value if name in found else value
+        return {name: found[name] for name in sorted(self.counts)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": dict(self.sums), "counts": dict(self.counts)}
+        return {"sums": {name: value.clone() for name, value in self._totals().items()}, "counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = {name: value.to(self.world.device) for name, value in state["sums"].items()}
-        self.counts = dict(state["counts"])
+        self.sums, self.counts = {}, dict(state["counts"])
+        self.restored = {name: value.to(self.world.device) for name, value in state["sums"].items()}
 
 
 class MetricsFile:

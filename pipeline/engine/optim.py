@@ -27,6 +27,7 @@ from pipeline.dynamo import AdamW, dynamo_deferred
 from pipeline.engine.protection import Protection
 from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
+from pipeline.trees import send
 
 if TYPE_CHECKING:
     from timm.scheduler import CosineLRScheduler
@@ -157,6 +158,17 @@ class OptimConfig(Strict):
 def build_optimizer(method: Method, cfg: OptimConfig) -> torch.optim.AdamW:
     groups = parameter_groups(method, cfg)
     return AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
+
+
+def make_capturable(optimizer: torch.optim.Optimizer, is_capturable: bool) -> None:
+    """Whether updates may become part of a CUDA graph; a checkpoint may come from a machine where it was otherwise."""
+    for group in optimizer.param_groups:
+        group["capturable"] = is_capturable
+
+
+def rates_of(optimizer: torch.optim.Optimizer, device: torch.device) -> Tensor:
+    """(groups,): their rates, on the device, where a recorded update reads them."""
+    return send(torch.tensor([group["lr"] for group in optimizer.param_groups]), device)
 
 
 def parameter_groups(method: Method, cfg: OptimConfig) -> list[dict]:

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import torch
 
 from pipeline.engine.compiling import compile_step, num_graphs
-from pipeline.engine.optim import OptimConfig, build_optimizer, clip_gradients, step_if_finite
-from pipeline.engine.precision import Precision, in_precision
+from pipeline.engine.distributed import World
+from pipeline.engine.graphs import WARM_UP, Recorder
+from pipeline.engine.meters import Meters
+from pipeline.engine.optim import OptimConfig, build_optimizer, make_capturable, rates_of
+from pipeline.engine.precision import Precision
+from pipeline.engine.step import MicroStep, Update
 from pipeline.methods.base import Batch, Method
 
-WARM_UP, ROUNDS = 4, 3
+ROUNDS = 3
+SETTLED = 2  # steps after which a step that is recorded has been recorded, and replayed once
 
 
 @dataclass(frozen=True)
@@ -29,46 +34,70 @@ class StepCost:
         return statistics.median(self.rounds_s)
 
 
-def time_step(method: Method, batch: Batch, precision: Precision, compiled: bool, steps: int) -> StepCost:
+def time_step(
+    method: Method,
+    batch: Batch,
+    precision: Precision,
+    compiled: bool,
+    steps: int,
+    graphs: bool = False,
+    optim: OptimConfig | None = None,
+) -> StepCost:
     """Draw, forward, backward, gradient norm, AdamW. On a GPU, to wait for it or to compile anew is an error.
 
-    A method whose loss is not one graph may wait: shapes in the middle of it depend on values.
+    A method whose loss is not one graph may wait: shapes in the middle of it depend on values. `graphs`: the others
+    are recorded, as the loop does where a site compiles. `optim`: of a recipe, which may clip; else a plain one.
     """
-    device, size = next(method.parameters()).device, len(batch.targets)
-    optim = OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
-    optimizer = build_optimizer(method, optim)
+    device, may_wait = next(method.parameters()).device, method.compiled is not None
     if compiled:
         torch._dynamo.reset()
     graphs_before = num_graphs() if compiled else 0
-    model = compile_step(method, method, fullgraph=True) if compiled else method
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        draw = method.draw(batch, 0.5)
-        with in_precision(precision, device):
-            out = model(batch.images, batch.targets, draw)
-        out.loss.backward()
-        step_if_finite(optimizer, out.loss, clip_gradients(method, optim))
-
+    size = len(batch.targets)
+    optim = optim or OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
+    step = _step(method, batch, precision, compiled, graphs and not may_wait, optim)
     started = time.monotonic()
     for _ in range(WARM_UP):
         step()
     _synchronise(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # a replay allocates nothing: the recording is counted
+    for _ in range(SETTLED):
+        step()
+    _synchronise(device)
     warm_up_s = time.monotonic() - started
-    may_wait = method.compiled is not None
-    with _watched(device, compiled and not may_wait):
+    with _never_compiling(compiled and not may_wait):
         rounds = [_seconds_of(step, steps, device, may_wait) / steps for _ in range(ROUNDS)]
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-    graphs = num_graphs() - graphs_before if compiled else 0
-    return StepCost(rounds, warm_up_s, memory, graphs, _kernel_seconds(step) if device.type == "cuda" else None)
+    compiled_graphs = num_graphs() - graphs_before if compiled else 0
+    gpu_s = _kernel_seconds(step) if device.type == "cuda" else None
+    return StepCost(rounds, warm_up_s, memory, compiled_graphs, gpu_s)
+
+
+def _step(
+    method: Method, batch: Batch, precision: Precision, compiled: bool, recorded: bool, optim: OptimConfig
+) -> Callable[[], None]:
+    """The parts of the loop's own step, on one batch."""
+    device = next(method.parameters()).device
+    optimizer, meters = build_optimizer(method, optim), Meters(World(0, 1, device))
+    model = compile_step(method, method, fullgraph=True) if compiled else method
+    micro_step = MicroStep(method, model, precision, device, meters, 1)
+    update = Update(method, optimizer, optim, None, meters)
+    recorder = Recorder(recorded, device.type == "cuda")
+    make_capturable(optimizer, recorder.reads_rates)
+
+    def step() -> None:
+        recorder.run(micro_step.first, batch.inputs, batch.targets, method.draw(batch, 0.5))
+        rates = [rates_of(optimizer, device)] if recorder.reads_rates else []
+        recorder.run(update, micro_step.sums[0], *rates)
+        recorder.updated()
+
+    return step
 
 
 @contextmanager
-def _watched(device: torch.device, compiled: bool) -> Iterator[None]:
-    """No step may compile anew; memory is counted from here on."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    if not compiled:
+def _never_compiling(is_compiled: bool) -> Iterator[None]:
+    """No step may compile anew."""
+    if not is_compiled:
         yield
         return
     with torch._dynamo.config.patch(error_on_recompile=True):

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.trees import send as send
+
 Encoder: TypeAlias = Any  # a timm model with a `grid`; timm does not declare the attributes of its models
 
 
@@ -57,11 +59,6 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
 def random_order(count: int, size: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """(count, size): a uniformly random order for each image. Drawn on the CPU, sorted on the device."""
     return send(torch.rand(count, size, generator=generator), device).argsort(dim=1)
-
-
-def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to the device without waiting: from memory that is not pinned, a copy of some size would wait for it."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def embed_patches(encoder: Encoder, patches: Tensor) -> Tensor:

@@ -38,9 +38,7 @@ class Attributes(Task):
     def train_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images and labels -> float images and targets (B, attributes), smoothed towards a half."""
         images, wanted = self.eval_batch(inputs, targets)
-        if self.transform.erase:
-            images = self.transform.erase(images)
-        return images, wanted * (1 - self.smoothing) + self.smoothing / 2
+        return self.transform.erase(images), wanted * (1 - self.smoothing) + self.smoothing / 2
 
     def eval_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images and labels -> float images and targets (B, attributes) of 0 and 1."""

@@ -24,7 +24,7 @@ def test_meters__values_since_last_reading__give_their_mean():
 def test_meters__value_with_gradient__is_kept_without_its_graph():
     meters = Meters(ALONE)
     meters.add(loss=torch.ones((), requires_grad=True) * 2)
-    assert not meters.sums["loss"].requires_grad
+    assert not meters.state_dict()["sums"]["loss"].requires_grad
 
 
 def test_meters__restored_in_mid_interval__read_as_if_uninterrupted():

@@ -43,14 +43,14 @@ class Unstable(Supervised):
         return Output(out.loss + torch.where(draw["is_bad"], torch.nan, 0.0), {})
 
 
-def train_together(config: dict, images: Path, results: Path, count: int = 2, data: Any = None) -> None:
+def train_together(config: dict, images: Path, results: Path, count: int = 2, data: Any = None, **site: str) -> None:
     """Train in processes of their own; each leaves its weights in rank<rank>.pt. `data`: of texts, not of images."""
     prepare_in(results, images, data)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = quick_to_start()
-    arguments = (count, port, config, images, results)
+    arguments = (count, port, config, images, results, site)
     children = [context.Process(target=_train_as_rank, args=(rank, *arguments)) for rank in range(count)]
     for child in children:
         child.start()
@@ -60,13 +60,13 @@ def train_together(config: dict, images: Path, results: Path, count: int = 2, da
     assert [child.exitcode for child in children] == [0] * count
 
 
-def _train_as_rank(rank: int, size: int, port: int, config: dict, images: Path, results: Path) -> None:
+def _train_as_rank(rank: int, size: int, port: int, config: dict, images: Path, results: Path, site: dict) -> None:
     METHODS.register("unstable")(Unstable)
     places = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in places.items()})
     torch.set_num_threads(1)
     run, world = parse_run(Layers(("test", config))), join_world("cpu")
-    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu"), world, StopRequest())
+    trainer = Trainer(run, RunFolder(results, run.name), images, Site(device="cpu", **site), world, StopRequest())
     trainer.fit()
     torch.save({"num_skips": trainer.num_skips, **weights_of(trainer)}, results / f"rank{rank}.pt")
     leave_world(world)

@@ -1,0 +1,288 @@
+"""Does training wait? The real loop, from JPEG files, beside its bare step on data that lies on the device, in one run.
+
+    python benchmarks/loop.py --size 64 --batch 128 512 --workers 14
+    python benchmarks/loop.py --size 224 --images /data/photos    # files found below a folder, repeated until enough
+    python benchmarks/loop.py --device cpu --size 64 --batch 4 --steps 2 --count 40 --only droppos
+
+Without `--images`, JPEG files of smooth noise are made. `Trainer.fit` runs as in any training; the first half of its
+steps compiles, records and fills the loader, the second half is measured. Host time by part is what the main process
+spends in each; where it is ahead of the GPU, waiting for a place in its queue is part of it, so that parts say where
+time goes only while the GPU is not busy all along. Writes results/benchmarks/loop.json and prints a table.
+"""
+
+import argparse
+import gc
+import io
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+
+from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.data.prepare import prepare
+from pipeline.engine.distributed import World
+from pipeline.engine.loop import Trainer, build_method
+from pipeline.engine.precision import precision_of
+from pipeline.engine.run import RunConfig, parse_run
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.timing import time_step
+from pipeline.files import read_lines
+from pipeline.methods.base import Batch
+from pipeline.registry import TASKS
+from pipeline.results import RunFolder
+from pipeline.site import Site
+
+OUT = CONFIGS.parent / "results" / "benchmarks" / "loop.json"
+NUM_CLASSES, NUM_VAL, PROFILED = 10, 20, 5
+MODELS = {64: "deit_s_patch8", 224: "vit_b"}
+PRETRAIN = {"augment": {"scale": [0.2, 1.0]}}
+DEIT = read_yaml(CONFIGS / "recipe" / "mjp.yaml")["data"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with the views of its recipe."""
+
+    method: str
+    model_keys: dict[str, Any]
+    data: dict[str, Any]
+    optim: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case("supervised", {}, DEIT, {"smoothing": 0.1}),
+    Case("mjp", {}, DEIT, {"smoothing": 0.1, "clip_norm": 5.0}),
+    Case("mp3", {"pos_embed": "none"}, PRETRAIN),
+    Case("droppos", {"pos_embed": "sincos"}, PRETRAIN, {"clip_norm": 5.0, "clip_mode": "tensor"}),
+    Case("mae", {"pos_embed": "sincos"}, PRETRAIN),
+]
+
+
+def main() -> None:
+    options = parse_options()
+    cases = [case for case in CASES if options.only in case.method]
+    if not cases:
+        raise SystemExit(f"no method contains {options.only!r}; there are: {', '.join(c.method for c in CASES)}")
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        write_images(work / "images", options)
+        results = []
+        for case in cases:
+            for batch in options.batch:
+                results.append(measure(case, batch, work, options))
+                print(line(results[-1]), flush=True)
+    device = torch.device(options.device)
+    report = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        "cores": len(os.sched_getaffinity(0)),
+        "workers": options.workers,
+        "loops": results,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print("\n".join([*HEADER, *map(line, results)]))
+
+
+def parse_options(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="methods whose name contains this")
+    parser.add_argument("--size", type=int, default=64, choices=sorted(MODELS), help="pixels of a side")
+    parser.add_argument("--model", help="a file of configs/model; else one that fits the size")
+    parser.add_argument("--batch", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--steps", type=int, default=100, help="that are measured, after as many others")
+    parser.add_argument("--images", type=Path, help="a folder with JPEG files")
+    parser.add_argument("--count", type=int, default=20000, help="files to train on")
+    parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args(words)
+
+
+def write_images(folder: Path, options: argparse.Namespace) -> None:
+    """The layout of one's own images: files found, or made, each as often as it takes."""
+    pictures = found_pictures(options.images) if options.images else made_pictures(options.size)
+    for split, count in (("train", options.count), ("val", NUM_VAL)):
+        for number in range(count):
+            path = folder / split / f"class{number % NUM_CLASSES}" / f"{number:07d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(pictures[number % len(pictures)])
+
+
+def found_pictures(folder: Path) -> list[bytes]:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    if not paths:
+        raise SystemExit(f"{folder} has no JPEG files; give another folder, or none")
+    return [path.read_bytes() for path in paths[:5000]]
+
+
+def made_pictures(size: int) -> list[bytes]:
+    """Tiny ImageNet's 64 px, or the 500 x 375 px that many photos of ImageNet have; about as many bytes as those."""
+    rng, shape = np.random.default_rng(0), (64, 64) if size == 64 else (500, 375)
+    return [_jpeg(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8), shape) for _ in range(50)]
+
+
+def _jpeg(coarse: np.ndarray, shape: tuple[int, int]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(coarse).resize(shape, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def run_of(case: Case, batch: int, options: argparse.Namespace) -> RunConfig:
+    model = read_yaml(CONFIGS / "model" / f"{options.model or MODELS[options.size]}.yaml")
+    method = read_yaml(CONFIGS / "method" / f"{case.method}.yaml")
+    data = {
+        **{"name": "files", "source": "folder", "image_size": options.size, "channels": 3, "num_classes": NUM_CLASSES},
+        **{"num_train": options.count, "num_val": NUM_VAL, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    }
+    # More steps than are taken: the loop is stopped before it validates.
+    steps = 4 * (options.steps + PROFILED)
+    optim = {"iterations": steps, "global_batch": batch, "micro_batch": batch, "base_lr": 1e-4}
+    own = {"model": case.model_keys, "data": {**data, **case.data}, "optim": {**optim, **case.optim}}
+    own["optim"] |= {"log_every": options.steps, "validate_every": steps}
+    return parse_run(Layers(("model", model), ("method", method), ("the benchmark", own)))
+
+
+def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    device = torch.device(options.device)
+    is_gpu = device.type == "cuda"
+    run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
+    site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
+    loop = measure_loop(run, work, site, options.steps)
+    gc.collect()  # the loop's memory, and its workers
+    cost = time_step(
+        build_method(run).to(device).train(),
+        random_batch(run, device),
+        precision_of(site, device),
+        site.compile,
+        max(1, options.steps // 3),
+        graphs=options.graphs != "off" and is_gpu,
+        optim=run.optim,
+    )
+    bare = batch / cost.seconds
+    busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
+    return {
+        **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
+        **{"loop_images_per_s": loop["images_per_s"], "bare_images_per_s": bare, "ratio": loop["images_per_s"] / bare},
+        **{"gpu_busy": busy, "data_wait": loop["data_wait"], "host_ms": loop["host_ms"]},
+    }
+
+
+def random_batch(run: RunConfig, device: torch.device) -> Batch:
+    images, targets = TASKS.get(run.task).example(run.data, run.optim.micro_batch)
+    return Batch(torch.randn(images.shape, device=device), targets.to(device), torch.Generator().manual_seed(0))
+
+
+def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str, Any]:
+    """`Trainer.fit`, stopped after twice as many steps and a few that are profiled."""
+    device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
+    paths = RunFolder(work / "results", run.name)
+    manifest = paths.manifest(run.data.name)
+    if not manifest.exists():
+        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False)
+    watch = Watch(steps, device)
+    trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
+    watch.attach(trainer)
+    with suppress(Requeue):
+        trainer.fit()
+    timing = [record for record in read_lines(paths.timing) if record["step"] == 2 * steps][-1]
+    return {
+        **{name: timing[name] for name in ("images_per_s", "data_wait")},
+        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms},
+    }
+
+
+class Watch(StopRequest):
+    """The loop asks after every step whether to stop: what it took is counted between the questions."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        super().__init__()
+        self.steps, self.num_asked, self.kernel_s = steps, 0, None if device.type == "cpu" else 0.0
+        self.spans: dict[str, float] = {}
+        self.host_ms: dict[str, float] = {}
+        self.profile: Any = None
+
+    def attach(self, trainer: Any) -> None:
+        """Count the seconds of the loop's parts, all of which it calls by these names."""
+        trainer._loader = lambda load=trainer._loader: self._iterated("waiting for data", load())
+        trainer._seen = self._timed("transform and draws", trainer._seen)
+        trainer._meet = self._timed("meeting of processes", trainer._meet)
+        trainer._take_update = self._timed("update", trainer._take_update)
+        run = trainer.recorder.run
+        trainer.recorder.run = lambda part, *given: (
+            run(part, *given) if part is trainer.update else self._timed("forward and backward", run)(part, *given)
+        )
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any) -> Any:
+            started = time.perf_counter()
+            found = function(*given)
+            self.spans[name] = self.spans.get(name, 0.0) + time.perf_counter() - started
+            return found
+
+        return timed
+
+    def _iterated(self, name: str, loader: Any) -> Iterator[Any]:
+        batches = iter(loader)
+        take = self._timed(name, lambda: next(batches, None))
+        while (batch := take()) is not None:
+            yield batch
+
+    @property
+    def is_raised(self) -> bool:
+        self.num_asked += 1
+        if self.num_asked == self.steps:
+            self.spans.clear()
+        if self.num_asked == 2 * self.steps:
+            self.host_ms = {name: round(1000 * seconds / self.steps, 3) for name, seconds in self.spans.items()}
+            self._start_profile()
+        if self.num_asked < 2 * self.steps + PROFILED:
+            return False
+        self._read_profile()
+        return True
+
+    def _start_profile(self) -> None:
+        if self.kernel_s is not None:
+            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profile.start()
+
+    def _read_profile(self) -> None:
+        """Seconds of a step in which kernels ran, if they ran one after the other."""
+        if self.profile:
+            torch.cuda.synchronize()
+            self.profile.stop()
+            events = self.profile.key_averages()
+            self.kernel_s, self.profile = sum(e.self_device_time_total for e in events) / 1e6 / PROFILED, None
+
+
+HEADER = [
+    "| loop | batch | images/s | bare step | ratio | GPU busy | waiting for data | host, ms a step |",
+    "|---|---|---|---|---|---|---|---|",
+]
+
+
+def line(result: dict[str, Any]) -> str:
+    busy = f"{100 * result['gpu_busy']:.0f} %" if result["gpu_busy"] is not None else "n/a"
+    host = ", ".join(f"{name} {ms:.2g}" for name, ms in result["host_ms"].items())
+    rates = " | ".join(f"{result[name]:,.0f}" for name in ("loop_images_per_s", "bare_images_per_s"))
+    name = f"{result['model']}/{result['name']} {result['image_size']} px"
+    measured = f"{result['ratio']:.2f} | {busy} | {100 * result['data_wait']:.0f} %"
+    return f"| {name} | {result['batch']} | {rates} | {measured} | {host} |"
+
+
+if __name__ == "__main__":
+    main()

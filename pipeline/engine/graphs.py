@@ -1,0 +1,158 @@
+"""CUDA graphs: parts of a training step are recorded once and replayed, one launch in place of thousands.
+
+A small model's step is otherwise bound by the host. A recording holds addresses, so all that it reads and writes keeps
+its place: weights, moments, averages, sums and meters are changed in place; arguments are copied to where those of the
+first call were; gradients are those that the recording itself has allocated. torch registers the generator of the
+device with every recording, and a replay draws from the state that the generator has by then: seeded before, it draws
+what the part would draw if it were called.
+
+The first updates of a process are called as they are: they compile the model and fill the optimiser's state. They are
+ordinary steps of the training, as is the one in which a part is recorded. Where a recording is not possible the parts
+are called as they are to the end, and one line of the log says why.
+"""
+
+import logging
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pipeline.engine.batchnorm import norms_of_heads
+from pipeline.engine.distributed import World
+from pipeline.methods.base import Method
+from pipeline.site import Site
+from pipeline.trees import Tree, map_tree, tensors_of
+
+log = logging.getLogger(__name__)
+
+WARM_UP = 3  # updates that are called as they are
+Part = Callable[..., None]  # of trees of tensors
+
+
+def recorder_for(site: Site, method: Method, world: World) -> "Recorder":
+    """What the site asks for, where the method allows it."""
+    is_gpu = world.device.type == "cuda"
+    is_wanted = site.graphs == "on" or (site.graphs == "auto" and is_gpu and site.compile)
+    why = _obstacle(site, method, world) if is_wanted else None
+    if why:
+        log.info("steps are not recorded as CUDA graphs: %s", why)
+    return Recorder(is_wanted and why is None, is_gpu)
+
+
+def _obstacle(site: Site, method: Method, world: World) -> str | None:
+    name = method.cfg.name
+    if method.compiled is not None:
+        return f"shapes inside the loss of method {name} depend on values"
+    if site.recompute:
+        return "the site has recompute: true, and what is computed twice looks at the state of the generators"
+    if world.size > 1 and norms_of_heads(method):
+        return f"BatchNorm of method {name} talks to other processes within the forward pass"
+    if site.graphs == "auto" and len({*world.gather(platform.node())}) > 1:
+        return "the processes are on several nodes, and there DDP sends gradients during the backward pass"
+    return None
+
+
+class Recorder:
+    """Calls the parts of a step, or replays what was recorded of them. On a CPU nothing is ever recorded."""
+
+    def __init__(self, is_on: bool, is_gpu: bool) -> None:
+        self.is_on, self.is_gpu = is_on, is_gpu
+        # The same to the end, even if recording is given up: how gradients meet, and where rates are read from.
+        self.replaces_ddp, self.reads_rates = is_on, is_on and is_gpu
+        self.recordings: dict[Part, Recording] = {}
+        self.num_updates = 0
+        self.stream: torch.cuda.Stream | None = None
+        self.pool: Any = None
+
+    def run(self, part: Part, *arguments: Tree) -> None:
+        """The effect of `part(*arguments)`."""
+        if self.is_on and part not in self.recordings:
+            self.stream = self.stream or (torch.cuda.Stream() if self.is_gpu else None)
+            self.recordings[part] = Recording(part, arguments, self.stream)
+        if self.is_on:
+            self._prepare(self.recordings[part], arguments)
+        # Asked again: it may have been given up just now.
+        if self.is_on:
+            self.recordings[part].run(arguments)
+        else:
+            part(*arguments)
+
+    @property
+    def num_recorded(self) -> int:
+        """CUDA graphs that a step consists of now."""
+        return sum(recording.graph is not None for recording in self.recordings.values())
+
+    def updated(self) -> None:
+        """An update is over."""
+        self.num_updates += 1
+
+    def _prepare(self, recording: "Recording", arguments: tuple[Tree, ...]) -> None:
+        found = _shapes(arguments)
+        if found != recording.shapes:
+            self._give_up(f"a batch has other shapes than the first one: {found}, not {recording.shapes}")
+        elif self.is_gpu and recording.graph is None and self.num_updates >= WARM_UP:
+            try:
+                self.pool = recording.record(self.pool)
+                log.info("%s is recorded as a CUDA graph", getattr(recording.part, "__qualname__", "the update"))
+            except RuntimeError as error:  # such as a part that waits for the device
+                self._give_up(_cause(error))
+
+    def _give_up(self, why: str) -> None:
+        log.warning("steps are no longer recorded as CUDA graphs: %s", why)
+        self.is_on = False
+        self.recordings.clear()
+
+
+class Recording:
+    """A part of a step with places for its arguments, and its CUDA graph once there is one.
+
+    Before that it is called on the stream that is recorded later: autograd and cuBLAS keep things for the stream on
+    which they were first used, and a recording may wait for no other.
+    """
+
+    def __init__(self, part: Part, arguments: tuple[Tree, ...], stream: torch.cuda.Stream | None) -> None:
+        self.part, self.places, self.shapes = part, map_tree(torch.clone, arguments), _shapes(arguments)
+        self.stream = stream
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def record(self, pool: Any) -> Any:
+        """What the part computes in between lies in the pool, which all recordings of a step share; returns it."""
+        graph = torch.cuda.CUDAGraph()
+        # The outer stream comes back even if the recording fails. Other threads (of the loader, of NCCL) may go on:
+        # only what this one does is watched for calls that a recording cannot hold.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
+        ):
+            self.part(*self.places)
+        self.graph = graph
+        return graph.pool()
+
+    def run(self, arguments: tuple[Tree, ...]) -> None:
+        for place, value in zip(tensors_of(self.places), tensors_of(arguments), strict=True):
+            place.copy_(value, non_blocking=True)
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.stream is None:
+            self.part(*self.places)
+        else:
+            self._call_on(self.stream)
+
+    def _call_on(self, stream: torch.cuda.Stream) -> None:
+        current = torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            self.part(*self.places)
+        current.wait_stream(stream)
+
+
+def _shapes(tree: Tree) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(tree)]
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong first: that the recording could not be ended is only what followed."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]
