@@ -50,6 +50,11 @@ class Site(Strict):
     workers: int = Field(0, ge=0, description="loader workers per process")
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    views: Literal["auto", "host", "device"] = Field(
+        "auto",
+        description="where images are cut, resized, mirrored and coloured, with the same draws: in loader workers, "
+        "or in whole batches on the device; auto: on a GPU",
+    )
     compile: bool = False
     recompute: bool = Field(
         False, description="compute activations twice instead of keeping them: less memory, a third more time"

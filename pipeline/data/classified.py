@@ -158,6 +158,11 @@ class ClassifiedImages(PublishedKind):
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
+    def staged(self, view: Any) -> View | None:
+        from pipeline.data.staging import staged_view
+
+        return staged_view(view.view, self.cfg)
+
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"
 

@@ -153,6 +153,10 @@ class DataKind(ABC):
     def eval_view(self) -> View:
         """The same for evaluation; nothing is random."""
 
+    def staged(self, view: View) -> View | None:
+        """A view in two parts, of which its `batch_transform` does the second one on the device; none: it has one."""
+        return None
+
     def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
         """What classification does with batches of these views: as with images, unless a kind says otherwise."""
         from pipeline.data.transforms import BatchTransform as ImageBatches

@@ -5,6 +5,7 @@ picture does not depend on the number of processes, of loader workers, or on whe
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.augment import Augment
+from pipeline.data.device_views import DeviceViews
 from pipeline.data.sources import SOURCES
+from pipeline.data.staging import Staged
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
 
@@ -127,12 +130,18 @@ class Normaliser:
     """uint8 images -> float images on a device, with the mean and deviation of a data set."""
 
     def __init__(self, data: Any, device: torch.device) -> None:
-        self.device = device
+        self.device, self.data = device, data
         statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
         self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 (..., C, H, W) -> float on the device."""
+    @cached_property
+    def views(self) -> DeviceViews:
+        return DeviceViews(self.data, self.device)
+
+    def normalise(self, images: Tensor | Staged) -> Tensor:
+        """uint8 (..., C, H, W), or staged views -> float on the device."""
+        if isinstance(images, Staged):
+            images = self.views.apply(images)
         return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
 
@@ -160,8 +169,8 @@ class BatchTransform(Normaliser):
                 num_classes=data.num_classes,
             )
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images and class indices -> float images and soft targets (B, classes)."""
+    def __call__(self, images: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 images, or staged views, and class indices -> float images and soft targets (B, classes)."""
         from timm.data.mixup import mixup_target
 
         images, labels = self.normalise(images), labels.to(self.device, non_blocking=True)

@@ -18,10 +18,7 @@ def noise(height, width, channels=3, seed=0):
 def resized(images, axes, size, interpolation="bicubic"):
     """(B, height, width, C) of images that lie one after the other; `axes` are rows and columns of each."""
     offsets = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])
-    cuts = [
-        cut(int(offset), image.shape[1], *both)
-        for offset, image, both in zip(offsets, images, axes, strict=False)
-    ]
+    cuts = [cut(int(offset), image.shape[1], *both) for offset, image, both in zip(offsets, images, axes, strict=False)]
     extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
     pixels = torch.from_numpy(np.concatenate([image.reshape(-1, image.shape[2]) for image in images]))
     found = resize_batch(pixels, torch.tensor([each.row for each in cuts]), extents, size, interpolation)

@@ -1,0 +1,30 @@
+"""The device's part of views: from what loader workers hand over (`staging.py`) to whole batches of images.
+
+Everything runs on batches, and nothing waits for the device: what decides about sizes comes from the host.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pipeline.data.resizing import resize_batch
+from pipeline.data.staging import Staged
+from pipeline.sizes import pair
+
+if TYPE_CHECKING:
+    from pipeline.data.classified import DataConfig
+
+
+class DeviceViews:
+    """Completes the views of one data set on one device."""
+
+    def __init__(self, data: "DataConfig", device: torch.device) -> None:
+        self.device, self.size = device, pair(data.image_size)
+        self.interpolation = data.augment.interpolation
+
+    def apply(self, staged: Staged) -> Tensor:
+        """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
+        cuts, pixels = (part.to(self.device, non_blocking=True) for part in (staged.cuts, staged.pixels))
+        outer, inner = staged.extents.tolist()
+        return resize_batch(pixels, cuts, (outer, inner), self.size, self.interpolation)

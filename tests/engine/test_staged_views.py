@@ -1,0 +1,149 @@
+"""Views that a device completes against those of timm, torchvision and Pillow: the same pixels for the same seeds."""
+
+import os
+from io import BytesIO
+from pathlib import Path
+from tarfile import open as open_tar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import differing, fit, tiny_run, weights_of
+
+from pipeline.data.device_views import DeviceViews
+from pipeline.data.images import ImageSet
+from pipeline.data.kind import kind_of
+from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+
+CPU = torch.device("cpu")
+RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}
+SIZES = [(40, 40), (33, 61), (61, 33), (20, 20), (64, 30), (200, 90), (7, 90), (32, 32)]  # some too large for a device
+CROPS = {
+    "resized": {"crop": "resized"},
+    "bilinear": {"crop": "resized", "interpolation": "bilinear", "scale": [0.5, 1.0]},
+    "padded": {"crop": "padded", "padding": 4},
+    "none": {"crop": "none", "hflip": 0.5},
+    "still": {"crop": "none", "hflip": 0.0},
+}
+SIDES = {"square": 32, "wide": [24, 40]}
+
+
+class Pictures(ImageSet):
+    """Images of any size, in memory."""
+
+    def __init__(self, images, mode="RGB"):
+        self.pictures, self.labels, self.mode = (
+            [image.convert(mode) for image in images],
+            list(range(len(images))),
+            mode,
+        )
+
+    def image(self, index):
+        return self.pictures[index]
+
+    def name(self, index):
+        return str(index)
+
+    def content(self, index):
+        return self.pictures[index].tobytes()
+
+    def listing(self):
+        return b""
+
+    def subset(self, indices, labels):
+        raise NotImplementedError
+
+
+def noisy(width, height, seed):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pictures(mode="RGB"):
+    return Pictures([noisy(*size, seed) for seed, size in enumerate(SIZES)], mode)
+
+
+def config(mode="RGB", **changes):
+    return tiny_run({"data": {**(RGB if mode == "RGB" else {}), **changes}, "model": {"patch_size": 4}}).data
+
+
+def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0, world_size=1):
+    """uint8 batches and labels of some epochs, two micro-batches an update."""
+    kind = kind_of(data)
+    view = kind.staged(kind.train_view()) if on_device else kind.train_view()
+    plan = BatchPlan(0, len(samples), 1, epochs, len(samples), 2)
+    views = DeviceViews(data, CPU)
+    loader = train_loader(plan, samples, view, start, rank, world_size, workers)
+    return [(views.apply(inputs) if on_device else inputs, labels) for inputs, labels in loader]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected) > 0
+    for (a, a_labels), (b, b_labels) in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype == torch.uint8
+        assert torch.equal(a, b)
+        assert torch.equal(a_labels, b_labels)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
+@pytest.mark.parametrize("augment", CROPS.values(), ids=CROPS)
+def test_train_views__completed_on_a_device__equal_those_of_the_host(augment, side, mode):
+    data = config(mode, image_size=side, augment=augment)
+    assert_same(*(train_batches(pictures(mode), data, on_device) for on_device in (True, False)))
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.875, 0.5])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_eval_views__completed_on_a_device__equal_those_of_the_host(crop, interpolation):
+    data = config(image_size=32, eval_crop=crop, augment={"crop": "none", "interpolation": interpolation})
+    kind, views = kind_of(data), DeviceViews(data, CPU)
+    expected = list(eval_loader(pictures(), kind.eval_view(), 3, 0, 1, 0))
+    staged = eval_loader(pictures(), kind.staged(kind.eval_view()), 3, 0, 1, 0)
+    assert_same([(views.apply(inputs), labels) for inputs, labels in staged], expected)
+
+
+def test_staged__step_that_needs_pixels__is_left_to_the_host():
+    """timm resizes to rectangles with a filter of its own before it crops the centre."""
+    data = config(image_size=[24, 40], eval_crop=0.875)
+    kind = kind_of(data)
+    assert kind.staged(kind.eval_view()) is None
+
+
+def test_staged_batches__workers_ranks_and_later_starts__are_those_of_one_process():
+    data = config(image_size=32, augment=CROPS["resized"])
+    alone = train_batches(pictures(), data, True)
+    assert_same(train_batches(pictures(), data, True, workers=2), alone)
+    assert_same(train_batches(pictures(), data, True, start=1, rank=1, world_size=2), alone[1 * 2 + 1 :: 2])
+
+
+def test_staged_batches__region_far_larger_than_the_view__is_shrunk_by_the_host():
+    data = config(image_size=32, augment={"crop": "none"})
+    kind = kind_of(data)
+    view = kind.staged(kind.train_view())
+    small, large = (view((noisy(side, side, 0), 0))[0] for side in (64, 65))
+    assert len(small.pixels) == 64 * 64
+    assert len(large.pixels) == 32 * 32
+
+
+def test_run__views_on_a_device_or_on_the_host__is_the_same_run(images, tmp_path):
+    run = tiny_run({"data": {"augment": {"crop": "resized", "hflip": 0.5}, "eval_crop": 0.875}})
+    host, device = (fit(run, tmp_path / views, images, views=views) for views in ("host", "device"))
+    assert differing(weights_of(host), weights_of(device)) == []
+    assert host.paths.metrics.read_bytes() == device.paths.metrics.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    source = Path(os.environ.get("PATCHWORK_DATA", "")) / "imagenet-samples-256" / "imagenet-samples-256.tar"
+    if not source.is_file():
+        pytest.skip("PATCHWORK_DATA does not name the development data")
+    with open_tar(source) as tar:
+        files = [member for member in tar if member.name.lower().endswith((".jpeg", ".jpg"))][::100]
+        return Pictures([Image.open(BytesIO(tar.extractfile(member).read())) for member in files])
+
+
+@pytest.mark.data
+def test_train_views__photographs_at_224_pixels__equal_those_of_the_host(photographs):
+    data = config(image_size=224, augment={"crop": "resized"})
+    assert_same(*(train_batches(photographs, data, on_device, epochs=2) for on_device in (True, False)))
