@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.data.resizing import resize_batch
 from pipeline.data.staging import Staged
+from pipeline.data.view_operations import Colouring, operate
 from pipeline.sizes import pair
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ class DeviceViews:
 
     def __init__(self, data: "DataConfig", device: torch.device) -> None:
         self.device, self.size = device, pair(data.image_size)
-        self.interpolation = data.augment.interpolation
+        fill = torch.tensor([min(255, round(255 * value)) for value in data.mean], dtype=torch.uint8)
+        self.how = Colouring(data.augment.interpolation, fill.to(device))
 
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
         cuts, pixels = (part.to(self.device, non_blocking=True) for part in (staged.cuts, staged.pixels))
         outer, inner = staged.extents.tolist()
-        return resize_batch(pixels, cuts, (outer, inner), self.size, self.interpolation)
+        images = resize_batch(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
+        return operate(images, staged.operations, self.how)

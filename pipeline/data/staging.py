@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from pipeline.data.operation_draws import Operation, Operations, batched
 from pipeline.data.resizing import Axis, cut
 from pipeline.data.view_steps import Decision, Plan, decisions
 
@@ -26,6 +27,7 @@ class Staged(NamedTuple):
     cuts: Tensor  # int64 (B, 12): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
     extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths
+    operations: Operations
 
 
 class StagedImage(NamedTuple):
@@ -35,6 +37,7 @@ class StagedImage(NamedTuple):
     width: int
     rows: Axis
     columns: Axis
+    operations: Sequence[Operation] = ()
 
 
 class StagedView:
@@ -56,7 +59,7 @@ class StagedView:
         region = image.crop((left, top, left + width, top + height))
         if plan.is_large:
             region = self._shrunk(region, plan)
-        return StagedImage(np.asarray(region).reshape(-1, self.channels), region.width, *plan.axes())
+        return StagedImage(np.asarray(region).reshape(-1, self.channels), region.width, *plan.axes(), plan.operations)
 
     def _shrunk(self, region: Image.Image, plan: Plan) -> Image.Image:
         """Resized by Pillow, as the device would: the part of it that is seen."""
@@ -77,7 +80,9 @@ class StagedView:
         ]
         extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
-        return Staged(torch.tensor([each.row for each in cuts]), pixels, torch.tensor(extents)), torch.tensor(labels)
+        operations = batched([image.operations for image in images])
+        rows = torch.tensor([each.row for each in cuts])
+        return Staged(rows, pixels, torch.tensor(extents), operations), torch.tensor(labels)
 
 
 def staged_view(view: Any, data: "DataConfig") -> StagedView | None:

@@ -4,13 +4,14 @@ Every draw is made by the step's own function, from the same generator, in the s
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipeline.data.operation_draws import Blank, Operation, jittered, noted
 from pipeline.data.resizing import MAX_SHRINK, Axis
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
@@ -27,6 +28,7 @@ class Plan:
     window: HeightWidth  # size of the part of it that is seen
     first: tuple[int, int] = (0, 0)  # its top and left; outside of the resized image there is black
     is_mirrored: bool = False
+    operations: list[Operation] = field(default_factory=list)  # on what is seen
 
     @classmethod
     def of(cls, height: int, width: int) -> "Plan":
@@ -57,6 +59,7 @@ def decisions(steps: Iterable[Any], interpolation: str) -> list[Decision] | None
     """What the steps of a view decide, in their order; none if there is one that needs the pixels."""
     with dynamo_deferred():
         from timm.data import transforms as timm
+        from timm.data.auto_augment import RandAugment
         from torchvision import transforms as T
 
     deciding: dict[type, Callable[[Any, Plan], None]] = {
@@ -65,11 +68,14 @@ def decisions(steps: Iterable[Any], interpolation: str) -> list[Decision] | None
         T.RandomCrop: _padded_crop,
         T.CenterCrop: _centre_crop,
         T.RandomHorizontalFlip: _flip,
+        T.ColorJitter: _jitter,
+        RandAugment: _operate,
     }
     found: list[Decision] = []
     for step in steps:
         if isinstance(step, timm.ToNumpy | timm.MaybePILToTensor):
             continue
+        step = noted(step) if isinstance(step, RandAugment) else step
         decide = deciding.get(type(step))
         if decide is None or getattr(step, "interpolation", T.InterpolationMode(interpolation)).value != interpolation:
             return None
@@ -106,6 +112,15 @@ def _centre_crop(step: Any, plan: Plan) -> None:
 
 def _flip(step: Any, plan: Plan) -> None:
     plan.is_mirrored = bool(torch.rand(1) < step.p)
+
+
+def _jitter(step: Any, plan: Plan) -> None:
+    plan.operations += jittered(step)
+
+
+def _operate(step: Any, plan: Plan) -> None:
+    height, width = plan.window
+    plan.operations += step(Blank(width, height)).operations
 
 
 def _blank(height: int, width: int) -> Tensor:

@@ -147,3 +147,19 @@ def photographs():
 def test_train_views__photographs_at_224_pixels__equal_those_of_the_host(photographs):
     data = config(image_size=224, augment={"crop": "resized"})
     assert_same(*(train_batches(photographs, data, on_device, epochs=2) for on_device in (True, False)))
+
+
+COLOURS = {
+    "jitter": {"color_jitter": 0.4},
+    "increasing": {"rand_augment": "rand-m9-mstd0.5-inc1"},
+    "plain": {"rand_augment": "rand-m14-n2", "interpolation": "bilinear"},
+    "many": {"rand_augment": "rand-m10-n4-p1-mstd101-inc1"},
+}
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("crop", ["resized", "padded"])
+@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
+def test_coloured_views__completed_on_a_device__equal_those_of_the_host(colours, crop, mode):
+    data = config(mode, image_size=32, augment={"crop": crop, **colours})
+    assert_same(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
