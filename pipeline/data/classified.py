@@ -132,6 +132,7 @@ class ClassifiedImages(PublishedKind):
 
     def __init__(self, cfg: DataConfig) -> None:
         super().__init__(cfg, SOURCES[cfg.source])
+        self.side = SOURCES[cfg.source].side
 
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}

@@ -25,9 +25,16 @@ class DeviceViews:
         fill = torch.tensor([min(255, round(255 * value)) for value in data.mean], dtype=torch.uint8)
         self.how = Colouring(data.augment.interpolation, fill.to(device))
 
+        self.store = torch.empty(0, data.channels, dtype=torch.uint8)
+
+    def keep(self, pixels: Tensor) -> None:
+        """Pixels (N, C) of a set that lives on the device: batches that have none name places in these."""
+        self.store = pixels.to(self.device)
+
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
-        cuts, pixels = (part.to(self.device, non_blocking=True) for part in (staged.cuts, staged.pixels))
+        cuts = staged.cuts.to(self.device, non_blocking=True)
+        pixels = staged.pixels.to(self.device, non_blocking=True) if len(staged.pixels) else self.store
         outer, inner = staged.extents.tolist()
         images = resize_batch(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
         return operate(images, staged.operations, self.how)

@@ -6,6 +6,7 @@ one, whatever the image; a blank that notes how it would be warped. So all arith
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,7 @@ class _Note:
         return blank
 
 
+@lru_cache(maxsize=1024)
 def table(change: Any, *arguments: Any, **options: Any) -> Operation:
     """A change of each value by itself, whatever the image."""
     return Operation(Kind.TABLE, (), change(RAMP, *arguments, **options).tobytes())

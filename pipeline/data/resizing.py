@@ -52,11 +52,11 @@ def resize_batch(
     pixels: Tensor, cuts: Tensor, extents: tuple[int, int], size: tuple[int, int], interpolation: str
 ) -> Tensor:
     """uint8 (pixels, C), int64 (B, 12) -> uint8 (B, C, *size); `extents`: the largest outer and inner lengths."""
-    outer, inner = cuts[:, 8:], cuts[:, 4:8]
     blocks, side = _gathered(pixels, cuts, extents), max(size)
     count, height, channels, width = blocks.shape
-    across = weights(inner, side, width, interpolation).flatten(1, 2)
-    down = weights(outer, side, height, interpolation).flatten(1, 2)
+    places, halves = _taps(torch.cat([cuts[:, 8:], cuts[:, 4:8]]), side, interpolation)
+    down = _dense(places[:count], halves[:count], height).flatten(1, 2)
+    across = _dense(places[count:], halves[count:], width).flatten(1, 2)
     narrow = _product(blocks.reshape(count, height * channels, width), across.mT)
     narrow = _rounded(narrow.view(count, height * channels, 2, side), 2)
     small = _product(down, narrow.view(count, height, channels * side))
@@ -76,16 +76,18 @@ def _gathered(pixels: Tensor, cuts: Tensor, extents: tuple[int, int]) -> Tensor:
 
 def weights(axis: Tensor, out: int, length: int, interpolation: str) -> Tensor:
     """Of an axis (B, 4): float32 (B, 2, out, length), the upper and the lower halves of Pillow's weights."""
-    places, fixed = _taps(axis, out, interpolation)
-    upper = (fixed + (1 << HALF_BITS - 1)) >> HALF_BITS
-    halves = torch.stack([upper, fixed - (upper << HALF_BITS)], dim=1).float()
-    dense = halves.new_zeros(len(axis), 2, out, length)
+    return _dense(*_taps(axis, out, interpolation), length)
+
+
+def _dense(places: Tensor, halves: Tensor, length: int) -> Tensor:
+    """Taps (B, 1, out, taps) with their weights (B, 2, out, taps) -> a matrix of weights for each image."""
+    dense = halves.new_zeros(*halves.shape[:3], length)
     # Taps beyond the end have weight 0, wherever they are added.
-    return dense.scatter_add_(3, places.clamp(max=length - 1)[:, None].expand_as(halves), halves)
+    return dense.scatter_add_(3, places.clamp(max=length - 1).expand_as(halves), halves)
 
 
 def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
-    """Which pixels each place of the result is made of, and their weights in units of 2 ** -22: (B, out, taps) each."""
+    """Which pixels each place of the result is made of (B, 1, out, taps), and halves of their weights (B, 2, ...)."""
     length, resized, start, step = (axis[:, key, None] for key in range(4))
     place = start + step * torch.arange(out, device=axis.device)
     scale = length.double() / resized
@@ -98,7 +100,9 @@ def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
     found = FILTERS[interpolation]((taps - centre[..., None] + 0.5) / stretch[..., None]) * is_used
     total = found.sum(dim=-1, keepdim=True)
     found = found / torch.where(total == 0, 1, total) * (1 << BITS)
-    return taps, torch.trunc(found + torch.copysign(torch.full_like(found, 0.5), found)).int()
+    fixed = torch.trunc(found + torch.where(found < 0, -0.5, 0.5)).int()
+    upper = (fixed + (1 << HALF_BITS - 1)) >> HALF_BITS
+    return taps[:, None], torch.stack([upper, fixed - (upper << HALF_BITS)], dim=1).float()
 
 
 def _bilinear(distance: Tensor) -> Tensor:

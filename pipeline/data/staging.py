@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.operation_draws import Operation, Operations, batched
+from pipeline.data.residence import Placed
 from pipeline.data.resizing import Axis, cut
 from pipeline.data.view_steps import Decision, Plan, decisions
 
@@ -33,7 +34,8 @@ class Staged(NamedTuple):
 class StagedImage(NamedTuple):
     """One image of it: its pixels uint8 (height * width, C), and what is to be done with them."""
 
-    pixels: np.ndarray
+    pixels: np.ndarray  # none of an image on the device
+    offset: int  # of its first pixel there, or among these
     width: int
     rows: Axis
     columns: Axis
@@ -45,21 +47,27 @@ class StagedView:
 
     def __init__(self, steps: Sequence[Decision], data: "DataConfig") -> None:
         self.steps, self.channels = steps, data.channels
+        self.none = np.empty((0, data.channels), dtype=np.uint8)
         self.resample = Image.Resampling[data.augment.interpolation.upper()]
 
-    def __call__(self, sample: tuple[Image.Image, int]) -> tuple[StagedImage, int]:
+    def __call__(self, sample: tuple[Image.Image | Placed, int]) -> tuple[StagedImage, int]:
         image, label = sample
         plan = Plan.of(image.height, image.width)
         for decide in self.steps:
             decide(plan)
         return self._staged(image, plan), label
 
-    def _staged(self, image: Image.Image, plan: Plan) -> StagedImage:
+    def _staged(self, image: Image.Image | Placed, plan: Plan) -> StagedImage:
         top, left, height, width = plan.box
+        if isinstance(image, Placed):
+            offset = image.offset + top * image.width + left
+            return StagedImage(self.none, offset, image.width, *plan.axes(), plan.operations)
         region = image.crop((left, top, left + width, top + height))
         if plan.is_large:
             region = self._shrunk(region, plan)
-        return StagedImage(np.asarray(region).reshape(-1, self.channels), region.width, *plan.axes(), plan.operations)
+        return StagedImage(
+            np.asarray(region).reshape(-1, self.channels), 0, region.width, *plan.axes(), plan.operations
+        )
 
     def _shrunk(self, region: Image.Image, plan: Plan) -> Image.Image:
         """Resized by Pillow, as the device would: the part of it that is seen."""
@@ -76,7 +84,8 @@ class StagedView:
         images, labels = zip(*samples, strict=True)
         offsets = np.cumsum([0, *(len(image.pixels) for image in images)]).tolist()
         cuts = [
-            cut(offset, image.width, image.rows, image.columns) for offset, image in zip(offsets, images, strict=False)
+            cut(offset + image.offset, image.width, image.rows, image.columns)
+            for offset, image in zip(offsets, images, strict=False)
         ]
         extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))

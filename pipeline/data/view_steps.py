@@ -5,7 +5,7 @@ Every draw is made by the step's own function, from the same generator, in the s
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -123,6 +123,7 @@ def _operate(step: Any, plan: Plan) -> None:
     plan.operations += step(Blank(width, height)).operations
 
 
+@lru_cache(maxsize=64)
 def _blank(height: int, width: int) -> Tensor:
     """An image of which there is only the size."""
     return torch.empty(()).expand(height, width)

@@ -10,8 +10,8 @@ def warp_batch(images: Tensor, matrices: Tensor, interpolation: str, fill: Tenso
     x, y = _sources(matrices, height, width)
     is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     column, row = (x - 0.5).floor(), (y - 0.5).floor()
-    around, blend = (torch.arange(-1, 3), _cubic) if interpolation == "bicubic" else (torch.arange(2), _linear)
-    around = around.to(images.device, non_blocking=True)[:, None, None]
+    (first, last), blend = ((-1, 3), _cubic) if interpolation == "bicubic" else ((0, 2), _linear)
+    around = torch.arange(first, last, device=images.device)[:, None, None]
     columns, rows = (
         (place[:, None].long() + around).clamp(0, side - 1) for place, side in ((column, width), (row, height))
     )

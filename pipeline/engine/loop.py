@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
-from pipeline.data.kind import View, kind_of
+from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
+from pipeline.data.residence import completed_on_device
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
@@ -182,22 +183,17 @@ class Trainer:
 
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
-        self.train_samples, val = (open_split(data, folder, split, index) for split in ("train", "val"))
-        view = self._view(kind_of(data).eval_view())
+        kind, site = kind_of(data), self.site
+        splits = [open_split(data, folder, split, index) for split in ("train", "val")]
+        views = [kind.train_view(), kind.eval_view()]
+        if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
+            views, splits = completed_on_device(kind, views, splits, self.task, site.workers)
+        (self.train_view, view), (self.train_samples, val) = views, splits
         self.val_loader = eval_loader(val, view, self.task.at_once, *self._share(), self.task.collate)
 
     def _loader(self) -> Any:
-        view = self._view(kind_of(self.run.data).train_view())
         plan, samples = batch_plan(self.run), self.train_samples
-        return train_loader(plan, samples, view, self.step, *self._share(), self.task.collate)
-
-    def _view(self, view: View) -> View:
-        """In two parts, where the site wants the device to complete views and it can."""
-        on_device = self.site.views == "device" or (self.site.views == "auto" and self.world.device.type == "cuda")
-        staged = kind_of(self.run.data).staged(view) if on_device else None
-        if on_device and staged is None:
-            log.info("views of %s are made by loader workers: a device cannot do them all", self.run.data.name)
-        return staged or view
+        return train_loader(plan, samples, self.train_view, self.step, *self._share(), self.task.collate)
 
     def _share(self) -> tuple[int, int, int]:
         """What a loader must know of this process."""

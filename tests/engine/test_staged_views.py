@@ -15,6 +15,8 @@ from pipeline.data.device_views import DeviceViews
 from pipeline.data.images import ImageSet
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+from pipeline.data.opening import open_split
+from pipeline.data.residence import PlacedImages, settled
 
 CPU = torch.device("cpu")
 RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}
@@ -67,12 +69,12 @@ def config(mode="RGB", **changes):
     return tiny_run({"data": {**(RGB if mode == "RGB" else {}), **changes}, "model": {"patch_size": 4}}).data
 
 
-def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0, world_size=1):
+def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0, world_size=1, views=None):
     """uint8 batches and labels of some epochs, two micro-batches an update."""
     kind = kind_of(data)
     view = kind.staged(kind.train_view()) if on_device else kind.train_view()
     plan = BatchPlan(0, len(samples), 1, epochs, len(samples), 2)
-    views = DeviceViews(data, CPU)
+    views = views or DeviceViews(data, CPU)
     loader = train_loader(plan, samples, view, start, rank, world_size, workers)
     return [(views.apply(inputs) if on_device else inputs, labels) for inputs, labels in loader]
 
@@ -163,3 +165,45 @@ COLOURS = {
 def test_coloured_views__completed_on_a_device__equal_those_of_the_host(colours, crop, mode):
     data = config(mode, image_size=32, augment={"crop": crop, **colours})
     assert_same(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
+
+
+@pytest.mark.parametrize("augment", [*CROPS.values(), {"crop": "resized", **COLOURS["increasing"]}])
+def test_set_on_the_device__any_view__equals_those_of_the_host(images, augment):
+    data = config("L", augment=augment)
+    splits = [open_split(data, images, split) for split in ("train", "val")]
+    views = DeviceViews(data, CPU)
+    train, val = settled(kind_of(data), splits, views, threads=2)
+    assert isinstance(train, PlacedImages)
+    expected = train_batches(splits[0], data, False, epochs=1)
+    assert_same(train_batches(train, data, True, epochs=1, views=views), expected)
+    staged = kind_of(data).staged(kind_of(data).eval_view())
+    found = [(views.apply(inputs), labels) for inputs, labels in eval_loader(val, staged, 16, 0, 1, 0)]
+    assert_same(found, list(eval_loader(splits[1], kind_of(data).eval_view(), 16, 0, 1, 0)))
+
+
+def test_set_on_the_device__batches__have_no_pixels(images):
+    data = config("L")
+    splits = [open_split(data, images, split) for split in ("train", "val")]
+    train, _ = settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0)
+    kind = kind_of(data)
+    staged, _ = next(
+        iter(train_loader(BatchPlan(0, 120, 1, 1, 40, 1), train, kind.staged(kind.train_view()), 0, 0, 1, 0))
+    )
+    assert len(staged.pixels) == 0
+    assert len(staged.cuts) == 40
+
+
+def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(images, monkeypatch, caplog):
+    data = config("L")
+    splits = [open_split(data, images, split) for split in ("train", "val")]
+    monkeypatch.setattr("pipeline.data.residence.FREE_SHARE", 1.0)
+    monkeypatch.setattr("pipeline.data.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
+    with caplog.at_level("INFO"):
+        assert settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0) == splits
+    assert "small stays on the host" in caplog.text
+
+
+def test_set_of_large_images__stays_on_the_host(images):
+    data = config("L", image_size=8)  # of 28 pixels
+    splits = [open_split(data, images, split) for split in ("train", "val")]
+    assert settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0) == splits
