@@ -123,7 +123,9 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
         sources = sources_of(graph, site)
     manifest = graph.results.manifest(data.name)
-    found = prepare_data(data, data_folder(site, data), manifest.parent, site.workers, sources=sources)
+    found = prepare_data(
+        data, data_folder(site, data), manifest.parent, site.workers, sources=sources, cache=site.cache
+    )
     counts = " + ".join(str(split.count) for split in found.splits.values())
     print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 

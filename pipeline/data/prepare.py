@@ -23,10 +23,12 @@ def prepare(
     workers: int = 0,
     progress: bool = True,
     sources: Sources | None = None,
+    cache: Path | None = None,
 ) -> Manifest:
     """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest.
 
-    A set that is made from others is made first, as far as it is not there; `sources` opens those others.
+    A set that is made from others is made first, as far as it is not there; `sources` opens those others. With a
+    `cache`, the samples are kept there in a form that is faster to read.
     """
     kind, before = kind_of(cfg), _taken_away(out / MANIFEST)
     if made_from(cfg) and sources is not None and not kind.is_there(folder):
@@ -47,6 +49,10 @@ def prepare(
         manifest = before
     for file, content in kind.lists(splits).items():
         write_atomic(out / file, content.encode() if isinstance(content, str) else content)
+    if cache:
+        for name, split in splits.items():
+            if kept := kind.cache(cache, name, manifest):
+                kept.write(split.samples, [look.size for look in looks[name]], workers, progress)
     write_manifest(out / MANIFEST, manifest)
     return manifest
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from pipeline.data.cache import CachedImages
 from pipeline.data.images import ArrayImages, ImageSet
 from pipeline.data.resizing import MAX_SHRINK
 from pipeline.data.samples import IN_MEMORY_BYTES, Samples
@@ -62,6 +63,9 @@ def completed_on_device(
 ) -> "tuple[list[View], list[Any]]":
     """Views in two parts, as far as a device can do the second one, and their samples, on the device if they may be."""
     staged = [kind.staged(view) for view in views]
+    for view, split in zip(staged, splits, strict=True):
+        if view and isinstance(split, CachedImages):
+            split.gives_arrays = True
     if any(view is None for view in staged):
         log.info("%s: loader workers make the views that a device cannot", kind.cfg.name)
         return [one or other for one, other in zip(staged, views, strict=True)], [*splits]
@@ -91,7 +95,7 @@ def _free_bytes(device: torch.device) -> float:
 
 def _pixels(images: ImageSet, side: int, channels: int, threads: int) -> np.ndarray:
     """uint8 (images * side * side, C)."""
-    if isinstance(images, ArrayImages) and images.pixels.size == len(images) * side**2 * channels:
+    if isinstance(images, ArrayImages | CachedImages) and images.pixels.size == len(images) * side**2 * channels:
         return images.pixels.reshape(-1, channels)
     found = np.empty((len(images), side * side, channels), dtype=np.uint8)
 

@@ -6,13 +6,14 @@ and processes.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from pipeline.data.cache import Decoded
 from pipeline.data.operation_draws import Operation, Operations, batched
 from pipeline.data.residence import Placed
 from pipeline.data.resizing import Axis, cut
@@ -20,6 +21,9 @@ from pipeline.data.view_steps import Decision, Plan, decisions
 
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
+
+
+Seen: TypeAlias = Image.Image | Decoded | Placed
 
 
 class Staged(NamedTuple):
@@ -50,24 +54,25 @@ class StagedView:
         self.none = np.empty((0, data.channels), dtype=np.uint8)
         self.resample = Image.Resampling[data.augment.interpolation.upper()]
 
-    def __call__(self, sample: tuple[Image.Image | Placed, int]) -> tuple[StagedImage, int]:
+    def __call__(self, sample: tuple[Seen, int]) -> tuple[StagedImage, int]:
         image, label = sample
         plan = Plan.of(image.height, image.width)
         for decide in self.steps:
             decide(plan)
         return self._staged(image, plan), label
 
-    def _staged(self, image: Image.Image | Placed, plan: Plan) -> StagedImage:
+    def _staged(self, image: Seen, plan: Plan) -> StagedImage:
         top, left, height, width = plan.box
         if isinstance(image, Placed):
             offset = image.offset + top * image.width + left
             return StagedImage(self.none, offset, image.width, *plan.axes(), plan.operations)
-        region = image.crop((left, top, left + width, top + height))
-        if plan.is_large:
-            region = self._shrunk(region, plan)
-        return StagedImage(
-            np.asarray(region).reshape(-1, self.channels), 0, region.width, *plan.axes(), plan.operations
-        )
+        if isinstance(image, Decoded) and not plan.is_large:
+            pixels = image.pixels[top : top + height, left : left + width]
+        else:
+            image = image.image if isinstance(image, Decoded) else image
+            region = image.crop((left, top, left + width, top + height))
+            pixels = np.asarray(self._shrunk(region, plan) if plan.is_large else region)
+        return StagedImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *plan.axes(), plan.operations)
 
     def _shrunk(self, region: Image.Image, plan: Plan) -> Image.Image:
         """Resized by Pillow, as the device would: the part of it that is seen."""

@@ -184,7 +184,7 @@ class Trainer:
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
-        splits = [open_split(data, folder, split, index) for split in ("train", "val")]
+        splits = [open_split(data, folder, split, index, site.cache) for split in ("train", "val")]
         views = [kind.train_view(), kind.eval_view()]
         if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
             views, splits = completed_on_device(kind, views, splits, self.task, site.workers)
