@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
 
 
+EXTENT_STEP = 16  # matrices of such sizes are multiplied fastest, and the same sizes come again
+
 Seen: TypeAlias = Image.Image | Decoded | Placed
 
 
@@ -31,7 +33,7 @@ class Staged(NamedTuple):
 
     cuts: Tensor  # int64 (B, 12): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
-    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths
+    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths, rounded up
     operations: Operations
 
 
@@ -92,7 +94,8 @@ class StagedView:
             cut(offset + image.offset, image.width, image.rows, image.columns)
             for offset, image in zip(offsets, images, strict=False)
         ]
-        extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
+        lengths = ([each.outer.length for each in cuts], [each.inner.length for each in cuts])
+        extents = [-(-max(axis) // EXTENT_STEP) * EXTENT_STEP for axis in lengths]
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
         operations = batched([image.operations for image in images])
         rows = torch.tensor([each.row for each in cuts])

@@ -136,13 +136,16 @@ class Normaliser:
 
     @cached_property
     def views(self) -> DeviceViews:
+        """Of kinds that have staged views."""
         return DeviceViews(self.data, self.device)
+
+    def completed(self, images: Tensor | Staged) -> Tensor:
+        """Staged views as uint8 (B, C, H, W) on the device; other images as they are."""
+        return self.views.apply(images) if isinstance(images, Staged) else images
 
     def normalise(self, images: Tensor | Staged) -> Tensor:
         """uint8 (..., C, H, W), or staged views -> float on the device."""
-        if isinstance(images, Staged):
-            images = self.views.apply(images)
-        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+        return self.completed(images).to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
 
 class BatchTransform(Normaliser):

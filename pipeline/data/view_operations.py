@@ -14,6 +14,9 @@ from pipeline.data.operation_draws import Kind, Operations
 from pipeline.data.warping import warp_batch
 
 
+WARPED_PIXELS = 2**21  # at once: 0.8 GB in three channels
+
+
 class Colouring(NamedTuple):
     """What operations must know of a data set."""
 
@@ -35,12 +38,19 @@ def operate(images: Tensor, operations: Operations, how: Colouring) -> Tensor:
                 after = _mapped(before, tables[begin_table : begin_table + count, None])
                 begin_table += count
             elif kind == Kind.WARP:
-                after = warp_batch(before, given, how.interpolation, how.fill)
+                after = _warped(before, given, how)
             else:
                 after = CHANGES[Kind(kind)](before, given[:, 0])
             images.index_copy_(0, some, after)
             begin += count
     return images
+
+
+def _warped(images: Tensor, matrices: Tensor, how: Colouring) -> Tensor:
+    """Some at a time: a pixel is made of 16 others, in float64."""
+    at_once = max(1, WARPED_PIXELS // images[0, 0].numel())
+    parts = zip(images.split(at_once), matrices.split(at_once), strict=True)
+    return torch.cat([warp_batch(*part, how.interpolation, how.fill) for part in parts])
 
 
 def _mapped(images: Tensor, tables: Tensor) -> Tensor:

@@ -207,3 +207,27 @@ def test_set_of_large_images__stays_on_the_host(images):
     data = config("L", image_size=8)  # of 28 pixels
     splits = [open_split(data, images, split) for split in ("train", "val")]
     assert settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0) == splits
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("colours", [{}, *COLOURS.values()], ids=["none", *COLOURS])
+def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
+    data = config(image_size=32, augment={"crop": "resized", **colours})
+    views = DeviceViews(data, torch.device("cuda"))
+    found = train_batches(pictures(), data, True, epochs=20, views=views)
+    assert_same([(images.cpu(), labels) for images, labels in found], train_batches(pictures(), data, False, epochs=20))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_views__completed_on_a_gpu__never_wait_for_it():
+    data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"]})
+    kind, views = kind_of(data), DeviceViews(data, torch.device("cuda"))
+    loader = train_loader(BatchPlan(0, 8, 1, 4, 8, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    batches = list(loader)
+    views.apply(batches[0][0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for staged, _ in batches:
+            views.apply(staged)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -86,3 +86,12 @@ def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_kind()
     assert found.images.tolist() == [2, 0, 0]
     assert found.tables.tolist() == [[255 - value for value in range(256)]]
     assert torch.equal(found.values[1:], torch.tensor([operation.values for operation in two], dtype=torch.float64))
+
+
+def test_warp__more_images_than_at_once__are_the_same(monkeypatch):
+    images = drawn_images() * 3
+    whole, expected = both_ways(images, "Rotate", "bicubic", range(12))
+    monkeypatch.setattr("pipeline.data.view_operations.WARPED_PIXELS", 5 * 48 * 40)
+    parts, _ = both_ways(images, "Rotate", "bicubic", range(12))
+    assert np.array_equal(whole, expected)
+    assert np.array_equal(parts, expected)
