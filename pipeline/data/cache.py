@@ -126,7 +126,7 @@ class SplitCache:
             return "made from other images"
         places = _read_places(self.places)
         num_bytes = self.pixels.stat().st_size if self.pixels.exists() else 0
-        return "" if len(places) and num_bytes == _end(places) * found.channels else "incomplete"
+        return "" if len(places) and num_bytes == end_of(places) * found.channels else "incomplete"
 
     def open(self, images: ImageSet) -> CachedImages:
         """Mapped into memory: nothing is read before it is used."""
@@ -220,7 +220,7 @@ def _read_places(path: Path) -> np.ndarray:
     return found[: len(found) // ROW * ROW].reshape(-1, ROW)
 
 
-def _end(places: np.ndarray) -> int:
+def end_of(places: np.ndarray) -> int:
     """Pixels of all images, which lie one after the other."""
     offset, height, width = places[-1].tolist()
     return offset + height * width

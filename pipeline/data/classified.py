@@ -133,7 +133,6 @@ class ClassifiedImages(PublishedKind):
 
     def __init__(self, cfg: DataConfig) -> None:
         super().__init__(cfg, SOURCES[cfg.source])
-        self.side = SOURCES[cfg.source].side
 
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}
@@ -201,7 +200,7 @@ class ClassifiedImages(PublishedKind):
         """Of sets that runs train on and that are decoded from files."""
         cfg = self.cfg
         side = train_side(cfg.image_size) if split == "train" else eval_side(cfg.image_size, cfg.eval_crop)
-        side = side or self.side  # images of one size are kept as they are, however they are evaluated
+        side = side or self.source.side  # images of one size are kept as they are, however they are evaluated
         if side is None or not (self.source.has_files and cfg.num_train):
             return None
         record = CacheRecord(

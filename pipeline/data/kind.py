@@ -138,8 +138,6 @@ class DataKind(ABC):
     # For people whose set is missing or wrong.
     layout: str = ""
     obtained: str = ""
-    # Pixels along each side of every image; None where that varies, or samples are no images.
-    side: int | None = None
 
     def __init__(self, cfg: Any) -> None:
         self.cfg = cfg

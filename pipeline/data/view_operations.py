@@ -13,7 +13,6 @@ from torch import Tensor
 from pipeline.data.operation_draws import Kind, Operations
 from pipeline.data.warping import warp_batch
 
-
 WARPED_PIXELS = 2**21  # at once: 0.8 GB in three channels
 
 

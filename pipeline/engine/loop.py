@@ -19,8 +19,10 @@ from tqdm import tqdm
 from pipeline.config import FILE
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+from pipeline.data.manifest import MANIFEST, read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.residence import completed_on_device
+from pipeline.data.samples import SplitName
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
@@ -46,6 +48,8 @@ from pipeline.site import Site, weights_path
 from pipeline.trees import Tree, batch_size
 
 log = logging.getLogger(__name__)
+
+SPLITS: tuple[SplitName, ...] = ("train", "val")
 
 
 def build_method(run: RunConfig) -> Method:
@@ -184,11 +188,12 @@ class Trainer:
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
-        splits = [open_split(data, folder, split, index, site.cache) for split in ("train", "val")]
-        views = [kind.train_view(), kind.eval_view()]
+        splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
+        views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
         if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
-            views, splits = completed_on_device(kind, views, splits, self.task, site.workers)
-        (self.train_view, view), (self.train_samples, val) = views, splits
+            manifest = read_manifest(index / MANIFEST)
+            views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
+        (self.train_view, view), (self.train_samples, val) = views, samples
         self.val_loader = eval_loader(val, view, self.task.at_once, *self._share(), self.task.collate)
 
     def _loader(self) -> Any:

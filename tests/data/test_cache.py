@@ -178,8 +178,9 @@ def assert_device_equals_host(cfg, folder, tmp_path):
     """What a training sees of a cache, completed on a device and on the host; returns where its samples lie."""
     kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
     expected = batches(opened(cfg, folder, tmp_path), kind.train_view())
-    splits = [opened(cfg, folder, tmp_path, split) for split in ("train", "val")]
-    (view, _), (train, _) = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, task, 1)
+    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
+    manifest = read_manifest(tmp_path / "out" / "manifest.json")
+    (view, _), (train, _) = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
     for (a, a_labels), (b, b_labels) in zip(batches(train, view, task.transform.views), expected, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a_labels, b_labels)
@@ -192,13 +193,20 @@ def test_cache__views_on_a_device__equal_those_of_the_host(images, tmp_path):
     assert isinstance(train[0][0], Decoded)
 
 
+def test_cache__small_images_of_many_sizes__live_on_the_device(images, tmp_path):
+    cfg = written(images, tmp_path, image_size=48, augment={"crop": "resized", "hflip": 0.5})
+    train = assert_device_equals_host(cfg, images, tmp_path)
+    assert isinstance(train, PlacedImages)
+
+
 def test_cache__images_of_one_size__go_to_the_device_from_it(tmp_path, monkeypatch):
     folder = write_tiny_imagenet(tmp_path / "data")
     cfg = config("tiny_imagenet", image_size=64, augment={"crop": "resized"})
     prepare(cfg, folder, tmp_path / "out", progress=False, cache=tmp_path / "cache")
     monkeypatch.setattr(CachedImages, "decoded", None)  # read as a whole, not one by one
     kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
-    splits = [opened(cfg, folder, tmp_path, split) for split in ("train", "val")]
-    _, placed = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, task, 1)
+    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
+    manifest = read_manifest(tmp_path / "out" / "manifest.json")
+    _, placed = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
     assert all(isinstance(split, PlacedImages) for split in placed)
     assert len(task.transform.views.store) == 9 * 64 * 64

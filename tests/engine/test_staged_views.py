@@ -16,6 +16,7 @@ from pipeline.data.images import ImageSet
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
+from pipeline.data.prepare import prepare
 from pipeline.data.residence import PlacedImages, settled
 
 CPU = torch.device("cpu")
@@ -167,46 +168,55 @@ def test_coloured_views__completed_on_a_device__equal_those_of_the_host(colours,
     assert_same(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
 
 
+@pytest.fixture(scope="module")
+def opened(images, tmp_path_factory):
+    """Both splits of the small set, and its manifest."""
+    data = config("L")
+    manifest = prepare(data, images, tmp_path_factory.mktemp("prepared"), progress=False)
+    return {split: open_split(data, images, split) for split in ("train", "val")}, manifest
+
+
 @pytest.mark.parametrize("augment", [*CROPS.values(), {"crop": "resized", **COLOURS["increasing"]}])
-def test_set_on_the_device__any_view__equals_those_of_the_host(images, augment):
-    data = config("L", augment=augment)
-    splits = [open_split(data, images, split) for split in ("train", "val")]
+def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
+    data, (splits, manifest) = config("L", augment=augment), opened
     views = DeviceViews(data, CPU)
-    train, val = settled(kind_of(data), splits, views, threads=2)
+    train, val = settled(data, splits, manifest, views, threads=2)
     assert isinstance(train, PlacedImages)
-    expected = train_batches(splits[0], data, False, epochs=1)
+    expected = train_batches(splits["train"], data, False, epochs=1)
     assert_same(train_batches(train, data, True, epochs=1, views=views), expected)
     staged = kind_of(data).staged(kind_of(data).eval_view())
     found = [(views.apply(inputs), labels) for inputs, labels in eval_loader(val, staged, 16, 0, 1, 0)]
-    assert_same(found, list(eval_loader(splits[1], kind_of(data).eval_view(), 16, 0, 1, 0)))
+    assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
 
 
-def test_set_on_the_device__batches__have_no_pixels(images):
-    data = config("L")
-    splits = [open_split(data, images, split) for split in ("train", "val")]
-    train, _ = settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0)
-    kind = kind_of(data)
-    staged, _ = next(
-        iter(train_loader(BatchPlan(0, 120, 1, 1, 40, 1), train, kind.staged(kind.train_view()), 0, 0, 1, 0))
-    )
+def test_set_on_the_device__batches__have_no_pixels(opened):
+    data, (splits, manifest) = config("L"), opened
+    train, _ = settled(data, splits, manifest, DeviceViews(data, CPU), threads=0)
+    view, plan = kind_of(data).staged(kind_of(data).train_view()), BatchPlan(0, 120, 1, 1, 40, 1)
+    staged, _ = next(iter(train_loader(plan, train, view, 0, 0, 1, 0)))
     assert len(staged.pixels) == 0
     assert len(staged.cuts) == 40
 
 
-def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(images, monkeypatch, caplog):
-    data = config("L")
-    splits = [open_split(data, images, split) for split in ("train", "val")]
+def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(opened, monkeypatch, caplog):
+    data, (splits, manifest) = config("L"), opened
     monkeypatch.setattr("pipeline.data.residence.FREE_SHARE", 1.0)
     monkeypatch.setattr("pipeline.data.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
     with caplog.at_level("INFO"):
-        assert settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0) == splits
+        assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
     assert "small stays on the host" in caplog.text
 
 
-def test_set_of_large_images__stays_on_the_host(images):
-    data = config("L", image_size=8)  # of 28 pixels
-    splits = [open_split(data, images, split) for split in ("train", "val")]
-    assert settled(kind_of(data), splits, DeviceViews(data, CPU), threads=0) == splits
+def test_set_of_large_images__stays_on_the_host(opened):
+    data, (splits, manifest) = config("L", image_size=8), opened  # of 28 pixels
+    assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+
+
+def test_set_of_images_of_many_sizes__stays_on_the_host(opened):
+    data, (splits, manifest) = config("L"), opened
+    summary = manifest.splits["val"].model_copy(update={"max_size": (28, 29)})
+    other = manifest.model_copy(update={"splits": {**manifest.splits, "val": summary}})
+    assert settled(data, splits, other, DeviceViews(data, CPU), threads=0) == [*splits.values()]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
