@@ -3,7 +3,9 @@
 Everything runs on batches, and nothing waits for the device: what decides about sizes comes from the host.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,3 +40,45 @@ class DeviceViews:
         outer, inner = staged.extents.tolist()
         images = resize_batch(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
         return operate(images, staged.operations, self.how)
+
+
+class Ahead:
+    """Batches of a loader, each with its views completed while the step before it runs, on a stream of its own.
+
+    Nothing in it is random, so that a step's own draws stay as they are.
+    """
+
+    def __init__(self, batches: Iterable[tuple[Staged, Any]], views: DeviceViews) -> None:
+        self.batches, self.views = batches, views
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
+        batches = iter(self.batches)
+        waiting = self._begun(batches)
+        while waiting:
+            following = self._begun(batches)
+            images, targets, is_done = waiting
+            if is_done:
+                torch.cuda.current_stream(self.views.device).wait_event(is_done)
+                images.record_stream(torch.cuda.current_stream(self.views.device))  # its memory is the step's now
+            yield images, targets
+            waiting = following
+
+    def _begun(self, batches: Iterator[tuple[Staged, Any]]) -> tuple[Tensor, Any, Any] | None:
+        """The next batch, not waited for; none at the end."""
+        found = next(batches, None)
+        if found is None:
+            return None
+        staged, targets = found
+        if self.stream is None:
+            return self.views.apply(staged), targets, None
+        with torch.cuda.stream(self.stream):
+            images = self.views.apply(staged)
+            return images, targets, self.stream.record_event()
+
+    @cached_property
+    def stream(self) -> Any:
+        if self.views.device.type != "cuda":
+            return None
+        stream = torch.cuda.Stream(self.views.device)
+        stream.wait_stream(torch.cuda.current_stream(self.views.device))  # a set that lives there has arrived
+        return stream

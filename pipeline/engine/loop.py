@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
+from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.manifest import MANIFEST, read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
+from pipeline.data.staging import StagedView
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
@@ -198,7 +200,8 @@ class Trainer:
 
     def _loader(self) -> Any:
         plan, samples = batch_plan(self.run), self.train_samples
-        return train_loader(plan, samples, self.train_view, self.step, *self._share(), self.task.collate)
+        loader = train_loader(plan, samples, self.train_view, self.step, *self._share(), self.task.collate)
+        return Ahead(loader, self.task.transform.views) if isinstance(self.train_view, StagedView) else loader
 
     def _share(self) -> tuple[int, int, int]:
         """What a loader must know of this process."""

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tiny_runs import differing, fit, tiny_run, weights_of
 
-from pipeline.data.device_views import DeviceViews
+from pipeline.data.device_views import Ahead, DeviceViews
 from pipeline.data.images import ImageSet
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
@@ -20,6 +20,7 @@ from pipeline.data.prepare import prepare
 from pipeline.data.residence import PlacedImages, settled
 
 CPU = torch.device("cpu")
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}
 SIZES = [(40, 40), (33, 61), (61, 33), (20, 20), (64, 30), (200, 90), (7, 90), (32, 32)]  # some too large for a device
 CROPS = {
@@ -219,7 +220,7 @@ def test_set_of_images_of_many_sizes__stays_on_the_host(opened):
     assert settled(data, splits, other, DeviceViews(data, CPU), threads=0) == [*splits.values()]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@ON_GPU
 @pytest.mark.parametrize("colours", [{}, *COLOURS.values()], ids=["none", *COLOURS])
 def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
     data = config(image_size=32, augment={"crop": "resized", **colours})
@@ -228,7 +229,20 @@ def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
     assert_same([(images.cpu(), labels) for images, labels in found], train_batches(pictures(), data, False, epochs=20))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=ON_GPU)], ids=str)
+def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_asked_for(device):
+    data = config(image_size=32, augment=CROPS["resized"])
+    kind, taken = kind_of(data), []
+    loader = train_loader(BatchPlan(0, 8, 1, 3, 8, 2), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    batches = ((taken.append(1), batch)[1] for batch in loader)
+    expected, found = train_batches(pictures(), data, False, epochs=3), []
+    for images, labels in Ahead(batches, DeviceViews(data, device)):
+        assert len(taken) == min(len(found) + 2, len(expected))
+        found.append((images.cpu(), labels))
+    assert_same(found, expected)
+
+
+@ON_GPU
 def test_views__completed_on_a_gpu__never_wait_for_it():
     data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"]})
     kind, views = kind_of(data), DeviceViews(data, torch.device("cuda"))
