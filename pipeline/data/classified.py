@@ -159,10 +159,11 @@ class ClassifiedImages(PublishedKind):
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
-    def staged(self, view: Any) -> View | None:
+    def staged(self, view: View) -> View | None:
         from pipeline.data.staging import staged_view
+        from pipeline.data.transforms import ImageView
 
-        return staged_view(view.view, self.cfg)
+        return staged_view(view.view, self.cfg) if isinstance(view, ImageView) else None
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

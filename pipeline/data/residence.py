@@ -67,12 +67,13 @@ def completed_on_device(
     threads: int,
 ) -> "tuple[list[View], list[Any]]":
     """Views in two parts, as far as a device can do the second one, and their samples, on the device if they may be."""
-    staged = [kind.staged(view) for view in views]
+    staged = [kind.staged(view) if task.takes_staged else None for view in views]
+    where = ["the host" if view is None else "the device" for view in staged]
+    log.info("views of %s: training's are completed on %s, validation's on %s", kind.cfg.name, *where)
     for view, split in zip(staged, splits.values(), strict=True):
         if view and isinstance(split, CachedImages):
             split.gives_arrays = True
     if any(view is None for view in staged):
-        log.info("%s: loader workers make the views that a device cannot", kind.cfg.name)
         return [one or other for one, other in zip(staged, views, strict=True)], [*splits.values()]
     return [view for view in staged if view], settled(kind.cfg, splits, manifest, task.transform.views, threads)
 

@@ -104,5 +104,5 @@ class StagedView:
 
 def staged_view(view: Any, data: "DataConfig") -> StagedView | None:
     """The same view in two parts; none where it has a step that only the host can do."""
-    steps = decisions(view.transforms, data.augment.interpolation)
+    steps = decisions(getattr(view, "transforms", [view]), data.augment.interpolation)
     return None if steps is None else StagedView(steps, data)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
+from pipeline.data.cache import CachedImages
 from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
@@ -191,6 +192,7 @@ class Trainer:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
         splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
+        self.cached = [split for split, found in splits.items() if isinstance(found, CachedImages)]
         views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
         if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
             manifest = read_manifest(index / MANIFEST)

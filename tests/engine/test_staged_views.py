@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_runs import differing, fit, tiny_run, weights_of
+from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
 
 from pipeline.data.device_views import Ahead, DeviceViews
 from pipeline.data.images import ImageSet
@@ -17,7 +17,9 @@ from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.residence import PlacedImages, settled
+from pipeline.data.residence import PlacedImages, completed_on_device, settled
+from pipeline.data.transforms import ImageView
+from pipeline.registry import TASKS
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -255,3 +257,27 @@ def test_views__completed_on_a_gpu__never_wait_for_it():
             views.apply(staged)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_task_with_batches_of_its_own__keeps_the_views_of_the_host(opened):
+    data, (splits, manifest) = config("L"), opened
+    kind, task = kind_of(data), TASKS.get("classify")(data, CPU)
+    views = [kind.train_view(), kind.eval_view()]
+    task.takes_staged = False
+    assert completed_on_device(kind, views, splits, manifest, task, 0) == (views, [*splits.values()])
+
+
+def test_view_that_is_no_list_of_steps__stays_on_the_host():
+    data = config("L")
+    assert kind_of(data).staged(ImageView(lambda image: image)) is None
+    assert kind_of(data).staged(lambda sample: sample) is None
+
+
+def test_run__stopped_with_views_on_a_device_and_resumed_on_the_host__is_the_same_run(images, tmp_path):
+    run = tiny_run({"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}})
+    whole = fit(run, tmp_path / "whole", images, views="device")
+    fit(run, tmp_path / "parts", images, StopAfter(5), views="device")
+    fit(run, tmp_path / "parts", images, StopAfter(6), views="host")
+    resumed = fit(run, tmp_path / "parts", images, views="device", workers=1)
+    assert differing(weights_of(whole), weights_of(resumed)) == []
+    assert whole.paths.metrics.read_bytes() == resumed.paths.metrics.read_bytes()
