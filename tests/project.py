@@ -52,8 +52,7 @@ class Project:
         """Rule -> number of jobs that a dry run would start."""
         result = self.snakemake("-n", *arguments)
         assert result.returncode == 0, result.stdout + result.stderr
-        stats = re.search(r"^job +count\n[- ]+\n(.*?)^total", result.stdout + result.stderr, re.M | re.S)
-        return {} if stats is None else {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)", stats[1], re.M)}
+        return counted_jobs(result.stdout + result.stderr)
 
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.root / file
@@ -83,6 +82,12 @@ class Project:
     def copy_to(self, root: Path) -> "Project":
         """With all results and with Snakemake's notes on them, so that it finds nothing to do there either."""
         return Project(shutil.copytree(self.root, root, symlinks=True))
+
+
+def counted_jobs(said: str) -> dict[str, int]:
+    """Rule -> number of jobs, from Snakemake's table of them; without one there are none."""
+    stats = re.search(r"^job +count\n[- ]+\n(.*?)^total", said, re.M | re.S)
+    return {} if stats is None else {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)", stats[1], re.M)}
 
 
 def copy_project(root: Path) -> Project:

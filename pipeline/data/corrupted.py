@@ -18,7 +18,7 @@ from pipeline.data.folder import SUFFIXES
 from pipeline.data.images import FileImages
 from pipeline.data.kind import KINDS, Sources
 from pipeline.data.samples import Split, SplitName, shortened
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES, Table
+from pipeline.data.severities import CORRUPTIONS, RECIPE, SEVERITIES, Table
 
 
 @KINDS.register("corrupted")
@@ -95,8 +95,6 @@ class CorruptedImages(ClassifiedImages):
 
     def is_there(self, folder: Path) -> bool:
         """Published files have no recipe beside them."""
-        from pipeline.data.corrupting import RECIPE
-
         found = [folder / corruption / RECIPE for corruption in self.cfg.corruptions]
         if any(path.exists() for path in found) or not folder.is_dir():
             return False

@@ -26,7 +26,7 @@ from pipeline.data.images import ImageSet
 from pipeline.data.inspection import mapper
 from pipeline.data.kind import Sources
 from pipeline.data.samples import shortened
-from pipeline.data.severities import SEVERITIES
+from pipeline.data.severities import RECIPE, SEVERITIES
 from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
 from pipeline.files import explained, write_json
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pipeline.data.transforms import View
 
 log = logging.getLogger(__name__)
-RECIPE = "recipe.json"
 CODE_VERSION = 1  # raised when a change of code makes other pixels
 
 

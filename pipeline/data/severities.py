@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 Table = Literal["imagenet", "tiny_imagenet", "cifar"]
 SEVERITIES = (1, 2, 3, 4, 5)
+RECIPE = "recipe.json"  # lies beside the files of a corruption that were made here
 
 TABLES: dict[Table, dict[str, tuple[Any, ...]]] = {
     "imagenet": {

@@ -1,10 +1,11 @@
-"""Real pictures with objects and with classes of pixels, and real clips, extracted once."""
+"""Real pictures with objects and with classes of pixels, and real clips, extracted once; a place for configs."""
 
 import os
 from pathlib import Path
 
 import pytest
 
+from pipeline.data import describe
 from pipeline.data.archives import extract
 
 
@@ -15,6 +16,13 @@ def extracted(name, tmp_path_factory, file=""):
     folder = tmp_path_factory.mktemp(name)
     extract(archive, folder)
     return folder
+
+
+@pytest.fixture
+def configs(tmp_path, monkeypatch):
+    """The folder that `describe` writes to."""
+    monkeypatch.setattr(describe, "CONFIGS", tmp_path / "configs")
+    return tmp_path / "configs" / "data"
 
 
 @pytest.fixture(scope="session")

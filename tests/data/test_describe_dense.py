@@ -6,31 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from dense_sets import edit_list, list_path, write_ade20k, write_classes, write_coco
+from describing import described, reread
 from layouts import message_of
 from PIL import Image
 
-from pipeline.config import Layers, read_yaml
-from pipeline.data import describe as describing
-from pipeline.data.describe import Choices, describe, write_config
-from pipeline.data.kind import parse_data
 from pipeline.data.prepare import prepare
 from pipeline.errors import ConfigError
-
-
-@pytest.fixture
-def configs(tmp_path, monkeypatch):
-    monkeypatch.setattr(describing, "CONFIGS", tmp_path / "configs")
-    return tmp_path / "configs" / "data"
-
-
-def described(folder, **choices):
-    return describe(folder, Choices(name="mine", **choices), progress=False)
-
-
-def reread(configs, description):
-    assert write_config(description, force=False)
-    assert not write_config(description, force=False)
-    return parse_data(Layers(("mine", read_yaml(configs / "mine.yaml")["data"])))
 
 
 def noisy(folder):

@@ -4,37 +4,19 @@ import shutil
 
 import pytest
 import torch
+from describing import described, reread
 from layouts import message_of
 from tiny_sounds import write_sounds
 
-from pipeline.config import Layers, read_yaml
-from pipeline.data import describe as describing
-from pipeline.data.describe import Choices, describe, write_config
-from pipeline.data.kind import kind_of, parse_data
+from pipeline.data.kind import kind_of
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.data.speech_commands import NOISE
 
 
 @pytest.fixture
-def configs(tmp_path, monkeypatch):
-    monkeypatch.setattr(describing, "CONFIGS", tmp_path / "configs")
-    return tmp_path / "configs" / "data"
-
-
-@pytest.fixture
 def sounds(tmp_path):
     return write_sounds(tmp_path / "sounds")
-
-
-def described(folder, **choices):
-    return describe(folder, Choices(name="mine", **choices), progress=False)
-
-
-def reread(configs, description):
-    assert write_config(description, force=False)
-    assert not write_config(description, force=False)
-    return parse_data(Layers(("mine", read_yaml(configs / "mine.yaml")["data"])))
 
 
 def test_describe__words__writes_a_config_that_prepares_them(sounds, configs, tmp_path):

@@ -79,9 +79,9 @@ def test_fit__easy_images__are_learned(images, tmp_path):
     assert trainer.best == {"top1": max(r["val_top1"] for r in records if "val_top1" in r)}
 
 
-# 1: before the first line; 4: on a line; 5, 10: in mid-interval; 6, 12: on a validation; 17: the last but one.
-@pytest.mark.parametrize("step", [1, 4, 5, 6, 10, 12, 17])
-def test_resume__stopped_at_any_step__ends_bit_identical(uninterrupted, images, tmp_path, step):
+# 5: between two lines; 12: on a validation. The next test has every other step.
+@pytest.mark.parametrize("step", [5, 12])
+def test_resume__stopped_once__ends_bit_identical(uninterrupted, images, tmp_path, step):
     run, weights, metrics = uninterrupted
     stopped = fit(run, tmp_path, images, StopAfter(step))
     assert stopped.step == step

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ def reference_cells(grid, ratio, rng):
     return chosen
 
 
+@cache
 def counts(ratio, draws, seed=0, grid=GRID):
     rng = random.Random(seed)
     return torch.tensor([int(block_mask(grid, ratio, rng).sum()) for _ in range(draws)]).float()

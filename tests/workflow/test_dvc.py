@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from project import Project
+from project import Project, counted_jobs
 
 from pipeline.config import CONFIGS
 
@@ -37,12 +37,6 @@ def succeed(project: Project, *command: str) -> str:
 def commit(project: Project, message: str) -> None:
     succeed(project, "git", "add", "-A")
     succeed(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "-m", message)
-
-
-def jobs_in(output: str) -> dict[str, int]:
-    """Rule -> number of jobs, as Snakemake listed them before it started."""
-    stats = re.search(r"^job +count\n[- ]+\n(.*?)^total", output, re.M | re.S)
-    return {} if stats is None else {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)", stats[1], re.M)}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +90,7 @@ def pulled(recorded):
 
 @pytest.mark.slow
 def test_repro__after_snakemake__reruns_nothing_and_status_is_clean(recorded):
-    assert recorded.first_repro.count("Nothing to be done") == 1 and jobs_in(recorded.first_repro) == {}
+    assert recorded.first_repro.count("Nothing to be done") == 1 and counted_jobs(recorded.first_repro) == {}
     assert "up to date" in succeed(recorded, "dvc", "status")
 
 
@@ -159,7 +153,7 @@ def test_repro__one_field_of_one_run__reruns_it_and_the_diffs_name_the_moved_cel
     succeed(recorded, "dvc", "checkout", "--force")  # whatever a failed attempt has left
     recorded.edit(*EDIT_OF_D)
     output = succeed(recorded, "dvc", "repro")
-    assert jobs_in(output) == JOBS_OF_D
+    assert counted_jobs(output) == JOBS_OF_D
     assert "up to date" in succeed(recorded, "dvc", "status")
     assert recorded.jobs(*LOCAL) == {}
     (moved,) = json.loads(succeed(recorded, "dvc", "metrics", "diff", "--json")).values()

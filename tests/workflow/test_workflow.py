@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 import yaml
 from disks import small_disk
+from project import counted_jobs
 from small import LOCAL
 
 # What any new number of one study leads to.
@@ -77,7 +78,6 @@ def test_change__data_moved_and_prepared_by_hand__reruns_nothing(done, tmp_path,
     shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "moved")
     (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'moved'}}}\n")
     monkeypatch.setitem(done.env, "PATCHWORK_SITE", str(tmp_path / "site.yaml"))
-    assert done.jobs("demo", *LOCAL) == {}
     manifest = done.root / "results/demo/data/fashion_mnist/manifest.json"
     written = manifest.stat().st_mtime
     result = done.run("python", "-m", "pipeline", "prepare", "--data", "fashion_mnist")
@@ -101,14 +101,12 @@ def test_change__site_names_a_folder_with_other_labels__prepares_it_and_trains_o
 def test_change__tolerance__redraws_that_table_only(done):
     with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):  # stands in Table 4 alone
         assert done.jobs("demo", *LOCAL) == {"draw_table": 1, "judge_claims": 1, "write_report": 1, "demo": 1}
-    assert done.jobs("demo", *LOCAL) == {}
 
 
 @pytest.mark.slow
 def test_change__claim__is_judged_again_and_no_table_is_drawn(done):
     with done.changed("configs/study/mjp.yaml", "a-deit-s:consistency) < 0.5", "a-deit-s:consistency) < 0.7"):
         assert done.jobs("demo", *LOCAL) == ONE_STUDY
-    assert done.jobs("demo", *LOCAL) == {}
 
 
 @pytest.mark.slow
@@ -137,6 +135,21 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
 
 
 @pytest.mark.slow
+def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(done):
+    source = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
+    result, table = done.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
+    before = json.loads(result.read_text())
+    result.write_text(result.read_text()[:-20])
+    (done.root / table).unlink()
+    finished = done.snakemake(table, *LOCAL)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "a result is missing or changed; it is evaluated again" in finished.stderr
+    assert json.loads(result.read_text())["metrics"] == before["metrics"]
+    assert row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
+    # What follows from the new table is left to the next test, which brings the demo up to date.
+
+
+@pytest.mark.slow
 def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(done):
     row = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"]
     result, other = (done.root / "results/demo" / row.cells[key].sources[0] for key in ("top1", "consistency"))
@@ -151,21 +164,6 @@ def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(d
     assert jobs["draw_table"] >= 1 and not jobs.keys() & {"evaluate", "train_run"}
     assert done.snakemake("demo", *LOCAL).returncode == 0 and done.jobs("demo", *LOCAL) == {}
     assert done.run("python", "-m", "pipeline", "verify").returncode == 0
-
-
-@pytest.mark.slow
-def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(done):
-    source = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
-    result, table = done.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
-    before = json.loads(result.read_text())
-    result.write_text(result.read_text()[:-20])
-    (done.root / table).unlink()
-    finished = done.snakemake(table, *LOCAL)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "a result is missing or changed; it is evaluated again" in finished.stderr
-    assert json.loads(result.read_text())["metrics"] == before["metrics"]
-    assert row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
-    assert done.snakemake("demo", *LOCAL).returncode == 0 and done.jobs("demo", *LOCAL) == {}
 
 
 @pytest.mark.slow
@@ -284,10 +282,13 @@ def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_tabl
 
 @pytest.mark.slow
 def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clean_project):
-    jobs = clean_project.jobs("--profile", "slurm", "all")
+    said = clean_project.snakemake("-n", "--profile", "slurm", "all").stdout
     graph = clean_project.graph("paper")
     assert graph.studies() == sorted(path.stem for path in clean_project.root.glob("configs/study/*.yaml"))
-    assert jobs == {
+    assert "scale paper, site slurm, executor slurm" in said
+    assert len(said.splitlines()) < 100
+    assert re.search(r"^\d+ more jobs; -n -p lists all of them", said, re.M)
+    assert counted_jobs(said) == {
         "prepare_data": len(graph.data),
         "train_run": len(graph.trained_runs()),
         "evaluate": len(graph.eval_jobs),
