@@ -137,8 +137,8 @@ class SplitCache:
         """Decode what is missing; `sizes` are the width and height of every file."""
         if not self.problem():
             return
-        remove(self.record)  # first: a process that is killed later leaves no proof behind
         with held(self.folder / f".{self.split}.lock", f"the cache {self.pixels}"):
+            self._remove_outdated()
             done = self._kept()
             total = self.expected.channels * sum(height * width for height, width in map(self.shrunk_size, sizes))
             missing = total - (self.pixels_part.stat().st_size if done else 0)
@@ -148,6 +148,14 @@ class SplitCache:
             for part, whole in ((self.pixels_part, self.pixels), (self.places_part, self.places)):
                 os.replace(part, whole)
             write_json(self.record, self.expected.model_dump())
+
+    def _remove_outdated(self) -> None:
+        """Files that nobody can use, before room is made for others."""
+        remove(self.record)  # first: a process that is killed later leaves no proof behind
+        begun = self.folder.glob(f".{self.record.stem}-*")
+        for path in (self.pixels, self.places, *begun):
+            if path not in (self.pixels_part, self.places_part):
+                remove(path)
 
     def shrunk_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of an image of this width and height, rounded as torchvision's Resize does."""

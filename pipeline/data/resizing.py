@@ -7,12 +7,15 @@ TF32 or without. What lies outside of the resized image is black, as in a padded
 
 from typing import NamedTuple
 
+import PIL
 import torch
 from torch import Tensor
 
 BITS, HALF_BITS = 22, 12  # of Pillow's weights, and of their lower half
 # A side longer than this many times its result is resized by Pillow, on the host: that bounds memory and weights.
 MAX_SHRINK = 2
+# Where the height shrinks by more than twice as many pixels as the width; before, Pillow began with rows always.
+HEIGHT_MAY_BE_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 SUPPORT = {"bilinear": 1, "bicubic": 2}  # pixels to each side, where nothing shrinks
 
 
@@ -41,9 +44,9 @@ class Cut(NamedTuple):
 
 
 def cut(offset: int, width: int, rows: Axis, columns: Axis) -> Cut:
-    """Of an image whose rows are `width` pixels apart. Pillow 13 begins with the height where that shrinks by more."""
+    """Of an image whose rows are `width` pixels apart."""
     shrinks_by, narrows_by = rows.length - rows.resized, columns.length - columns.resized
-    if shrinks_by > max(0, 2 * narrows_by):
+    if HEIGHT_MAY_BE_FIRST and shrinks_by > max(0, 2 * narrows_by):
         return Cut(offset, width, 1, 1, rows, columns)
     return Cut(offset, 1, width, 0, columns, rows)
 

@@ -132,8 +132,11 @@ def test_cache__of_other_images__is_not_used_and_the_message_says_what_to_do(ima
     assert not isinstance(opened(cfg, images, tmp_path), CachedImages)
     assert "made from other images" in caplog.text
     assert "python -m pipeline prepare" in caplog.text
+    begun = tmp_path / "cache" / cfg.name / ".train-32-bicubic-0123456789abcdef.pixels"
+    begun.write_bytes(b"of images that are there no more")
     written(images, tmp_path)
     assert isinstance(opened(cfg, images, tmp_path), CachedImages)
+    assert not begun.exists()
 
 
 @pytest.mark.parametrize("file", ["pixels", "places"])
