@@ -132,4 +132,5 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 def _rounded(sums: Tensor, halves: int) -> Tensor:
     """Both halves of a sum, along one dimension -> the pixel, from 0 to 255, in int32."""
     upper, lower = sums.int().unbind(halves)
-    return ((upper << HALF_BITS) + lower + (1 << BITS - 1) >> BITS).clamp_(0, 255)
+    both = torch.add(lower, upper, alpha=1 << HALF_BITS)
+    return both.add_(1 << BITS - 1).bitwise_right_shift_(BITS).clamp_(0, 255)

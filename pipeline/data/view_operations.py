@@ -13,7 +13,7 @@ from torch import Tensor
 from pipeline.data.operation_draws import Kind, Operations
 from pipeline.data.warping import warp_batch
 
-WARPED_PIXELS = 2**21  # at once: 0.8 GB in three channels
+WARPED_PIXELS = 2**21  # at once: less than 1 GB in three channels
 
 
 class Colouring(NamedTuple):
@@ -46,7 +46,7 @@ def operate(images: Tensor, operations: Operations, how: Colouring) -> Tensor:
 
 
 def _warped(images: Tensor, matrices: Tensor, how: Colouring) -> Tensor:
-    """Some at a time: a pixel is made of 16 others, in float64."""
+    """Some at a time: a pixel is made of 16 others."""
     at_once = max(1, WARPED_PIXELS // images[0, 0].numel())
     parts = zip(images.split(at_once), matrices.split(at_once), strict=True)
     return torch.cat([warp_batch(*part, how.interpolation, how.fill) for part in parts])

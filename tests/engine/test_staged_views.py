@@ -192,6 +192,15 @@ def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
     assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
 
 
+def test_set_on_the_device__workers_ranks_and_later_starts__are_those_of_one_process(opened):
+    data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["increasing"]}), opened
+    views = DeviceViews(data, CPU)
+    train, _ = settled(data, splits, manifest, views, threads=0)
+    alone = train_batches(train, data, True, epochs=2, views=views)
+    assert_same(train_batches(train, data, True, epochs=2, views=views, workers=2), alone)
+    assert_same(train_batches(train, data, True, 2, start=1, rank=1, world_size=2, views=views), alone[1 * 2 + 1 :: 2])
+
+
 def test_set_on_the_device__batches__have_no_pixels(opened):
     data, (splits, manifest) = config("L"), opened
     train, _ = settled(data, splits, manifest, DeviceViews(data, CPU), threads=0)
