@@ -213,3 +213,9 @@ def test_cache__images_of_one_size__go_to_the_device_from_it(tmp_path, monkeypat
     _, placed = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
     assert all(isinstance(split, PlacedImages) for split in placed)
     assert len(task.transform.views.store) == 9 * 64 * 64
+
+
+def test_prepare__runs_that_see_a_set_in_two_ways__each_have_a_cache(images, tmp_path):
+    small, large = (config("imagenet", **{**SEEN, "image_size": size}) for size in (28, 56))
+    prepare(small, images, tmp_path / "out", progress=False, cache=tmp_path / "cache", seen=[small, large])
+    assert all(isinstance(opened(cfg, images, tmp_path), CachedImages) for cfg in (small, large))
