@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from pipeline.sizes import pair
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
 
+AT_ONCE = 2**24  # pixels on their way to the device: a set may be larger than the host's memory
+
 
 class DeviceViews:
     """Completes the views of one data set on one device."""
@@ -26,12 +29,16 @@ class DeviceViews:
         self.device, self.size = device, pair(data.image_size)
         fill = torch.tensor([min(255, round(255 * value)) for value in data.mean], dtype=torch.uint8)
         self.how = Colouring(data.augment.interpolation, fill.to(device))
-
         self.store = torch.empty(0, data.channels, dtype=torch.uint8)
 
-    def keep(self, pixels: Tensor) -> None:
-        """Pixels (N, C) of a set that lives on the device: batches that have none name places in these."""
-        self.store = pixels.to(self.device)
+    def keep(self, num_pixels: int, parts: Iterable[np.ndarray]) -> None:
+        """Pixels (N, C) of a set that lives on the device, one part after the other: batches name places in these."""
+        self.store, begin = torch.empty(num_pixels, self.store.shape[1], dtype=torch.uint8, device=self.device), 0
+        for part in parts:
+            for first in range(0, len(part), AT_ONCE):
+                some = torch.from_numpy(np.array(part[first : first + AT_ONCE]))  # a copy: a cache is not to be written
+                self.store[begin : begin + len(some)] = some.to(self.device)
+                begin += len(some)
 
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""

@@ -91,7 +91,7 @@ def settled(
         log.info("%s stays on the host: %.0f MB, %.0f MB are allowed", cfg.name, num_bytes / 1e6, allowed / 1e6)
         return [*splits.values()]
     both = zip(splits.values(), known, strict=True)
-    views.keep(torch.from_numpy(np.concatenate([_pixels(*each, cfg.channels, threads) for each in both])))
+    views.keep(sum(map(end_of, known)), (_pixels(*each, cfg.channels, threads) for each in both))
     log.info("%s lives on the device: %.0f MB, %.0f MB are allowed", cfg.name, num_bytes / 1e6, allowed / 1e6)
     firsts = np.cumsum([0, *map(end_of, known)])
     return [
