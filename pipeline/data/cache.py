@@ -76,9 +76,14 @@ class CachedImages(ImageSet):
 
     gives_arrays = False  # in place of Pillow's images, for views that only cut
 
-    def __init__(self, images: ImageSet, pixels: np.ndarray, places: np.ndarray) -> None:
+    def __init__(self, images: ImageSet, pixels: np.ndarray, places: np.ndarray, side: int) -> None:
         self.images, self.labels, self.mode = images, images.labels, images.mode
-        self.pixels, self.places = pixels, places
+        self.pixels, self.places, self.side = pixels, places, side
+
+    @property
+    def shrunk_to(self) -> int | None:
+        """The side that larger images were shrunk to; none if there are no larger ones."""
+        return self.side if self.places[:, 1:].min(axis=1).max() == self.side else None
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return (self.decoded(index) if self.gives_arrays else self.image(index)), self.labels[index]
@@ -100,7 +105,8 @@ class CachedImages(ImageSet):
         return self.images.listing()
 
     def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "CachedImages":
-        return CachedImages(self.images.subset(indices, labels), self.pixels, self.places[np.asarray(indices, int)])
+        chosen = self.places[np.asarray(indices, int)]
+        return CachedImages(self.images.subset(indices, labels), self.pixels, chosen, self.side)
 
 
 class SplitCache:
@@ -131,7 +137,7 @@ class SplitCache:
     def open(self, images: ImageSet) -> CachedImages:
         """Mapped into memory: nothing is read before it is used."""
         pixels = np.memmap(self.pixels, dtype=np.uint8, mode="r").reshape(-1, self.expected.channels)
-        return CachedImages(images, pixels, _read_places(self.places))
+        return CachedImages(images, pixels, _read_places(self.places), self.expected.side)
 
     def write(self, images: ImageSet, sizes: Iterable[tuple[int, int]], workers: int, progress: bool) -> None:
         """Decode what is missing; `sizes` are the width and height of every file."""

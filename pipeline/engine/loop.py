@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
-from pipeline.data.cache import CachedImages
 from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
@@ -192,7 +191,7 @@ class Trainer:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
         splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
-        self.cached = [split for split, found in splits.items() if isinstance(found, CachedImages)]
+        self.shrunk_to = getattr(splits["train"], "shrunk_to", None)  # of a cache: crops are cut from smaller images
         views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
         if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
             manifest = read_manifest(index / MANIFEST)
@@ -317,7 +316,8 @@ class Trainer:
             self.timing = MetricsFile(self.paths.timing, None if state else 0)
 
     def _inputs_state(self) -> dict[str, str | None] | None:
-        return self.inputs.model_dump() if self.inputs else None
+        known = self.inputs.model_dump() if self.inputs else None
+        return {**(known or {}), "shrunk_to": str(self.shrunk_to)} if self.shrunk_to else known
 
 
 def batch_plan(run: RunConfig) -> BatchPlan:

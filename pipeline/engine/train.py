@@ -148,8 +148,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
-    # Crops of training are cut from smaller images than those of the files.
-    cached = {"cached": trainer.cached} if trainer.cached else {}
+    cached = {"shrunk_to": trainer.shrunk_to} if trainer.shrunk_to else {}
     return TrainRecord(
         run=run.name,
         metrics=metrics,

@@ -220,3 +220,9 @@ def test_prepare__runs_that_see_a_set_in_two_ways__each_have_a_cache(images, tmp
     small, large = (config("imagenet", **{**SEEN, "image_size": size}) for size in (28, 56))
     prepare(small, images, tmp_path / "out", progress=False, cache=tmp_path / "cache", seen=[small, large])
     assert all(isinstance(opened(cfg, images, tmp_path), CachedImages) for cfg in (small, large))
+
+
+@pytest.mark.parametrize(("size", "shrunk_to"), [(28, 32), (70, None)])
+def test_cache__larger_images_or_none__says_what_they_were_shrunk_to(images, tmp_path, size, shrunk_to):
+    cfg = written(images, tmp_path, image_size=size)
+    assert opened(cfg, images, tmp_path).shrunk_to == shrunk_to
