@@ -114,7 +114,7 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
-    from pipeline.study.planned import data_of
+    from pipeline.study.planned import as_runs_see, data_of
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
@@ -123,7 +123,12 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
         sources = sources_of(graph, site)
     manifest = graph.results.manifest(data.name)
-    found = prepare_data(data, data_folder(site, data), manifest.parent, site.workers, sources=sources)
+    found = prepare_data(
+        *(data, data_folder(site, data), manifest.parent, site.workers),
+        sources=sources,
+        cache=site.cache,
+        seen=as_runs_see(graph, data.name),
+    )
     counts = " + ".join(str(split.count) for split in found.splits.values())
     print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 

@@ -38,6 +38,11 @@ class Site(Strict):
     """Where data lies and what the hardware is."""
 
     data: dict[str, Path] = Field(default_factory=dict, description="data set name -> folder")
+    cache: Path | None = Field(
+        None,
+        description="folder to which `prepare` writes decoded images, from which training reads them; for training "
+        "they are shrunk to 8/7 of what a model sees, and crops are cut from that; null: files are decoded each time",
+    )
     weights: str | None = Field(
         None,
         description="folder of the weight files that an `init` of `file:name` names; else `weights` in the project",
@@ -50,6 +55,11 @@ class Site(Strict):
     workers: int = Field(0, ge=0, description="loader workers per process")
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    views: Literal["auto", "host", "device"] = Field(
+        "auto",
+        description="where images are cut, resized, mirrored and coloured, with the same draws: in loader workers, "
+        "or in whole batches on the device; auto: on a GPU",
+    )
     compile: bool = False
     compiled: str | None = Field(
         None,
@@ -91,8 +101,12 @@ def load_site() -> Site:
     """
     name = os.environ.get("PATCHWORK_SITE", "local")
     site = parse_file(Site, Path(name) if name.endswith(".yaml") else CONFIGS / "site" / f"{name}.yaml")
-    folders = {key: CONFIGS.parent / Path(os.path.expandvars(folder)).expanduser() for key, folder in site.data.items()}
-    return site.model_copy(update={"data": folders})
+    folders = {key: _placed(folder) for key, folder in site.data.items()}
+    return site.model_copy(update={"data": folders, "cache": _placed(site.cache) if site.cache else None})
+
+
+def _placed(folder: Path) -> Path:
+    return CONFIGS.parent / Path(os.path.expandvars(folder)).expanduser()
 
 
 def data_folder(site: Site, data: BaseDataConfig) -> Path:

@@ -9,11 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import added, nearest
 from pipeline.data.augment import Augment
+from pipeline.data.cache import CacheRecord, SplitCache, eval_side, train_side
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import KINDS, BaseDataConfig, PublishedKind, View, common_summary
 from pipeline.data.lists import read_list, written_list
-from pipeline.data.manifest import ImageSummary
+from pipeline.data.manifest import ImageSummary, Manifest
 from pipeline.data.pictures import MODES, check_pictures, check_statistics
 from pipeline.data.samples import Split, SplitName, label_problems
 from pipeline.data.selection import with_classes
@@ -158,6 +159,12 @@ class ClassifiedImages(PublishedKind):
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
+    def staged(self, view: View) -> View | None:
+        from pipeline.data.staging import staged_view
+        from pipeline.data.transforms import ImageView
+
+        return staged_view(view.view, self.cfg) if isinstance(view, ImageView) else None
+
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"
 
@@ -189,6 +196,21 @@ class ClassifiedImages(PublishedKind):
             max_size=(max(widths), max(heights)),
             modes=dict(sorted(Counter(look.mode for look in looks).items())),
         )
+
+    def cache(self, folder: Path, split: SplitName, manifest: Manifest) -> SplitCache | None:
+        """Of sets that runs train on and that are decoded from files."""
+        cfg = self.cfg
+        side = train_side(cfg.image_size) if split == "train" else eval_side(cfg.image_size, cfg.eval_crop)
+        side = side or self.source.side  # images of one size are kept as they are, however they are evaluated
+        if side is None or not (self.source.has_files and cfg.num_train):
+            return None
+        record = CacheRecord(
+            fingerprint=manifest.splits[split].fingerprint,
+            side=side,
+            interpolation=cfg.augment.interpolation,
+            channels=cfg.channels,
+        )
+        return SplitCache(folder / cfg.name, split, record)
 
     def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
         if not self.source.has_files:

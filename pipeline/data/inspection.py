@@ -50,8 +50,13 @@ def inspect_samples(
 _forked: list[Samples] = []  # what processes of a pool look at; they are forked, so nothing is copied to them
 
 
+def forked_samples() -> Samples:
+    """In a process of a pool: what it looks at."""
+    return _forked[0]
+
+
 def _look(index: int) -> Any:
-    return _forked[0].look(index)
+    return forked_samples().look(index)
 
 
 def inspect_images(

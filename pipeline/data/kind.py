@@ -16,7 +16,7 @@ from pydantic import Field
 
 from pipeline.config import Layers, Strict, added, parse
 from pipeline.data.inspection import inspect_samples
-from pipeline.data.manifest import SplitSummary
+from pipeline.data.manifest import Manifest, SplitSummary
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.data.stamp import take_stamp
 from pipeline.errors import ConfigError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from pipeline.data.cache import SplitCache
     from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
@@ -153,6 +154,10 @@ class DataKind(ABC):
     def eval_view(self) -> View:
         """The same for evaluation; nothing is random."""
 
+    def staged(self, view: View) -> View | None:
+        """A view in two parts, of which its `batch_transform` does the second one on the device; none: it has one."""
+        return None
+
     def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
         """What classification does with batches of these views: as with images, unless a kind says otherwise."""
         from pipeline.data.transforms import BatchTransform as ImageBatches
@@ -211,6 +216,10 @@ class DataKind(ABC):
     def summary(self, samples: Any, looks: Sequence[Any]) -> SplitSummary:
         """What the manifest says of a good split."""
         return SplitSummary(**common_summary(samples, looks))
+
+    def cache(self, folder: Path, split: SplitName, manifest: Manifest) -> "SplitCache | None":
+        """What is kept of a verified split below a folder, in a form that is faster to read; most have nothing."""
+        return None
 
     def lists(self, splits: Mapping[SplitName, Split]) -> Mapping[str, str | bytes]:
         """Files beside the manifest that spare `find` a walk through the folder: name -> content."""

@@ -97,7 +97,7 @@ def train_loader(
     """Inputs and targets of this rank's micro-batches, from update `start` on."""
     return DataLoader(
         TrainViews(samples, view, plan.seed),
-        collate_fn=collate,
+        collate_fn=getattr(view, "collate", collate),  # what a device completes has a form of its own
         batch_sampler=MicroBatches(plan, start, rank, world_size),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
@@ -126,7 +126,7 @@ def eval_loader(
     pin = torch.cuda.is_available()
     return DataLoader(
         EvalViews(samples, view),
-        collate_fn=collate,
+        collate_fn=getattr(view, "collate", collate),
         batch_sampler=[list(range(start, min(start + batch, len(samples)))) for start in starts],
         num_workers=workers,
         pin_memory=pin,

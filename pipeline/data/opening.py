@@ -3,6 +3,7 @@
 `prepare` verifies a set once; opening a split afterwards does not walk a million files again.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,38 @@ from pipeline.data.stamp import differences
 from pipeline.errors import DataError
 from pipeline.results import prepare_command
 
+log = logging.getLogger(__name__)
+
 MAX_PROBLEMS = 20
 
 
-def open_split(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Any:
+def open_split(
+    cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None, cache: Path | None = None
+) -> Any:
     """The samples of a split, ready to be decoded; `index` is the folder that `prepare` wrote to, None looks for files.
 
-    With an index the samples are those that were verified, or there is an error.
+    With an index the samples are those that were verified, or there is an error. With a cache, too, they come from it
+    if `prepare` has kept them there.
     """
     samples = find_samples(cfg, folder, split, index)
+    if index and cache:
+        samples = _cached(cfg, samples, split, index / MANIFEST, cache)
     samples.preload()
     return samples
+
+
+def _cached(cfg: BaseDataConfig, samples: Any, split: SplitName, path: Path, folder: Path) -> Any:
+    """The samples as they were decoded for the cache, or these, with a word about why."""
+    cache = kind_of(cfg).cache(folder, split, read_manifest(path))
+    if cache is None:
+        return samples
+    if problem := cache.problem():
+        log.warning(
+            "%s: %s, so %s images are decoded from their files; `%s` writes it",
+            *(cache.pixels, problem, split, prepare_command(path)),
+        )
+        return samples
+    return cache.open(samples)
 
 
 def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Samples:

@@ -5,6 +5,8 @@ It holds no times, so the same data gives the same bytes; fingerprints do not de
 """
 
 import hashlib
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from pipeline.config import shown
@@ -23,10 +25,13 @@ def prepare(
     workers: int = 0,
     progress: bool = True,
     sources: Sources | None = None,
+    cache: Path | None = None,
+    seen: Sequence[BaseDataConfig] = (),
 ) -> Manifest:
     """Verify the set in `folder`; write manifest.json and the file lists to `out`; return the manifest.
 
-    A set that is made from others is made first, as far as it is not there; `sources` opens those others.
+    A set that is made from others is made first, as far as it is not there; `sources` opens those others. With a
+    `cache`, the samples are kept there in a form that is faster to read, for each way in which they are `seen`.
     """
     kind, before = kind_of(cfg), _taken_away(out / MANIFEST)
     if made_from(cfg) and sources is not None and not kind.is_there(folder):
@@ -47,6 +52,10 @@ def prepare(
         manifest = before
     for file, content in kind.lists(splits).items():
         write_atomic(out / file, content.encode() if isinstance(content, str) else content)
+    if cache:
+        for view, (name, split) in product(seen or [cfg], splits.items()):
+            if kept := kind_of(view).cache(cache, name, manifest):
+                kept.write(split.samples, [look.size for look in looks[name]], workers, progress)
     write_manifest(out / MANIFEST, manifest)
     return manifest
 

@@ -5,6 +5,7 @@ picture does not depend on the number of processes, of loader workers, or on whe
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.augment import Augment
+from pipeline.data.device_views import DeviceViews
 from pipeline.data.mixing import Erasing, Mixing, erase, mix, soft_targets
 from pipeline.data.sources import SOURCES
+from pipeline.data.staging import Staged
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
 from pipeline.trees import send
@@ -129,13 +132,22 @@ class Normaliser:
     """uint8 images -> float images on a device, with the mean and deviation of a data set."""
 
     def __init__(self, data: Any, device: torch.device) -> None:
-        self.device = device
+        self.device, self.data = device, data
         statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
         self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 (..., C, H, W) -> float on the device."""
-        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+    @cached_property
+    def views(self) -> DeviceViews:
+        """Of kinds that have staged views."""
+        return DeviceViews(self.data, self.device)
+
+    def completed(self, images: Tensor | Staged) -> Tensor:
+        """Staged views as uint8 (B, C, H, W) on the device; other images as they are."""
+        return self.views.apply(images) if isinstance(images, Staged) else images
+
+    def normalise(self, images: Tensor | Staged) -> Tensor:
+        """uint8 (..., C, H, W), or staged views -> float on the device."""
+        return self.completed(images).to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
 
 class BatchTransform(Normaliser):
@@ -149,8 +161,8 @@ class BatchTransform(Normaliser):
         self.erasing = Erasing(augment.erasing) if augment.erasing else None
         self.mixing = Mixing(augment) if augment.mixup or augment.cutmix else None
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images and class indices -> float images and soft targets (B, classes)."""
+    def __call__(self, images: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 images, or staged views, and class indices -> float images and soft targets (B, classes)."""
         images, labels = self.erase(self.normalise(images)), labels.to(self.device, non_blocking=True)
         drawn = send(self.mixing.draw(*images.shape[-2:]), self.device) if self.mixing else None
         targets = soft_targets(labels, self.num_classes, self.smoothing, drawn)

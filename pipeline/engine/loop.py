@@ -16,9 +16,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.config import FILE
+from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+from pipeline.data.manifest import MANIFEST, read_manifest
 from pipeline.data.opening import open_split
+from pipeline.data.residence import completed_on_device
+from pipeline.data.samples import SplitName
+from pipeline.data.staging import StagedView
 from pipeline.engine.batchnorm import synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
@@ -46,6 +51,8 @@ from pipeline.site import Site, weights_path
 from pipeline.trees import Tree, batch_size
 
 log = logging.getLogger(__name__)
+
+SPLITS: tuple[SplitName, ...] = ("train", "val")
 
 
 def build_method(run: RunConfig) -> Method:
@@ -196,15 +203,20 @@ class Trainer:
 
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
-        self.train_samples, val = (open_split(data, folder, split, index) for split in ("train", "val"))
-        self.val_loader = eval_loader(
-            val, kind_of(data).eval_view(), self.task.at_once, *self._share(), self.task.collate
-        )
+        kind, site = kind_of(data), self.site
+        splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
+        self.shrunk_to = getattr(splits["train"], "shrunk_to", None)  # of a cache: crops are cut from smaller images
+        views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
+        if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
+            manifest = read_manifest(index / MANIFEST)
+            views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
+        (self.train_view, view), (self.train_samples, val) = views, samples
+        self.val_loader = eval_loader(val, view, self.task.at_once, *self._share(), self.task.collate)
 
     def _loader(self) -> Any:
-        view = kind_of(self.run.data).train_view()
         plan, samples = batch_plan(self.run), self.train_samples
-        return train_loader(plan, samples, view, self.step, *self._share(), self.task.collate)
+        loader = train_loader(plan, samples, self.train_view, self.step, *self._share(), self.task.collate)
+        return Ahead(loader, self.task.transform.views) if isinstance(self.train_view, StagedView) else loader
 
     def _share(self) -> tuple[int, int, int]:
         """What a loader must know of this process."""
@@ -324,7 +336,8 @@ class Trainer:
             self.timing = MetricsFile(self.paths.timing, None if state else 0)
 
     def _inputs_state(self) -> dict[str, str | None] | None:
-        return self.inputs.model_dump() if self.inputs else None
+        known = self.inputs.model_dump() if self.inputs else None
+        return {**(known or {}), "shrunk_to": str(self.shrunk_to)} if self.shrunk_to else known
 
 
 def batch_plan(run: RunConfig) -> BatchPlan:

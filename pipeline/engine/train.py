@@ -148,6 +148,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
     made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
+    cached = {"shrunk_to": trainer.shrunk_to} if trainer.shrunk_to else {}
     return TrainRecord(
         run=run.name,
         metrics=metrics,
@@ -170,6 +171,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
             resumed_at_step=first_step,
             wall_s=round(trainer.wall_s, 1),
             **kept,
+            **cached,
         ),
     )
 

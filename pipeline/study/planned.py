@@ -19,6 +19,16 @@ def data_of(graph: Graph, name: str) -> Any:
     return parse_data(Layers((name, graph.data_set(name))))
 
 
+def as_runs_see(graph: Graph, name: str) -> list[Any]:
+    """A data set as runs train on it: one config for each way in which they see its samples."""
+    found: dict[str, Any] = {}
+    for run in graph.runs.values():
+        content = run.config["data"]
+        if content["name"] == name and run.config["train"]:
+            found.setdefault(repr(sorted(content.items())), content)
+    return [parse_data(Layers((name, content))) for content in found.values()]
+
+
 def sources_of(graph: Graph, site: Site) -> "PreparedSources":
     """What sets of this scale may be made from."""
     from pipeline.evals.sources import PreparedSources

@@ -16,6 +16,7 @@ from pipeline.tasks.base import TASKS, Task
 @TASKS.register("attributes")
 class Attributes(Task):
     primary: ClassVar[Primary | None] = Primary("accuracy")
+    takes_staged: ClassVar[bool] = True
 
     def __init__(self, data: AttributeConfig, device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)

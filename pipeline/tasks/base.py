@@ -23,6 +23,9 @@ class Task:
     primary: ClassVar[Primary | None] = None
     # Samples in a batch of validation.
     at_once: ClassVar[int] = 256
+    # Its `transform` takes batches of views that a device completes, and its targets are labels: no `collate` needed.
+    takes_staged: ClassVar[bool] = False
+    transform: Any  # of a kind's batches; some tasks have one
 
     def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
         self.data, self.device, self.smoothing = data, device, smoothing

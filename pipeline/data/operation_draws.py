@@ -1,0 +1,144 @@
+"""What RandAugment and colour jitter do to an image, drawn by timm and torchvision, for a device to carry out.
+
+timm's operations are called with stand-ins for the image: a ramp of all 256 values where each value becomes another
+one, whatever the image; a blank that notes how it would be warped. So all arithmetic of arguments is theirs, too.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+RAMP = Image.frombytes("L", (256, 1), bytes(range(256)))
+
+
+class Kind(IntEnum):
+    """The operations that a device knows (`view_operations.py`)."""
+
+    TABLE = 0  # each value becomes another: inverted, posterised, solarised, brighter
+    AUTOCONTRAST = 1
+    EQUALISE = 2
+    CONTRAST = 3
+    COLOUR = 4
+    SHARPNESS = 5
+    WARP = 6
+
+
+class Operation(NamedTuple):
+    """One operation on one image: its factor or its matrix, or its table of 256 values."""
+
+    kind: Kind
+    values: tuple[float, ...] = ()
+    table: bytes = b""
+
+
+class Operations(NamedTuple):
+    """Those of a batch, by round and by kind: the first operation of every image, then the second, ..."""
+
+    counts: Tensor  # int64 (rounds, kinds), to be read on the host
+    images: Tensor  # int64 (N,): the image of each operation
+    values: Tensor  # float64 (N, 6)
+    tables: Tensor  # uint8 (those of kind TABLE, 256)
+
+
+KINDS_OF_TIMM = {
+    "AutoContrast": Kind.AUTOCONTRAST,
+    "Equalize": Kind.EQUALISE,
+    **dict.fromkeys(("Invert", "Posterize", "Solarize", "SolarizeAdd", "Brightness"), Kind.TABLE),
+    "Contrast": Kind.CONTRAST,
+    "Color": Kind.COLOUR,
+    "Sharpness": Kind.SHARPNESS,
+    **dict.fromkeys(("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"), Kind.WARP),
+}
+
+
+class Blank:
+    """Stands for an image of a size while timm applies operations to it, and notes them."""
+
+    rotate = Image.Image.rotate
+
+    def __init__(self, width: int, height: int) -> None:
+        self.size, self.width, self.height = (width, height), width, height
+        self.operations: list[Operation] = []
+
+    def transform(self, size: Any, method: Any, matrix: Any, resample: Any = None, fillcolor: Any = None) -> "Blank":
+        self.operations.append(Operation(Kind.WARP, tuple(matrix)))
+        return self
+
+    def copy(self) -> "Blank":
+        """Rotated by nothing."""
+        return self
+
+
+def noted(rand_augment: Any) -> Any:
+    """timm's RandAugment for a Blank; none where it has an operation that a device does not know."""
+    from timm.data.auto_augment import AugmentOp, RandAugment
+
+    kinds = [KINDS_OF_TIMM.get(op.name.removesuffix("Increasing")) for op in rand_augment.ops]
+    if None in kinds:
+        return None
+    ops = []
+    for op, kind in zip(rand_augment.ops, kinds, strict=True):
+        copied = AugmentOp(op.name, op.prob, op.magnitude, op.hparams)
+        copied.aug_fn = _Note(kind, op.aug_fn)
+        ops.append(copied)
+    return RandAugment(ops, rand_augment.num_layers, rand_augment.choice_weights)
+
+
+class _Note:
+    """In place of a function that changes an image."""
+
+    def __init__(self, kind: Any, change: Any) -> None:
+        self.kind, self.change = kind, change
+
+    def __call__(self, blank: Blank, *arguments: Any, **options: Any) -> Blank:
+        if self.kind == Kind.WARP:
+            return self.change(blank, *arguments, **options)
+        if self.kind == Kind.TABLE:
+            blank.operations.append(table(self.change, *arguments, **options))
+        else:
+            blank.operations.append(Operation(self.kind, arguments))
+        return blank
+
+
+@lru_cache(maxsize=1024)
+def table(change: Any, *arguments: Any, **options: Any) -> Operation:
+    """A change of each value by itself, whatever the image."""
+    return Operation(Kind.TABLE, (), change(RAMP, *arguments, **options).tobytes())
+
+
+def jittered(step: Any) -> list[Operation]:
+    """What torchvision's colour jitter without a hue draws."""
+    from torchvision.transforms.functional import adjust_brightness
+
+    order, brightness, contrast, saturation, _ = step.get_params(step.brightness, step.contrast, step.saturation, None)
+    by_place = [
+        None if brightness is None else table(adjust_brightness, brightness),
+        None if contrast is None else Operation(Kind.CONTRAST, (contrast,)),
+        None if saturation is None else Operation(Kind.COLOUR, (saturation,)),
+        None,
+    ]
+    return [operation for place in order.tolist() if (operation := by_place[place])]
+
+
+def batched(drawn: Sequence[Sequence[Operation]]) -> Operations:
+    """The operations of each image of a batch, put together."""
+    rounds = max(map(len, drawn), default=0)
+    entries = sorted(
+        (place, operation.kind, image)
+        for image, operations in enumerate(drawn)
+        for place, operation in enumerate(operations)
+    )
+    found = [drawn[image][place] for place, _, image in entries]
+    counts, values = np.zeros((rounds, len(Kind)), dtype=np.int64), np.zeros((len(found), 6))
+    for (place, kind, _), row, operation in zip(entries, values, found, strict=True):
+        counts[place, kind] += 1
+        row[: len(operation.values)] = operation.values
+    tables = np.frombuffer(b"".join(operation.table for operation in found), dtype=np.uint8).reshape(-1, 256)
+    images = np.array([image for _, _, image in entries], dtype=np.int64)
+    return Operations(*(torch.from_numpy(part.copy()) for part in (counts, images, values, tables)))

@@ -1,0 +1,108 @@
+"""Views in two parts: the host draws and reads pixels, the device cuts, resizes, mirrors and colours whole batches.
+
+The steps are those of the host's own view, and they draw as there: timm's and torchvision's own functions, in the same
+order. So a picture is seen the same way wherever its view is completed (`device_views.py`), for any number of workers
+and processes.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pipeline.data.cache import Decoded
+from pipeline.data.operation_draws import Operation, Operations, batched
+from pipeline.data.residence import Placed
+from pipeline.data.resizing import Axis, cut
+from pipeline.data.view_steps import Decision, Plan, decisions
+
+if TYPE_CHECKING:
+    from pipeline.data.classified import DataConfig
+
+
+EXTENT_STEP = 16  # matrices of such sizes are multiplied fastest, and the same sizes come again
+
+Seen: TypeAlias = Image.Image | Decoded | Placed
+
+
+class Staged(NamedTuple):
+    """A batch of views as a loader hands it over."""
+
+    cuts: Tensor  # int64 (B, 12): rows of `Cut`
+    pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
+    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths, rounded up
+    operations: Operations
+
+
+class StagedImage(NamedTuple):
+    """One image of it: its pixels uint8 (height * width, C), and what is to be done with them."""
+
+    pixels: np.ndarray  # none of an image on the device
+    offset: int  # of its first pixel there, or among these
+    width: int
+    rows: Axis
+    columns: Axis
+    operations: Sequence[Operation] = ()
+
+
+class StagedView:
+    """From an image and its label to a StagedImage and the label."""
+
+    def __init__(self, steps: Sequence[Decision], data: "DataConfig") -> None:
+        self.steps, self.channels = steps, data.channels
+        self.none = np.empty((0, data.channels), dtype=np.uint8)
+        self.resample = Image.Resampling[data.augment.interpolation.upper()]
+
+    def __call__(self, sample: tuple[Seen, int]) -> tuple[StagedImage, int]:
+        image, label = sample
+        plan = Plan.of(image.height, image.width)
+        for decide in self.steps:
+            decide(plan)
+        return self._staged(image, plan), label
+
+    def _staged(self, image: Seen, plan: Plan) -> StagedImage:
+        top, left, height, width = plan.box
+        if isinstance(image, Placed):
+            offset = image.offset + top * image.width + left
+            return StagedImage(self.none, offset, image.width, *plan.axes(), plan.operations)
+        if isinstance(image, Decoded) and not plan.is_large:
+            pixels = image.pixels[top : top + height, left : left + width]
+        else:
+            image = image.image if isinstance(image, Decoded) else image
+            region = image.crop((left, top, left + width, top + height))
+            pixels = np.asarray(self._shrunk(region, plan) if plan.is_large else region)
+        return StagedImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *plan.axes(), plan.operations)
+
+    def _shrunk(self, region: Image.Image, plan: Plan) -> Image.Image:
+        """Resized by Pillow, as the device would: the part of it that is seen."""
+        resized = region.resize(plan.resized[::-1], self.resample)
+        (top, left), (bottom, right) = plan.first, np.add(plan.first, plan.window).tolist()
+        box = max(left, 0), max(top, 0), min(right, resized.width), min(bottom, resized.height)
+        seen = resized.crop(box)
+        plan.box, plan.resized = (0, 0, seen.height, seen.width), (seen.height, seen.width)
+        plan.first = min(top, 0), min(left, 0)
+        return seen
+
+    def collate(self, samples: Sequence[tuple[StagedImage, int]]) -> tuple[Staged, Tensor]:
+        """In place of the task's: labels are numbers in every task that images with labels have."""
+        images, labels = zip(*samples, strict=True)
+        offsets = np.cumsum([0, *(len(image.pixels) for image in images)]).tolist()
+        cuts = [
+            cut(offset + image.offset, image.width, image.rows, image.columns)
+            for offset, image in zip(offsets, images, strict=False)
+        ]
+        lengths = ([each.outer.length for each in cuts], [each.inner.length for each in cuts])
+        extents = [-(-max(axis) // EXTENT_STEP) * EXTENT_STEP for axis in lengths]
+        pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
+        operations = batched([image.operations for image in images])
+        rows = torch.tensor([each.row for each in cuts])
+        return Staged(rows, pixels, torch.tensor(extents), operations), torch.tensor(labels)
+
+
+def staged_view(view: Any, data: "DataConfig") -> StagedView | None:
+    """The same view in two parts; none where it has a step that only the host can do."""
+    steps = decisions(getattr(view, "transforms", [view]), data.augment.interpolation)
+    return None if steps is None else StagedView(steps, data)

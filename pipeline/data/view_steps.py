@@ -1,0 +1,129 @@
+"""The steps of timm's and torchvision's views, each deciding about an image of which it sees the size alone.
+
+Every draw is made by the step's own function, from the same generator, in the same order as on a whole image.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.data.operation_draws import Blank, Operation, jittered, noted
+from pipeline.data.resizing import MAX_SHRINK, Axis
+from pipeline.dynamo import dynamo_deferred
+from pipeline.sizes import pair
+
+HeightWidth = tuple[int, int]
+
+
+@dataclass
+class Plan:
+    """What the steps of a view have decided so far."""
+
+    box: tuple[int, int, int, int]  # top and left of the region that is used, and its size
+    resized: HeightWidth
+    window: HeightWidth  # size of the part of it that is seen
+    first: tuple[int, int] = (0, 0)  # its top and left; outside of the resized image there is black
+    is_mirrored: bool = False
+    operations: list[Operation] = field(default_factory=list)  # on what is seen
+
+    @classmethod
+    def of(cls, height: int, width: int) -> "Plan":
+        return cls((0, 0, height, width), (height, width), (height, width))
+
+    def resize(self, height: int, width: int) -> None:
+        self.resized = self.window = height, width
+
+    def axes(self) -> tuple[Axis, Axis]:
+        """Rows and columns."""
+        (_, _, height, width), (top, left) = self.box, self.first
+        rows = Axis(height, self.resized[0], top)
+        if self.is_mirrored:
+            return rows, Axis(width, self.resized[1], left + self.window[1] - 1, -1)
+        return rows, Axis(width, self.resized[1], left)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its region has too many pixels for a device, beside what is seen of it."""
+        lengths = zip(self.box[2:], self.resized, self.window, strict=True)
+        return any(length > MAX_SHRINK * min(resized, seen) for length, resized, seen in lengths)
+
+
+Decision = Callable[[Plan], None]
+
+
+def decisions(steps: Iterable[Any], interpolation: str) -> list[Decision] | None:
+    """What the steps of a view decide, in their order; none if there is one that needs the pixels."""
+    with dynamo_deferred():
+        from timm.data import transforms as timm
+        from timm.data.auto_augment import RandAugment
+        from torchvision import transforms as T
+
+    deciding: dict[type, Callable[[Any, Plan], None]] = {
+        timm.RandomResizedCropAndInterpolation: _resized_crop,
+        T.Resize: _resize,
+        T.RandomCrop: _padded_crop,
+        T.CenterCrop: _centre_crop,
+        T.RandomHorizontalFlip: _flip,
+        T.ColorJitter: _jitter,
+        RandAugment: _operate,
+    }
+    found: list[Decision] = []
+    for step in steps:
+        if isinstance(step, timm.ToNumpy | timm.MaybePILToTensor):
+            continue
+        step = noted(step) if isinstance(step, RandAugment) else step
+        decide = deciding.get(type(step))
+        if decide is None or getattr(step, "interpolation", T.InterpolationMode(interpolation)).value != interpolation:
+            return None
+        found.append(partial(decide, step))
+    return found
+
+
+def _resized_crop(step: Any, plan: Plan) -> None:
+    plan.box = step.get_params(_blank(*plan.resized), step.scale, step.ratio)
+    plan.resize(*step.size)
+
+
+def _resize(step: Any, plan: Plan) -> None:
+    if not isinstance(step.size, int):
+        plan.resize(*step.size)
+        return
+    height, width = plan.resized
+    longer = int(step.size * max(height, width) / min(height, width))
+    plan.resize(*((longer, step.size) if height > width else (step.size, longer)))
+
+
+def _padded_crop(step: Any, plan: Plan) -> None:
+    around = step.padding or 0
+    height, width = (side + 2 * around for side in plan.resized)
+    top, left, *_ = step.get_params(_blank(height, width), pair(step.size))
+    plan.first, plan.window = (top - around, left - around), pair(step.size)
+
+
+def _centre_crop(step: Any, plan: Plan) -> None:
+    plan.window = pair(step.size)
+    top, left = (round((side - seen) / 2) for side, seen in zip(plan.resized, plan.window, strict=True))
+    plan.first = top, left
+
+
+def _flip(step: Any, plan: Plan) -> None:
+    plan.is_mirrored = bool(torch.rand(1) < step.p)
+
+
+def _jitter(step: Any, plan: Plan) -> None:
+    plan.operations += jittered(step)
+
+
+def _operate(step: Any, plan: Plan) -> None:
+    height, width = plan.window
+    plan.operations += step(Blank(width, height)).operations
+
+
+@lru_cache(maxsize=64)
+def _blank(height: int, width: int) -> Tensor:
+    """An image of which there is only the size."""
+    return torch.empty(()).expand(height, width)

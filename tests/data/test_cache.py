@@ -1,0 +1,228 @@
+"""Decoded images on disk: what is kept, what is read back, what an interrupted or outdated cache does."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from layouts import WNIDS, config, write_imagenet, write_jpeg, write_tiny_imagenet
+from PIL import Image
+
+from pipeline.data import cache as caching
+from pipeline.data.cache import CachedImages, Decoded, eval_side, train_side
+from pipeline.data.kind import kind_of
+from pipeline.data.loader import BatchPlan, train_loader
+from pipeline.data.manifest import read_manifest
+from pipeline.data.opening import open_split
+from pipeline.data.prepare import prepare
+from pipeline.data.residence import PlacedImages, completed_on_device
+from pipeline.data.transforms import eval_view
+from pipeline.errors import PatchworkError
+from pipeline.registry import TASKS
+
+SEEN = {"image_size": 28, "eval_crop": 0.875}  # evaluated from 32 pixels, trained from as many
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Real JPEG files of several sizes, with pictures in them."""
+    folder = write_imagenet(tmp_path / "data")
+    rng = np.random.default_rng(0)
+    sizes = [(60, 40), (40, 60), (32, 32), (33, 90), (20, 50)]
+    for number, path in enumerate(sorted(folder.rglob("*.JPEG"))):
+        small = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+        small.resize(sizes[number % 5]).save(path, quality=95)
+    return folder
+
+
+def written(images, tmp_path, workers=0, **changes):
+    cfg = config("imagenet", **{**SEEN, **changes})
+    prepare(cfg, images, tmp_path / "out", workers, progress=False, cache=tmp_path / "cache")
+    return cfg
+
+
+def opened(cfg, images, tmp_path, split="train"):
+    return open_split(cfg, images, split, tmp_path / "out", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cache__every_image__is_the_file_shrunk_to_the_side(images, tmp_path, workers):
+    cfg = written(images, tmp_path, workers)
+    files, found = open_split(cfg, images, "train"), opened(cfg, images, tmp_path)
+    assert isinstance(found, CachedImages)
+    assert list(found.labels) == list(files.labels)
+    for index in range(len(files)):
+        image = files.image(index)
+        scale = min(1, 32 / min(image.size))
+        size = tuple(int(side * scale) for side in image.size)
+        assert found.name(index) == files.name(index)
+        assert np.array_equal(found.image(index), image.resize(size, Image.Resampling.BICUBIC))
+
+
+def test_cache__validation__has_the_same_views_as_the_files(images, tmp_path):
+    cfg = written(images, tmp_path)
+    view = eval_view(cfg, cfg.eval_crop)
+    files, found = open_split(cfg, images, "val"), opened(cfg, images, tmp_path, "val")
+    assert isinstance(found, CachedImages)
+    assert all(np.array_equal(view(files.image(index)), view(found.image(index))) for index in range(len(files)))
+
+
+def test_sides__of_the_usual_sizes():
+    assert (train_side(224), eval_side(224, 0.875)) == (256, 256)
+    assert eval_side(224, 1.0) is None
+    assert eval_side((32, 64), 0.875) is None
+
+
+def test_cache__validation_that_squashes__is_not_kept(images, tmp_path):
+    cfg = written(images, tmp_path, eval_crop=1.0)
+    assert not isinstance(opened(cfg, images, tmp_path, "val"), CachedImages)
+    assert isinstance(opened(cfg, images, tmp_path), CachedImages)
+
+
+def test_cache__interrupted__continues_where_it_was(images, tmp_path, monkeypatch):
+    cfg = written(images, tmp_path / "whole")
+    decode, seen = caching.shrunk, []
+
+    def failing(images, index, cache):
+        seen.append(index)
+        if len(seen) > caching.TRIED + 3:
+            raise KeyboardInterrupt
+        return decode(images, index, cache)
+
+    monkeypatch.setattr(caching, "BLOCK", 2)
+    monkeypatch.setattr(caching, "TRIED", 1)
+    monkeypatch.setattr(caching, "shrunk", failing)
+    with pytest.raises(KeyboardInterrupt):
+        written(images, tmp_path)
+    assert not list((tmp_path / "cache").rglob("*.json"))
+    seen.clear()
+    monkeypatch.setattr(caching, "shrunk", lambda *given: (seen.append(given[1]), decode(*given))[1])
+    written(images, tmp_path)
+    whole, again = (sorted((folder / "cache").rglob("[!.]*")) for folder in (tmp_path / "whole", tmp_path))
+    assert [path.read_bytes() for path in whole if path.is_file()] == [
+        path.read_bytes() for path in again if path.is_file()
+    ]
+    train = seen[: seen.index(0, 1)]  # what was tried, then what was missing; the other split begins at 0
+    assert train == [0, *range(3, len(opened(cfg, images, tmp_path)))]
+
+
+def test_cache__torn_last_image__is_written_again(images, tmp_path):
+    cfg = written(images, tmp_path)
+    split = kind_of(cfg).cache(tmp_path / "cache", "train", read_manifest(tmp_path / "out" / "manifest.json"))
+    whole = split.pixels.read_bytes()
+    split.record.unlink()
+    os.replace(split.places, split.places_part)
+    split.pixels_part.write_bytes(whole[:-5])
+    split.pixels.unlink()
+    written(images, tmp_path)
+    assert split.problem() == ""
+    assert split.pixels.read_bytes() == whole
+
+
+def test_cache__written_twice__decodes_nothing_again(images, tmp_path, monkeypatch):
+    written(images, tmp_path)
+    monkeypatch.setattr(caching, "shrunk", None)
+    written(images, tmp_path)
+
+
+def test_cache__of_other_images__is_not_used_and_the_message_says_what_to_do(images, tmp_path, caplog):
+    cfg = written(images, tmp_path)
+    write_jpeg(images / "train" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG", (1, 2, 3))
+    prepare(cfg, images, tmp_path / "out", progress=False)  # without a cache
+    assert not isinstance(opened(cfg, images, tmp_path), CachedImages)
+    assert "made from other images" in caplog.text
+    assert "python -m pipeline prepare" in caplog.text
+    begun = tmp_path / "cache" / cfg.name / ".train-32-bicubic-0123456789abcdef.pixels"
+    begun.write_bytes(b"of images that are there no more")
+    written(images, tmp_path)
+    assert isinstance(opened(cfg, images, tmp_path), CachedImages)
+    assert not begun.exists()
+
+
+@pytest.mark.parametrize("file", ["pixels", "places"])
+def test_cache__file_cut_short__is_not_used(images, tmp_path, caplog, file):
+    cfg = written(images, tmp_path)
+    path = next((tmp_path / "cache").rglob(f"train*.{file}"))
+    os.truncate(path, path.stat().st_size - 24)
+    assert not isinstance(opened(cfg, images, tmp_path), CachedImages)
+    assert "incomplete" in caplog.text
+
+
+def test_cache__no_room__is_refused_before_it_begins(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1e6}))
+    with pytest.raises(PatchworkError, match=r"the cache of .* train images needs"):
+        written(images, tmp_path)
+
+
+def test_cache__announced__with_its_size_and_time(images, tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        written(images, tmp_path)
+    assert "train images in" in caplog.text
+    assert "MB" in caplog.text
+    assert "about 1 min" in caplog.text
+
+
+def test_open_split__without_a_cache_or_with_none_written__reads_the_files(images, tmp_path, caplog):
+    cfg = config("imagenet", **SEEN)
+    prepare(cfg, images, tmp_path / "out", progress=False)
+    assert not isinstance(open_split(cfg, images, "train", tmp_path / "out"), CachedImages)
+    assert caplog.text == ""
+    assert not isinstance(opened(cfg, images, tmp_path), CachedImages)
+    assert "not found" in caplog.text
+
+
+def batches(samples, view, views=None):
+    plan = BatchPlan(0, len(samples), 1, 6, len(samples), 2)
+    found = train_loader(plan, samples, view, 0, 0, 1, 0)
+    return [(views.apply(inputs) if views else inputs, labels) for inputs, labels in found]
+
+
+def assert_device_equals_host(cfg, folder, tmp_path):
+    """What a training sees of a cache, completed on a device and on the host; returns where its samples lie."""
+    kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
+    expected = batches(opened(cfg, folder, tmp_path), kind.train_view())
+    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
+    manifest = read_manifest(tmp_path / "out" / "manifest.json")
+    (view, _), (train, _) = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
+    for (a, a_labels), (b, b_labels) in zip(batches(train, view, task.transform.views), expected, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a_labels, b_labels)
+    return train
+
+
+def test_cache__views_on_a_device__equal_those_of_the_host(images, tmp_path):
+    cfg = written(images, tmp_path, augment={"crop": "resized", "hflip": 0.5})
+    train = assert_device_equals_host(cfg, images, tmp_path)
+    assert isinstance(train[0][0], Decoded)
+
+
+def test_cache__small_images_of_many_sizes__live_on_the_device(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.data.device_views.AT_ONCE", 1000)
+    cfg = written(images, tmp_path, image_size=48, augment={"crop": "resized", "hflip": 0.5})
+    train = assert_device_equals_host(cfg, images, tmp_path)
+    assert isinstance(train, PlacedImages)
+
+
+def test_cache__images_of_one_size__go_to_the_device_from_it(tmp_path, monkeypatch):
+    folder = write_tiny_imagenet(tmp_path / "data")
+    cfg = config("tiny_imagenet", image_size=64, augment={"crop": "resized"})
+    prepare(cfg, folder, tmp_path / "out", progress=False, cache=tmp_path / "cache")
+    monkeypatch.setattr(CachedImages, "decoded", None)  # read as a whole, not one by one
+    kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
+    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
+    manifest = read_manifest(tmp_path / "out" / "manifest.json")
+    _, placed = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
+    assert all(isinstance(split, PlacedImages) for split in placed)
+    assert len(task.transform.views.store) == 9 * 64 * 64
+
+
+def test_prepare__runs_that_see_a_set_in_two_ways__each_have_a_cache(images, tmp_path):
+    small, large = (config("imagenet", **{**SEEN, "image_size": size}) for size in (28, 56))
+    prepare(small, images, tmp_path / "out", progress=False, cache=tmp_path / "cache", seen=[small, large])
+    assert all(isinstance(opened(cfg, images, tmp_path), CachedImages) for cfg in (small, large))
+
+
+@pytest.mark.parametrize(("size", "shrunk_to"), [(28, 32), (70, None)])
+def test_cache__larger_images_or_none__says_what_they_were_shrunk_to(images, tmp_path, size, shrunk_to):
+    cfg = written(images, tmp_path, image_size=size)
+    assert opened(cfg, images, tmp_path).shrunk_to == shrunk_to

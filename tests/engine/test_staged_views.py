@@ -1,0 +1,292 @@
+"""Views that a device completes against those of timm, torchvision and Pillow: the same pixels for the same seeds."""
+
+import os
+from io import BytesIO
+from pathlib import Path
+from tarfile import open as open_tar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
+
+from pipeline.data.device_views import Ahead, DeviceViews
+from pipeline.data.images import ImageSet
+from pipeline.data.kind import kind_of
+from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+from pipeline.data.opening import open_split
+from pipeline.data.prepare import prepare
+from pipeline.data.residence import PlacedImages, completed_on_device, settled
+from pipeline.data.transforms import ImageView
+from pipeline.registry import TASKS
+
+CPU = torch.device("cpu")
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}
+SIZES = [(40, 40), (33, 61), (61, 33), (20, 20), (64, 30), (200, 90), (7, 90), (32, 32)]  # some too large for a device
+CROPS = {
+    "resized": {"crop": "resized"},
+    "bilinear": {"crop": "resized", "interpolation": "bilinear", "scale": [0.5, 1.0]},
+    "padded": {"crop": "padded", "padding": 4},
+    "none": {"crop": "none", "hflip": 0.5},
+    "still": {"crop": "none", "hflip": 0.0},
+}
+SIDES = {"square": 32, "wide": [24, 40]}
+
+
+class Pictures(ImageSet):
+    """Images of any size, in memory."""
+
+    def __init__(self, images, mode="RGB"):
+        self.pictures, self.labels, self.mode = (
+            [image.convert(mode) for image in images],
+            list(range(len(images))),
+            mode,
+        )
+
+    def image(self, index):
+        return self.pictures[index]
+
+    def name(self, index):
+        return str(index)
+
+    def content(self, index):
+        return self.pictures[index].tobytes()
+
+    def listing(self):
+        return b""
+
+    def subset(self, indices, labels):
+        raise NotImplementedError
+
+
+def noisy(width, height, seed):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pictures(mode="RGB"):
+    return Pictures([noisy(*size, seed) for seed, size in enumerate(SIZES)], mode)
+
+
+def config(mode="RGB", **changes):
+    return tiny_run({"data": {**(RGB if mode == "RGB" else {}), **changes}, "model": {"patch_size": 4}}).data
+
+
+def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0, world_size=1, views=None):
+    """uint8 batches and labels of some epochs, two micro-batches an update."""
+    kind = kind_of(data)
+    view = kind.staged(kind.train_view()) if on_device else kind.train_view()
+    plan = BatchPlan(0, len(samples), 1, epochs, len(samples), 2)
+    views = views or DeviceViews(data, CPU)
+    loader = train_loader(plan, samples, view, start, rank, world_size, workers)
+    return [(views.apply(inputs) if on_device else inputs, labels) for inputs, labels in loader]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected) > 0
+    for (a, a_labels), (b, b_labels) in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype == torch.uint8
+        assert torch.equal(a, b)
+        assert torch.equal(a_labels, b_labels)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
+@pytest.mark.parametrize("augment", CROPS.values(), ids=CROPS)
+def test_train_views__completed_on_a_device__equal_those_of_the_host(augment, side, mode):
+    data = config(mode, image_size=side, augment=augment)
+    assert_same(*(train_batches(pictures(mode), data, on_device) for on_device in (True, False)))
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.875, 0.5])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_eval_views__completed_on_a_device__equal_those_of_the_host(crop, interpolation):
+    data = config(image_size=32, eval_crop=crop, augment={"crop": "none", "interpolation": interpolation})
+    kind, views = kind_of(data), DeviceViews(data, CPU)
+    expected = list(eval_loader(pictures(), kind.eval_view(), 3, 0, 1, 0))
+    staged = eval_loader(pictures(), kind.staged(kind.eval_view()), 3, 0, 1, 0)
+    assert_same([(views.apply(inputs), labels) for inputs, labels in staged], expected)
+
+
+def test_staged__step_that_needs_pixels__is_left_to_the_host():
+    """timm resizes to rectangles with a filter of its own before it crops the centre."""
+    data = config(image_size=[24, 40], eval_crop=0.875)
+    kind = kind_of(data)
+    assert kind.staged(kind.eval_view()) is None
+
+
+def test_staged_batches__workers_ranks_and_later_starts__are_those_of_one_process():
+    data = config(image_size=32, augment=CROPS["resized"])
+    alone = train_batches(pictures(), data, True)
+    assert_same(train_batches(pictures(), data, True, workers=2), alone)
+    assert_same(train_batches(pictures(), data, True, start=1, rank=1, world_size=2), alone[1 * 2 + 1 :: 2])
+
+
+def test_staged_batches__region_far_larger_than_the_view__is_shrunk_by_the_host():
+    data = config(image_size=32, augment={"crop": "none"})
+    kind = kind_of(data)
+    view = kind.staged(kind.train_view())
+    small, large = (view((noisy(side, side, 0), 0))[0] for side in (64, 65))
+    assert len(small.pixels) == 64 * 64
+    assert len(large.pixels) == 32 * 32
+
+
+def test_run__views_on_a_device_or_on_the_host__is_the_same_run(images, tmp_path):
+    run = tiny_run({"data": {"augment": {"crop": "resized", "hflip": 0.5}, "eval_crop": 0.875}})
+    host, device = (fit(run, tmp_path / views, images, views=views) for views in ("host", "device"))
+    assert differing(weights_of(host), weights_of(device)) == []
+    assert host.paths.metrics.read_bytes() == device.paths.metrics.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    source = Path(os.environ.get("PATCHWORK_DATA", "")) / "imagenet-samples-256" / "imagenet-samples-256.tar"
+    if not source.is_file():
+        pytest.skip("PATCHWORK_DATA does not name the development data")
+    with open_tar(source) as tar:
+        files = [member for member in tar if member.name.lower().endswith((".jpeg", ".jpg"))][::100]
+        return Pictures([Image.open(BytesIO(tar.extractfile(member).read())) for member in files])
+
+
+@pytest.mark.data
+def test_train_views__photographs_at_224_pixels__equal_those_of_the_host(photographs):
+    data = config(image_size=224, augment={"crop": "resized"})
+    assert_same(*(train_batches(photographs, data, on_device, epochs=2) for on_device in (True, False)))
+
+
+COLOURS = {
+    "jitter": {"color_jitter": 0.4},
+    "increasing": {"rand_augment": "rand-m9-mstd0.5-inc1"},
+    "plain": {"rand_augment": "rand-m14-n2", "interpolation": "bilinear"},
+    "many": {"rand_augment": "rand-m10-n4-p1-mstd101-inc1"},
+}
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("crop", ["resized", "padded"])
+@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
+def test_coloured_views__completed_on_a_device__equal_those_of_the_host(colours, crop, mode):
+    data = config(mode, image_size=32, augment={"crop": crop, **colours})
+    assert_same(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
+
+
+@pytest.fixture(scope="module")
+def opened(images, tmp_path_factory):
+    """Both splits of the small set, and its manifest."""
+    data = config("L")
+    manifest = prepare(data, images, tmp_path_factory.mktemp("prepared"), progress=False)
+    return {split: open_split(data, images, split) for split in ("train", "val")}, manifest
+
+
+@pytest.mark.parametrize("augment", [*CROPS.values(), {"crop": "resized", **COLOURS["increasing"]}])
+def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
+    data, (splits, manifest) = config("L", augment=augment), opened
+    views = DeviceViews(data, CPU)
+    train, val = settled(data, splits, manifest, views, threads=2)
+    assert isinstance(train, PlacedImages)
+    expected = train_batches(splits["train"], data, False, epochs=1)
+    assert_same(train_batches(train, data, True, epochs=1, views=views), expected)
+    staged = kind_of(data).staged(kind_of(data).eval_view())
+    found = [(views.apply(inputs), labels) for inputs, labels in eval_loader(val, staged, 16, 0, 1, 0)]
+    assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
+
+
+def test_set_on_the_device__workers_ranks_and_later_starts__are_those_of_one_process(opened):
+    data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["increasing"]}), opened
+    views = DeviceViews(data, CPU)
+    train, _ = settled(data, splits, manifest, views, threads=0)
+    alone = train_batches(train, data, True, epochs=2, views=views)
+    assert_same(train_batches(train, data, True, epochs=2, views=views, workers=2), alone)
+    assert_same(train_batches(train, data, True, 2, start=1, rank=1, world_size=2, views=views), alone[1 * 2 + 1 :: 2])
+
+
+def test_set_on_the_device__batches__have_no_pixels(opened):
+    data, (splits, manifest) = config("L"), opened
+    train, _ = settled(data, splits, manifest, DeviceViews(data, CPU), threads=0)
+    view, plan = kind_of(data).staged(kind_of(data).train_view()), BatchPlan(0, 120, 1, 1, 40, 1)
+    staged, _ = next(iter(train_loader(plan, train, view, 0, 0, 1, 0)))
+    assert len(staged.pixels) == 0
+    assert len(staged.cuts) == 40
+
+
+def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(opened, monkeypatch, caplog):
+    data, (splits, manifest) = config("L"), opened
+    monkeypatch.setattr("pipeline.data.residence.FREE_SHARE", 1.0)
+    monkeypatch.setattr("pipeline.data.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
+    with caplog.at_level("INFO"):
+        assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+    assert "small stays on the host" in caplog.text
+
+
+def test_set_of_large_images__stays_on_the_host(opened):
+    data, (splits, manifest) = config("L", image_size=8), opened  # of 28 pixels
+    assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+
+
+def test_set_of_images_of_many_sizes__stays_on_the_host(opened):
+    data, (splits, manifest) = config("L"), opened
+    summary = manifest.splits["val"].model_copy(update={"max_size": (28, 29)})
+    other = manifest.model_copy(update={"splits": {**manifest.splits, "val": summary}})
+    assert settled(data, splits, other, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+
+
+@ON_GPU
+@pytest.mark.parametrize("colours", [{}, *COLOURS.values()], ids=["none", *COLOURS])
+def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
+    data = config(image_size=32, augment={"crop": "resized", **colours})
+    views = DeviceViews(data, torch.device("cuda"))
+    found = train_batches(pictures(), data, True, epochs=20, views=views)
+    assert_same([(images.cpu(), labels) for images, labels in found], train_batches(pictures(), data, False, epochs=20))
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=ON_GPU)], ids=str)
+def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_asked_for(device):
+    data = config(image_size=32, augment=CROPS["resized"])
+    kind, taken = kind_of(data), []
+    loader = train_loader(BatchPlan(0, 8, 1, 3, 8, 2), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    batches = ((taken.append(1), batch)[1] for batch in loader)
+    expected, found = train_batches(pictures(), data, False, epochs=3), []
+    for images, labels in Ahead(batches, DeviceViews(data, device)):
+        assert len(taken) == min(len(found) + 2, len(expected))
+        found.append((images.cpu(), labels))
+    assert_same(found, expected)
+
+
+@ON_GPU
+def test_views__completed_on_a_gpu__never_wait_for_it():
+    data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"]})
+    kind, views = kind_of(data), DeviceViews(data, torch.device("cuda"))
+    loader = train_loader(BatchPlan(0, 8, 1, 4, 8, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    batches = list(loader)
+    views.apply(batches[0][0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for staged, _ in batches:
+            views.apply(staged)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_task_with_batches_of_its_own__keeps_the_views_of_the_host(opened):
+    data, (splits, manifest) = config("L"), opened
+    kind, task = kind_of(data), TASKS.get("classify")(data, CPU)
+    views = [kind.train_view(), kind.eval_view()]
+    task.takes_staged = False
+    assert completed_on_device(kind, views, splits, manifest, task, 0) == (views, [*splits.values()])
+
+
+def test_view_that_is_no_list_of_steps__stays_on_the_host():
+    data = config("L")
+    assert kind_of(data).staged(ImageView(lambda image: image)) is None
+    assert kind_of(data).staged(lambda sample: sample) is None
+
+
+def test_run__stopped_with_views_on_a_device_and_resumed_on_the_host__is_the_same_run(images, tmp_path):
+    run = tiny_run({"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}})
+    whole = fit(run, tmp_path / "whole", images, views="device")
+    fit(run, tmp_path / "parts", images, StopAfter(5), views="device")
+    fit(run, tmp_path / "parts", images, StopAfter(6), views="host")
+    resumed = fit(run, tmp_path / "parts", images, views="device", workers=1)
+    assert differing(weights_of(whole), weights_of(resumed)) == []
+    assert whole.paths.metrics.read_bytes() == resumed.paths.metrics.read_bytes()

@@ -1,0 +1,81 @@
+"""Batched resizing against Pillow: cut, resize, shift, mirror, pad, to the last bit."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from pipeline.data.resizing import MAX_SHRINK, Axis, cut, resize_batch, weights
+
+FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+def noise(height, width, channels=3, seed=0):
+    """Sharp edges and all values: what rounds differently is found."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def resized(images, axes, size, interpolation="bicubic"):
+    """(B, height, width, C) of images that lie one after the other; `axes` are rows and columns of each."""
+    offsets = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])
+    cuts = [cut(int(offset), image.shape[1], *both) for offset, image, both in zip(offsets, images, axes, strict=False)]
+    extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
+    pixels = torch.from_numpy(np.concatenate([image.reshape(-1, image.shape[2]) for image in images]))
+    found = resize_batch(pixels, torch.tensor([each.row for each in cuts]), extents, size, interpolation)
+    assert found.dtype == torch.uint8
+    return found.permute(0, 2, 3, 1).numpy()
+
+
+def pillow(image, size, interpolation="bicubic"):
+    squeezed = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    return np.asarray(squeezed.resize(size[::-1], FILTERS[interpolation])).reshape(*size, -1)
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(24, 32), (30, 30), (32, 24)])
+def test_resize_batch__images_of_many_sizes__equal_pillow_to_the_bit(interpolation, channels, size):
+    heights, widths = ([1, 7, out - 1, out, out + 1, out + 7, MAX_SHRINK * out] for out in size)
+    images = [noise(height, width, channels, height * width) for height in heights for width in widths]
+    axes = [(Axis(image.shape[0], size[0]), Axis(image.shape[1], size[1])) for image in images]
+    expected = np.stack([pillow(image, size, interpolation) for image in images])
+    assert np.array_equal(resized(images, axes, size, interpolation), expected)
+
+
+@pytest.mark.parametrize("height", [20, 30, 48])
+def test_resize_batch__mirrored__is_pillows_mirror(height):
+    image = noise(height, 40)
+    expected = ImageOps.mirror(Image.fromarray(pillow(image, (24, 32))))
+    found = resized([image], [(Axis(height, 24), Axis(40, 32, 31, -1))], (24, 32))
+    assert np.array_equal(found[0], np.asarray(expected))
+
+
+@pytest.mark.parametrize(("top", "left"), [(-4, 3), (4, -2), (0, 0)])
+def test_resize_batch__shifted__is_a_window_of_the_resized_image_with_black_around(top, left):
+    image = noise(20, 20)
+    whole = ImageOps.expand(Image.fromarray(pillow(image, (32, 32))), 4)
+    expected = np.asarray(whole.crop((left + 4, top + 4, left + 36, top + 36)))
+    assert np.array_equal(resized([image], [(Axis(20, 32, top), Axis(20, 32, left))], (32, 32))[0], expected)
+
+
+def test_resize_batch__region_of_an_image__is_pillows_crop_resized():
+    image, (top, left, height, width) = noise(50, 60), (5, 7, 33, 41)
+    each = cut(top * 60 + left, 60, Axis(height, 24), Axis(width, 32))
+    rows = torch.tensor([each.row])
+    found = resize_batch(torch.from_numpy(image.reshape(-1, 3)), rows, (height, width), (24, 32), "bicubic")
+    expected = pillow(np.ascontiguousarray(image[top : top + height, left : left + width]), (24, 32))
+    assert np.array_equal(found[0].permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_weights__any_length_up_to_the_limit__are_small_whole_numbers_and_sum_to_one(interpolation):
+    """Sums of these with pixels are below 2 ** 24, which float32 counts exactly; each fits into float16."""
+    lengths = torch.arange(1, 28 * MAX_SHRINK + 1)
+    axis = torch.stack([lengths, torch.full_like(lengths, 28), 0 * lengths, 0 * lengths + 1], dim=1)
+    found = weights(axis, 28, int(lengths.max()), interpolation)
+    assert torch.equal(found, found.round())
+    assert torch.equal(found, found.half().float())
+    assert float(255 * found.abs().sum(dim=-1).max()) < 2**24
+    upper, lower = found.double().unbind(1)
+    sums = (upper * 4096 + lower).sum(dim=-1) / 2**22
+    torch.testing.assert_close(sums, torch.ones_like(sums), atol=4e-6, rtol=0)

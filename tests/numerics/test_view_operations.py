@@ -1,0 +1,97 @@
+"""Each operation of RandAugment on a batch against timm's, which Pillow carries out: equal to the last bit."""
+
+import os
+from io import BytesIO
+from pathlib import Path
+from tarfile import open as open_tar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data.auto_augment import _RAND_INCREASING_TRANSFORMS, _RAND_TRANSFORMS, AugmentOp, RandAugment
+
+from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, batched, noted
+from pipeline.data.transforms import _mend_posterize
+from pipeline.data.view_operations import Colouring, operate
+from pipeline.seeds import seed_everything
+
+NAMES = sorted({*_RAND_TRANSFORMS, *_RAND_INCREASING_TRANSFORMS})
+FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+FILL = (26, 128, 230)
+
+
+def drawn_images():
+    """Noise, few values, one value, two: what histograms and their steps may stumble over."""
+    rng = np.random.default_rng(0)
+    shapes = rng.integers(0, 256, (48, 40, 3)), rng.integers(100, 120, (48, 40, 3)), np.full((48, 40, 3), 77)
+    stripes = np.where(np.arange(40)[None, :, None] < 1, 250, 249) * np.ones((48, 1, 3))
+    return [Image.fromarray(np.asarray(pixels, dtype=np.uint8)) for pixels in (*shapes, stripes)]
+
+
+def photographs():
+    """Four of 224 pixels."""
+    source = Path(os.environ.get("PATCHWORK_DATA", "")) / "imagenet-samples-256" / "imagenet-samples-256.tar"
+    if not source.is_file():
+        pytest.skip("PATCHWORK_DATA does not name the development data")
+    with open_tar(source) as tar:
+        files = [member for member in tar if member.name.lower().endswith((".jpeg", ".jpg"))][50::250]
+        contents = [Image.open(BytesIO(tar.extractfile(file).read())).convert("RGB") for file in files]
+    return [image.resize((224, 224)) for image in contents]
+
+
+def both_ways(images, name, interpolation, seeds):
+    """What timm makes of each image, and a device of all of them."""
+    _mend_posterize()
+    hparams = {"img_mean": FILL, "interpolation": FILTERS[interpolation], "magnitude_std": 2.0}
+    timms = RandAugment([AugmentOp(name, 1.0, 8, hparams)], 1)
+    staged, expected, operations = noted(timms), [], []
+    for seed, image in zip(seeds, images, strict=True):
+        seed_everything(seed)
+        expected.append(np.asarray(timms(image)).transpose(2, 0, 1))
+        seed_everything(seed)
+        operations.append(staged(Blank(*image.size)).operations)
+    batch = torch.from_numpy(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
+    how = Colouring(interpolation, torch.tensor(FILL, dtype=torch.uint8))
+    return operate(batch, batched(operations), how).numpy(), np.stack(expected)
+
+
+def test_every_operation_of_timm__is_known():
+    assert {name.removesuffix("Increasing") for name in NAMES} == set(KINDS_OF_TIMM)
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_operation__noise_and_flat_images__equals_timms(name, interpolation):
+    images = drawn_images() * 8
+    found, expected = both_ways(images, name, interpolation, range(len(images)))
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", _RAND_INCREASING_TRANSFORMS)
+def test_operation__photographs__equals_timms_and_changes_something(name):
+    images = photographs()
+    found, expected = both_ways(images, name, "bicubic", range(len(images)))
+    assert np.array_equal(found, expected)
+    assert not np.array_equal(found, np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
+
+
+def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_kind():
+    rotate, invert = (noted(RandAugment([AugmentOp(name, 1.0, 5)], 1)) for name in ("Rotate", "Invert"))
+    one = invert(Blank(8, 8)).operations
+    two = rotate(rotate(Blank(8, 8))).operations
+    found = batched([two, [], one])
+    assert found.counts.tolist() == [[1, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 1]]
+    assert found.images.tolist() == [2, 0, 0]
+    assert found.tables.tolist() == [[255 - value for value in range(256)]]
+    assert torch.equal(found.values[1:], torch.tensor([operation.values for operation in two], dtype=torch.float64))
+
+
+def test_warp__more_images_than_at_once__are_the_same(monkeypatch):
+    images = drawn_images() * 3
+    whole, expected = both_ways(images, "Rotate", "bicubic", range(12))
+    monkeypatch.setattr("pipeline.data.view_operations.WARPED_PIXELS", 5 * 48 * 40)
+    parts, _ = both_ways(images, "Rotate", "bicubic", range(12))
+    assert np.array_equal(whole, expected)
+    assert np.array_equal(parts, expected)
