@@ -7,19 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from describing import described
 from layouts import message_of
 from PIL import Image
 
 from pipeline.cli import main
 from pipeline.config import Layers, parse, read_yaml
-from pipeline.data import describe as describing
 from pipeline.data.archives import extract
 from pipeline.data.classified import DataConfig
-from pipeline.data.describe import Choices, describe
 from pipeline.data.folder import read_folder
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("configs")
 
 # A class index is the position among these, sorted.
 CLASSES = ["a cat", "dog, hound", "\u00fcber"]
@@ -47,15 +48,8 @@ def write_splits(folder, **options):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def configs(tmp_path, monkeypatch) -> Path:
-    """Where configs of data sets are written."""
-    monkeypatch.setattr(describing, "CONFIGS", tmp_path / "configs")
-    return tmp_path / "configs/data"
-
-
-def described(folder, **choices):
-    return describe(folder, Choices(name="mine", **choices), progress=False).config
+def config_of(folder, **choices):
+    return described(folder, **choices).config
 
 
 def refusal(folder, **choices):
@@ -72,7 +66,7 @@ def names(images):
 @pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "webp", "tiff", "ppm"])
 def test_folder__any_kind_of_image_and_class_names__labels_follow_sorted_names(tmp_path, suffix):
     folder = write_splits(tmp_path / "mine", suffix=suffix)
-    cfg = described(folder)
+    cfg = config_of(folder)
     val = open_split(cfg, folder, "val")
     assert val.labels == [0, 0, 1, 1, 2, 2]
     assert val.name(2) == f"val/dog, hound/0.{suffix}"
@@ -82,7 +76,7 @@ def test_folder__any_kind_of_image_and_class_names__labels_follow_sorted_names(t
 
 def test_folder__prepared__lists_open_it_and_the_stamp_guards_it(tmp_path):
     folder = write_classes(tmp_path / "mine")
-    cfg = described(folder)
+    cfg = config_of(folder)
     prepare(cfg, folder, tmp_path / "out", progress=False)
     for split in ("train", "val"):
         listed, scanned = open_split(cfg, folder, split, tmp_path / "out"), open_split(cfg, folder, split)
@@ -103,7 +97,7 @@ def test_folder__class_missing_in_train__does_not_shift_the_labels_of_val(tmp_pa
 
 def test_share__of_each_class__is_val_and_the_rest_is_train(tmp_path):
     folder = write_classes(tmp_path / "mine", count=10)
-    cfg = described(folder, val_share=0.3)
+    cfg = config_of(folder, val_share=0.3)
     train, val = (open_split(cfg, folder, split) for split in ("train", "val"))
     assert np.bincount(train.labels).tolist() == [7, 7, 7] and np.bincount(val.labels).tolist() == [3, 3, 3]
     assert sorted(names(train) + names(val)) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
@@ -124,7 +118,7 @@ def test_share__same_names_elsewhere_or_a_new_image__keep_their_side(tmp_path):
 @pytest.mark.parametrize("share", [0.01, 0.99])
 def test_share__small_classes__have_an_image_on_both_sides(tmp_path, share):
     folder = write_classes(tmp_path / "mine", count=2)
-    cfg = described(folder, val_share=share)
+    cfg = config_of(folder, val_share=share)
     assert (cfg.num_train, cfg.num_val) == (3, 3)
 
 
@@ -140,7 +134,7 @@ def test_describe__folder__has_counts_and_statistics_of_train(tmp_path):
         Image.fromarray(image).save(folder / "train" / "ab"[number % 2] / f"{number}.png")
     for name in "ab":
         write(folder / "val" / name / "0.png", (255, 255, 255))
-    cfg = described(folder)
+    cfg = config_of(folder)
     assert (cfg.num_classes, cfg.num_train, cfg.num_val, cfg.val_share) == (2, 6, 2, None)
     assert (cfg.image_size, cfg.channels, cfg.eval_crop) == (8, 3, 1.0)
     assert cfg.mean == pytest.approx(pixels.mean((0, 1, 2)) / 255, abs=6e-5)
@@ -153,9 +147,9 @@ def test_describe__grey_images__are_one_channel_and_colour_can_be_read_as_grey(t
         for number in range(4):
             write(folder / "a" / f"{number}.png", values[number % 2], mode=mode)
             write(folder / "b" / f"{number}.png", values[number % 2], mode=mode)
-    cfg = described(grey, val_share=0.5)
+    cfg = config_of(grey, val_share=0.5)
     assert cfg.channels == 1 and 5 / 255 <= cfg.mean[0] <= 45 / 255
-    cfg = described(colour, val_share=0.5, channels=1)
+    cfg = config_of(colour, val_share=0.5, channels=1)
     # Half the luma of these two colours.
     assert 11 / 255 <= cfg.mean[0] <= 30 / 255 and len(cfg.std) == 1
 
@@ -164,8 +158,8 @@ def test_describe__sizes_that_differ__asks_for_one_and_takes_it(tmp_path):
     folder = write_classes(tmp_path / "mine", size=(9, 8))
     write(folder / CLASSES[0] / "other.png", size=(30, 20))
     with pytest.raises(ConfigError, match=r"9x8 to 30x20 pixels, not one square size; .* --image-size 224"):
-        described(folder)
-    cfg = described(folder, image_size=16)
+        config_of(folder)
+    cfg = config_of(folder, image_size=16)
     assert (cfg.image_size, cfg.eval_crop) == (16, 0.875)
 
 
@@ -197,10 +191,10 @@ def test_describe__leftovers_of_operating_systems__are_left_out(tmp_path, left):
     for path in (folder / "train" / CLASSES[0] / left, folder / "train" / left):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"no image")
-    assert described(folder).num_train == 12
+    assert config_of(folder).num_train == 12
     (folder / "README.txt").write_text("may lie beside the splits")
     (folder / "train" / "labels.csv").write_text("and beside the classes")
-    assert described(folder).num_classes == 3
+    assert config_of(folder).num_classes == 3
 
 
 def test_describe__images_that_cannot_be_used__are_all_named(tmp_path):
@@ -250,7 +244,7 @@ def test_describe__one_image_of_a_class__cannot_be_split_by_share(tmp_path):
 
 def test_prepare__folder_changed_since_it_was_described__says_how_to_describe_it_again(tmp_path):
     folder = write_splits(tmp_path / "mine")
-    cfg = described(folder)
+    cfg = config_of(folder)
     write(folder / "train" / CLASSES[0] / "new.png")
     message = message_of(prepare, cfg, folder, tmp_path / "out", progress=False)
     assert "train: found 13 images, expected 12" in message
@@ -283,7 +277,7 @@ def test_describe_command__new_folder__writes_a_complete_config_and_says_what_co
     assert following == f"next: name the folder in the site file (`data: {{mine: {folder}}}`)"
     content = read_yaml(configs / "mine.yaml")
     cfg = parse(DataConfig, Layers(("mine.yaml", content["data"])))
-    assert cfg == described(folder, val_share=0.2)
+    assert cfg == config_of(folder, val_share=0.2)
     text = (configs / "mine.yaml").read_text()
     assert text.isascii() and "from label 0 on: a cat, dog, hound, \\xfcber." in text
 
@@ -332,7 +326,7 @@ def test_describe__tiny_imagenet_as_a_plain_folder__is_described_and_prepared(tm
     for path in list((published / "train").iterdir())[:5]:
         (path / "images").rename(tmp_path / path.name)
         shutil.move(tmp_path / path.name, folder / path.name)
-    cfg = described(folder)
+    cfg = config_of(folder)
     assert (cfg.num_train, cfg.num_val, cfg.num_classes, cfg.image_size) == (2250, 250, 5, 64)
     assert cfg.mean == pytest.approx((0.48, 0.45, 0.40), abs=0.1) and cfg.std == pytest.approx((0.28,) * 3, abs=0.05)
     manifest = prepare(cfg, folder, tmp_path / "out", workers=2, progress=False)
@@ -347,6 +341,6 @@ def test_describe__one_image_of_each_imagenet_class__is_split_by_folder(tmp_path
     for split in ("train", "val"):
         (tmp_path / "mine" / split).parent.mkdir(exist_ok=True)
         (tmp_path / "mine" / split).symlink_to(tmp_path / "imagenet-samples-256", target_is_directory=True)
-    cfg = described(tmp_path / "mine", image_size=224)
+    cfg = config_of(tmp_path / "mine", image_size=224)
     assert (cfg.num_train, cfg.num_val, cfg.num_classes) == (1000, 1000, 1000)
     assert open_split(cfg, tmp_path / "mine", "val").labels == list(range(1000))

@@ -144,8 +144,10 @@ def test_slurm_profile__beside_the_command_line_and_the_environment__keeps_what_
     [
         (["mjp_tabel4"], "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?"),
         (["mjp", "--config", "sclae=tiny"], "--config sclae=tiny: unknown key; did you mean 'scale'?"),
+        (["mjp", "--config", "scale=tyni"], "configs/scale/tyni.yaml: no such file; did you mean 'tiny'?"),
+        (["mjp", "--executor", "slurm", "--jobs", "2"], "site 'local' has no `slurm` section"),
     ],
-    ids=["target", "key"],
+    ids=["target", "key", "scale", "site"],
 )
 def test_snakemake__a_slip_of_the_finger__is_one_message(project, arguments, message):
     result = project.snakemake("-n", *arguments)

@@ -106,6 +106,12 @@ def prepare_inputs(wildcards):
     return [f"results/{{scale}}/data/{made_from(data)}/manifest.json", *chosen]
 
 
+def prepare_priority(wildcards):
+    """What runs train on goes before what is only evaluated on: a training that begins last would run alone."""
+    known = graph(wildcards.scale).runs.values()
+    return 30 if wildcards.data in {run.data for run in known} else 0
+
+
 def train_inputs(wildcards):
     run = run_of(wildcards)
     init = [f"results/{{scale}}/runs/{run.init}/train.json"] if run.init else []

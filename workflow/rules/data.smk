@@ -8,6 +8,7 @@ rule prepare_data:
         "results/{scale}/logs/prepare_data/{data}.log",
     benchmark:
         "results/{scale}/benchmarks/prepare_data/{data}.tsv"
+    priority: prepare_priority
     conda:
         "../envs/patchwork.yaml"
     threads: max(1, SITE.workers)
