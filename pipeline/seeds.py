@@ -22,6 +22,15 @@ def seed_everything(*key: str | int) -> int:
     return seed
 
 
+def random_state(generator: torch.Generator) -> tuple[bytes, ...]:
+    """Of this generator and of all that `seed_everything` seeds: who compares two of them sees whether any was used."""
+    states = [generator.get_state(), torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    others = repr((random.getstate(), np.random.get_state())).encode()
+    return (*(state.numpy().tobytes() for state in states), others)
+
+
 def generator_for(*key: str | int) -> torch.Generator:
     """A generator of its own, on the CPU, seeded likewise; all others stay as they are."""
     return torch.Generator().manual_seed(_seed_of(*key))

@@ -35,6 +35,25 @@ def open_split(
     return samples
 
 
+def open_for_evaluation(
+    cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path, cache: Path | None, preload: bool
+) -> Any:
+    """The verified samples of a split to be seen as in validation: from the cache only where that shows the same.
+
+    The cache of a train split may hold smaller images than validation would cut from. `preload`: read a small set
+    before it is used, which pays where no loader worker reads ahead.
+    """
+    samples: Any = find_samples(cfg, folder, split, index)
+    kept = kind_of(cfg).cache(cache, split, read_manifest(index / MANIFEST)) if cache else None
+    if kept and not kept.problem():
+        found = kept.open(samples)
+        if split == "val" or found.shrunk_to is None:
+            return found
+    if preload:
+        samples.preload()
+    return samples
+
+
 def _cached(cfg: BaseDataConfig, samples: Any, split: SplitName, path: Path, folder: Path) -> Any:
     """The samples as they were decoded for the cache, or these, with a word about why."""
     cache = kind_of(cfg).cache(folder, split, read_manifest(path))

@@ -29,6 +29,7 @@ from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.distributed import World
+from pipeline.engine.feeding import kept_if_placed, on_device, sizes_for
 from pipeline.engine.graphs import recorder_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
@@ -207,11 +208,13 @@ class Trainer:
         splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
         self.shrunk_to = getattr(splits["train"], "shrunk_to", None)  # of a cache: crops are cut from smaller images
         views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
-        if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
+        if on_device(site, self.world.device):
             manifest = read_manifest(index / MANIFEST)
             views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
         (self.train_view, view), (self.train_samples, val) = views, samples
-        self.val_loader = eval_loader(val, view, self.task.at_once, *self._share(), self.task.collate)
+        self.val_sizes = sizes_for(self.task, self.world.device, self.task.at_once)
+        loader = eval_loader(val, view, self.val_sizes.batch, *self._share(), self.task.collate)
+        self.val_loader = kept_if_placed(loader, val)
 
     def _loader(self) -> Any:
         plan, samples = batch_plan(self.run), self.train_samples
@@ -255,7 +258,8 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.exported
-        found = measure_set(method, self.val_loader, self.task, self.world, self.precision, type(method).measure)
+        measure, sizes = type(method).measure, self.val_sizes
+        found = measure_set(method, self.val_loader, self.task, self.world, self.precision, measure, sizes=sizes)
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]

@@ -11,6 +11,7 @@ from operator import add
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 
 from pipeline.methods.base import Measured, PerImage, PerToken
 
@@ -70,7 +71,11 @@ class MeanPerImage(Metric):
         self.batches[number] = each
 
     def state(self) -> dict[int, "dict[str, _Part]"]:
-        return {number: {name: _to_host(v) for name, v in batch.items()} for number, batch in self.batches.items()}
+        """Copied from the device once for each name."""
+        names = next(iter(self.batches.values()), {})
+        columns = [_to_host([batch[name] for batch in self.batches.values()]) for name in names]
+        rows = zip(self.batches, zip(*columns, strict=True), strict=True) if names else ()
+        return {number: dict(zip(names, parts, strict=True)) for number, parts in rows}
 
     def merge(self, states: Sequence[dict[int, "dict[str, _Part]"]]) -> None:
         self.parts = {number: batch for state in states for number, batch in state.items()}
@@ -134,8 +139,12 @@ class _Part(NamedTuple):
     total: float
 
 
-def _to_host(found: PerImage) -> _Part:
-    return _Part(found.values.float().cpu().numpy(), float(found.total.double()))
+def _to_host(found: Sequence[PerImage]) -> list[_Part]:
+    """The same value of all batches."""
+    values = torch.cat([each.values for each in found]).float().cpu().numpy()
+    totals = torch.stack([each.total for each in found]).double().tolist()
+    ends = np.cumsum([len(each.values) for each in found])
+    return [_Part(*part) for part in zip(np.split(values, ends[:-1]), totals, strict=True)]
 
 
 def standard_error(values: np.ndarray) -> float:

@@ -1,16 +1,18 @@
 """Running a trained method over a validation set, sharded over processes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from pipeline.engine.distributed import World
+from pipeline.engine.feeding import Sizes, ahead
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision
 from pipeline.methods.base import Batch, Method
-from pipeline.seeds import seed_everything
+from pipeline.seeds import random_state, seed_everything
 from pipeline.tasks.base import Task
+from pipeline.trees import Tree
 
 Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for means, values for each image by name
 
@@ -25,21 +27,54 @@ def measure_set(
     measure: Measure,
     seed: int = 0,
     metric: Metric | None = None,
+    sizes: Sizes | None = None,
 ) -> Found:
     """What `measure` finds in every batch, put together by a metric (by default the task's).
 
-    Every batch has a generator seeded by its number, so that random masks do not depend on the number of processes.
-    A process that was left without a batch takes part all the same. The method is left in the mode it was in.
+    Every piece of the set has a generator seeded by its number, so that random masks do not depend on the number of
+    processes. `sizes` are those of the loader; without them its batches are the pieces. A process that was left without
+    a batch takes part all the same. The method is left in the mode it was in. Nothing waits for the device before the
+    metric is asked.
     """
-    metric = metric or task.metric()
+    metric, times = metric or task.metric(), sizes.times if sizes else 1
     was_training = method.training
     method.eval()
-    for place, (inputs, targets) in enumerate(loader):
-        number = world.rank + place * world.size
-        drawn = seed_everything("measure", seed, number)
-        batch = Batch(*task.eval_batch(inputs, targets), torch.Generator().manual_seed(drawn))
+    measured = Pieces(method, measure, seed, sizes)
+    for place, (inputs, targets) in enumerate(ahead(loader, task)):
+        number = (world.rank + place * world.size) * times
         with in_precision(precision, world.device):
-            metric.update(measure(method, batch), number)
+            for first, values in measured(*task.eval_batch(inputs, targets), number):
+                metric.update(values, first)
     method.train(was_training)
     metric.merge(world.gather(metric.state()))
     return metric.compute()
+
+
+class Pieces:
+    """Measures batches whole where nothing is drawn, else piece by piece. The first piece tells which it is."""
+
+    def __init__(self, method: Method, measure: Measure, seed: int, sizes: Sizes | None) -> None:
+        self.method, self.measure, self.seed = method, measure, seed
+        self.size = sizes.piece if sizes and sizes.times > 1 else None
+        self.draws: bool | None = None if self.size else False  # None: not known before the first piece is measured
+
+    def __call__(self, inputs: Tree, targets: Tree, number: int) -> Iterator[tuple[int, Any]]:
+        """What is measured, each with the number of its first piece."""
+        if self.size is None or len(inputs) <= self.size:
+            yield number, self._measured(inputs, targets, number)
+            return
+        begin = 0
+        while begin < len(inputs):
+            stop = len(inputs) if self.draws is False else begin + self.size
+            yield number, self._measured(inputs[begin:stop], targets[begin:stop], number)
+            begin, number = stop, number + 1
+
+    def _measured(self, inputs: Tree, targets: Tree, number: int) -> Any:
+        drawn = seed_everything("measure", self.seed, number)
+        batch = Batch(inputs, targets, torch.Generator().manual_seed(drawn))
+        if self.draws is not None:
+            return self.measure(self.method, batch)
+        before = random_state(batch.generator)
+        found = self.measure(self.method, batch)
+        self.draws = random_state(batch.generator) != before
+        return found

@@ -15,19 +15,20 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 from tqdm import tqdm
 
 from pipeline.config import Strict, science
 from pipeline.data.classes import labels_in
 from pipeline.data.classified import DataConfig
 from pipeline.data.kind import BaseDataConfig, kind_of
-from pipeline.data.loader import Collate, eval_loader
+from pipeline.data.loader import eval_loader
 from pipeline.data.manifest import Manifest, read_manifest
-from pipeline.data.opening import open_split
+from pipeline.data.opening import open_for_evaluation
 from pipeline.data.samples import SplitName
 from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
+from pipeline.engine.feeding import ahead, on_device, sizes_for, staged_evaluation
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
@@ -41,6 +42,7 @@ from pipeline.registry import TASKS
 from pipeline.results import ScaleFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site, data_folder
+from pipeline.tasks.base import Task
 
 Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
 BATCH = 128
@@ -151,9 +153,10 @@ class Evaluation:
         return {key.removeprefix(f"{role}/"): data for key, data in self.data.items() if key.startswith(f"{role}/")}
 
     def open(self, data: BaseDataConfig, split: SplitName = "val") -> Any:
-        """The samples of a set, by default those of validation."""
-        index = self.results.manifest(data.name).parent
-        return open_split(data, data_folder(self.site, data), split, index)
+        """The samples of a set, by default those of validation, as they are seen there."""
+        index, cache = self.results.manifest(data.name).parent, self.site.cache
+        is_read_here = self.site.workers == 0  # workers read files while the device computes
+        return open_for_evaluation(data, data_folder(self.site, data), split, index, cache, is_read_here)
 
     def pictures_and_inputs(self, data: Any, count: int) -> tuple[Tensor, Tensor]:
         """Images of several classes as they are shown, uint8 (count, 3, H, W), and as a model sees them."""
@@ -165,12 +168,17 @@ class Evaluation:
         """Forward passes inside it are computed as in validation."""
         return in_precision(precision_of(self.site, self.world.device), self.world.device)
 
+    def full_batch(self, data: BaseDataConfig) -> int:
+        """Samples that fill the device, for who draws nothing."""
+        return sizes_for(TASKS.get("classify")(data, self.world.device), self.world.device, BATCH).batch
+
     def batches(
         self, data: BaseDataConfig, split: SplitName = "val", indices: Indices | None = None, batch: int = BATCH
     ) -> Iterator[Batch]:
         """Samples of a split, all or those with these indices, in order, on the device, seen as in validation."""
         task = TASKS.get("classify")(data, self.world.device)
-        for number, (inputs, targets) in enumerate(self._loader(data, task.collate, split, indices, batch)):
+        loader = ahead(self._loader(data, task, split, indices, batch), task)
+        for number, (inputs, targets) in enumerate(loader):
             generator = torch.Generator().manual_seed(seed_everything("measure", self.cfg.seed, number))
             yield Batch(*task.eval_batch(inputs, targets), generator)
 
@@ -187,28 +195,32 @@ class Evaluation:
 
         `metric` is one of the task's kind, for who wants to ask it more.
         """
-        task = TASKS.get(data.task_of(model.cfg))(data, self.world.device)
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
-        loader = self._loader(seen, task.collate, batch=min(BATCH, task.at_once))
+        task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
+        sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
+        loader = self._loader(seen, task, batch=sizes.batch)
         precision = precision or precision_of(self.site, self.world.device)
-        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed, metric)
+        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed, metric, sizes)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
 
     def _loader(
         self,
         data: BaseDataConfig,
-        collate: Collate,
+        task: Task,
         split: SplitName = "val",
         indices: Indices | None = None,
         batch: int = BATCH,
-    ) -> "tqdm[DataLoader]":
+    ) -> "tqdm[tuple[Any, Any]]":
         """Batches of a split with a bar that shows how far they are."""
-        samples = self.open(data, split)
+        kind, samples = kind_of(data), self.open(data, split)
+        view = kind.eval_view()
+        if on_device(self.site, self.world.device):
+            view, samples = staged_evaluation(kind, samples, task)
         if indices is not None:
             samples = Subset(samples, [int(index) for index in indices])
-        place, view = (self.world.rank, self.world.size), kind_of(data).eval_view()
-        loader = eval_loader(samples, view, batch, *place, self.site.workers, collate)
+        place = self.world.rank, self.world.size, self.site.workers
+        loader = eval_loader(samples, view, batch, *place, task.collate)
         return tqdm(loader, f"{self.cfg.name} {data.name}", unit="batch", disable=None, leave=False)
 
 

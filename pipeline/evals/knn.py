@@ -67,12 +67,12 @@ class NearestNeighbours(Probe):
     ) -> Iterator[tuple[dict[int, Tensor], Tensor]]:
         """Blocks of normed features (n, D) by layer, and labels (n,); without a block size, everything at once."""
         kept: list[tuple[dict[int, Tensor], Tensor]] = []
-        for batch in self.batches(run.data, split, indices):
+        for batch in self.batches(run.data, split, indices, self.full_batch(run.data)):
             with self.precision():
                 layers = pooled_layers(method, batch.images)
             wanted = {layer for layer in self.cfg.layers if layer < len(layers)} | {len(layers) - 1}
             kept.append(({layer: F.normalize(layers[layer], dim=1) for layer in sorted(wanted)}, batch.targets))
-            if block and len(kept) * BATCH >= block:
+            if block and sum(len(labels) for _, labels in kept) >= block:
                 yield _joined(kept)
                 kept = []
         if kept:

@@ -79,12 +79,13 @@ class LinearProbe(Probe):
 
     @torch.no_grad()
     def _extract(self, method: Method, run: RunConfig, indices: np.ndarray) -> Arrays:
+        """Of one part of the train split, which fits into the memory of the device: it is read from there once."""
         features, labels = [], []
-        for batch in self.batches(run.data, "train", indices):
+        for batch in self.batches(run.data, "train", indices, self.full_batch(run.data)):
             with self.precision():
-                features.append(pooled_features(method, batch.images, self.cfg.pool).cpu().numpy())
-            labels.append(batch.targets.cpu().numpy())
-        return {"features": np.concatenate(features), "labels": np.concatenate(labels)}
+                features.append(pooled_features(method, batch.images, self.cfg.pool))
+            labels.append(batch.targets)
+        return {"features": torch.cat(features).cpu().numpy(), "labels": torch.cat(labels).cpu().numpy()}
 
     def _fit(self, features: Tensor, labels: Tensor, num_classes: int) -> nn.Module:
         """The trained head, in evaluation mode."""

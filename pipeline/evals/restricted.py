@@ -9,6 +9,7 @@ sounds, the coefficients are the model's own.
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pipeline.data.classes import class_names
@@ -52,9 +53,12 @@ def confidences(evaluation: Evaluation, model: Subject, data: Any, columns: list
     `columns` are those of the labels of `data`; None: all of them, in the order of the model's own labels.
     """
 
+    # On the device before the first batch: a list would be sent there with every batch, and waited for.
+    chosen = None if columns is None else torch.tensor(columns, device=evaluation.world.device)
+
     def measure(method: Method, batch: Batch) -> dict[str, Measured]:
         logits = method.predict(batch.images).logits.float()
-        answers = _answers(logits if columns is None else logits[:, columns])
+        answers = _answers(logits if chosen is None else logits[:, chosen])
         return {TOP1: percent(answers[1] == batch.targets), CONFIDENCE: percent(answers[0])}
 
     return evaluation.over_images(model.method, data, measure)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pipeline.methods.base import Method
-from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.jigsaw import chosen_patches, permuted, shuffle_patches
 from pipeline.models.patches import grid_of
+from pipeline.trees import send
 
 
 class Shuffler:
@@ -22,10 +23,15 @@ class Shuffler:
 
     def __call__(self, method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
         """images (B, C, H, W) -> shuffled images, and which patches were chosen (B, N) bool."""
-        grid = grid_of(method.encoder)
-        shuffled = torch.zeros(len(images), grid.size, dtype=torch.bool)
-        order = torch.zeros(len(images), grid.size, dtype=torch.long)
-        for i in range(len(images)):  # image by image, so that the batch size does not matter
-            shuffled[i] = block_mask(grid, self.ratio, self.rng)
-            order[i] = jigsaw_order(shuffled[i], self.rng)
-        return shuffle_patches(images, order.to(images.device), grid), shuffled.to(images.device)
+        grid, device = grid_of(method.encoder), images.device
+        slots, patches = list[int](), list[int]()  # of all images together
+        for first in range(0, len(images) * grid.size, grid.size):  # image by image: the batch size does not matter
+            chosen = chosen_patches(grid, self.ratio, self.rng)
+            slots += [first + slot for slot in chosen]
+            patches += permuted(chosen, self.rng)
+        order = torch.arange(grid.size).repeat(len(images))
+        order[slots] = torch.tensor(patches, dtype=torch.long)
+        shuffled = torch.zeros(len(order), dtype=torch.bool)
+        shuffled[slots] = True
+        order, shuffled = (send(each.view(len(images), grid.size), device) for each in (order, shuffled))
+        return shuffle_patches(images, order, grid), shuffled

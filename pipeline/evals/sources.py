@@ -58,8 +58,8 @@ class PreparedSources:
         method = load_method(config, self.results.run(run), world)
         evaluation = Evaluation(EvalConfig(name="predict"), {}, self.results, self.site, world)
         found = []
-        for batch in evaluation.batches(config.data):
+        for batch in evaluation.batches(config.data, batch=evaluation.full_batch(config.data)):
             with torch.no_grad(), evaluation.precision():
                 logits = method.predict(batch.images).logits
-            found.append(logits.float().softmax(dim=1).cpu().numpy())
-        return np.concatenate(found)
+            found.append(logits.float().softmax(dim=1))
+        return torch.cat(found).cpu().numpy()

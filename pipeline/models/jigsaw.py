@@ -21,23 +21,37 @@ TRIES = 10
 
 def block_mask(grid: Grid, ratio: float, rng: random.Random, exact: bool = False) -> Tensor:
     """(N,) bool: the patches chosen for shuffling."""
-    chosen = torch.zeros(grid, dtype=torch.bool)
-    target = int(grid.size * ratio)
-    count = 0
-    while count < target:
-        added = _add_block(chosen, min(target - count, MAX_BLOCK), grid, rng)
-        if added == 0:
-            break
-        count += added
-    chosen = chosen.flatten()
-    if exact and count < target:
-        free = (~chosen).nonzero().flatten().tolist()
-        chosen[rng.sample(free, target - count)] = True
+    chosen = torch.zeros(grid.size, dtype=torch.bool)
+    chosen[chosen_patches(grid, ratio, rng, exact)] = True
     return chosen
 
 
-def _add_block(chosen: Tensor, room: int, grid: Grid, rng: random.Random) -> int:
-    """Mark one rectangle with 1 to `room` new patches; 0 if ten tries found none."""
+def chosen_patches(grid: Grid, ratio: float, rng: random.Random, exact: bool = False) -> list[int]:
+    """Their numbers, in order. Sets of patches are the bits of an integer: many images are drawn for, one by one."""
+    chosen, target = 0, int(grid.size * ratio)
+    while (room := target - chosen.bit_count()) > 0:
+        block = _block(chosen, min(room, MAX_BLOCK), grid, rng)
+        if block == 0:
+            break
+        chosen |= block
+    patches = _bits(chosen)
+    if exact and len(patches) < target:
+        free = _bits((1 << grid.size) - 1 - chosen)
+        patches = sorted(patches + rng.sample(free, target - len(patches)))
+    return patches
+
+
+def _bits(number: int) -> list[int]:
+    """The places of its ones, from the lowest."""
+    found = []
+    while number:
+        found.append((number & -number).bit_length() - 1)
+        number &= number - 1
+    return found
+
+
+def _block(chosen: int, room: int, grid: Grid, rng: random.Random) -> int:
+    """One rectangle with 1 to `room` new patches; 0 if ten tries found none."""
     for _ in range(TRIES):
         # With room < MIN_BLOCK the bounds are reversed, as released: the area is then drawn from [room, MIN_BLOCK].
         area = rng.uniform(MIN_BLOCK, room)
@@ -46,11 +60,10 @@ def _add_block(chosen: Tensor, room: int, grid: Grid, rng: random.Random) -> int
         if rows >= grid.rows > 1 or cols >= grid.cols > 1:
             continue
         top, left = rng.randint(0, grid.rows - rows), rng.randint(0, grid.cols - cols)
-        block = chosen[top : top + rows, left : left + cols]
-        new = block.numel() - int(block.sum())
-        if 0 < new <= room:
-            block[:] = True
-            return new
+        row = ((1 << cols) - 1) << (top * grid.cols + left)
+        block = sum(row << number * grid.cols for number in range(rows))
+        if 0 < (block & ~chosen).bit_count() <= room:
+            return block
     return 0
 
 
@@ -65,8 +78,13 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
     """(N,) for each slot, the patch that is put there: chosen patches permuted uniformly, others in place."""
     order = torch.arange(len(chosen))
     slots = chosen.nonzero().flatten().tolist()
-    order[slots] = torch.tensor(rng.sample(slots, len(slots)), dtype=torch.long)
+    order[slots] = torch.tensor(permuted(slots, rng), dtype=torch.long)
     return order
+
+
+def permuted(slots: list[int], rng: random.Random) -> list[int]:
+    """For each of these slots, the patch that is put there."""
+    return rng.sample(slots, len(slots))
 
 
 def shuffle_patches(images: Tensor, order: Tensor, grid: Grid) -> Tensor:

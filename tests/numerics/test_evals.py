@@ -168,6 +168,20 @@ def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_el
     assert all(outcome.files.values()) and outcome.per_image.keys() <= outcome.errors.keys() <= outcome.metrics.keys()
 
 
+FED = ("classify", "consistency", "knn", "linear_probe", "position_probe", "corruptions", "outliers", "calibration")
+
+
+@pytest.mark.parametrize("name", [*FED, "droppos_positions", "mp3_positions", "training_equivariance"])
+def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(world, name):
+    methods = subjects_of(name)
+    one, other = (
+        each.evaluate(name, *methods, crop=0.75)
+        for each in (world.with_site(views="host"), world.with_site(views="device"))
+    )
+    assert one.metrics == other.metrics
+    assert all((other.per_image[key] == values).all() for key, values in one.per_image.items())
+
+
 @pytest.mark.parametrize("name", ON_IMAGES)
 def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, name):
     methods = [method.train() for method in subjects_of(name)]

@@ -1,0 +1,148 @@
+"""How evaluations are fed: draws and numbers do not depend on the size of batches, nor on where views are completed."""
+
+import numpy as np
+import pytest
+import torch
+from peers import peers
+from PIL import Image
+from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, write_images
+
+from pipeline.data.cache import CachedImages, Decoded
+from pipeline.data.kind import kind_of
+from pipeline.data.loader import eval_loader
+from pipeline.data.opening import open_for_evaluation, open_split
+from pipeline.data.prepare import prepare
+from pipeline.engine.feeding import Kept, Sizes, ahead, sizes_for, staged_evaluation
+from pipeline.engine.loop import build_method
+from pipeline.engine.validate import measure_set
+from pipeline.registry import TASKS
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+KINDS = {"supervised": {}, **PRETRAINING}
+PHOTOS = {
+    **{"name": "photos", "source": "folder", "channels": 3, "num_classes": 2, "num_train": 6, "num_val": 4},
+    **{"mean": [0.5] * 3, "std": [0.25] * 3, "eval_crop": 0.875},
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+def measured(run, method, images, sizes, world=ALONE, measure=None, staged=False):
+    task, kind, samples = TASKS.get(run.task)(run.data, CPU), kind_of(run.data), open_split(run.data, images, "val")
+    view, samples = staged_evaluation(kind, samples, task) if staged else (kind.eval_view(), samples)
+    loader = eval_loader(samples, view, sizes.batch, world.rank, world.size, 0, task.collate)
+    return measure_set(method, loader, task, world, "fp32", measure or type(method).measure, sizes=sizes)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_measure_set__several_pieces_at_once__finds_what_each_of_them_would(images, kind, staged):
+    run = tiny_run(KINDS[kind])
+    method = build_method(run)
+    one = measured(run, method, images, Sizes(5))
+    other = measured(run, method, images, Sizes(5, 3), staged=staged)
+    assert other.metrics == pytest.approx(one.metrics, rel=1e-6) and other.count == one.count == NUM_VAL
+    for name, values in one.per_image.items():
+        np.testing.assert_allclose(other.per_image[name], values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_measure_set__several_pieces_at_once__what_draws_gets_them_one_by_one(images, draws):
+    given = []
+
+    def measure(method, batch):
+        given.append(len(batch.images))
+        numbers = torch.rand(len(batch.images), generator=batch.generator) if draws else batch.targets.float()
+        return {"number": numbers}
+
+    run = tiny_run()
+    found = measured(run, build_method(run), images, Sizes(5, 3), measure=measure)
+    pieces = [5] * (NUM_VAL // 5) + [NUM_VAL % 5] * (NUM_VAL % 5 > 0)
+    rest = [15] * (NUM_VAL // 15 - 1) + [NUM_VAL % 15] * (NUM_VAL % 15 > 0)
+    assert given == (pieces if draws else [5, 10, *rest])
+    given.clear()
+    plain = measured(run, build_method(run), images, Sizes(5), measure=measure)
+    assert given == pieces
+    assert found.per_image["number"].tolist() == plain.per_image["number"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["supervised", "droppos"])
+def test_measure_set__pieces_shared_by_processes__gives_the_numbers_of_one(images, kind):
+    run = tiny_run(KINDS[kind])
+    method = build_method(run)
+    alone = measured(run, method, images, Sizes(4, 2))
+    together = [measured(run, method, images, Sizes(4, 2), world) for world in peers(3)][-1]
+    assert together.metrics == pytest.approx(alone.metrics, rel=1e-6)
+    for name, values in alone.per_image.items():
+        np.testing.assert_allclose(together.per_image[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_sizes__fill_a_gpu_with_whole_pieces_and_leave_a_cpu_alone():
+    def sizes(size, device, piece=128):
+        return sizes_for(TASKS.get("classify")(tiny_run({"data": {"image_size": size}}).data, CPU), device, piece)
+
+    assert sizes(28, CPU) == sizes(448, GPU) == (128, 1)
+    assert (sizes(28, GPU).batch, sizes(224, GPU).batch, sizes(224, GPU, 256).batch) == (1024, 256, 256)
+
+
+def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):
+    trainer = build_trainer(tiny_run(), tmp_path, images, views="device")
+    assert isinstance(trainer.val_loader, Kept)
+    first, second = (list(trainer.val_loader) for _ in range(2))
+    assert [id(inputs) for inputs, _ in first] == [id(inputs) for inputs, _ in second]
+    assert not any(len(inputs.pixels) for inputs, _ in first)
+    host = build_trainer(tiny_run(), tmp_path / "host", images, views="host")
+    expected = [inputs for inputs, _ in host.val_loader]
+    found = [inputs for inputs, _ in ahead(trainer.val_loader, trainer.task)]
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_kept__first_pass_not_finished__begins_again():
+    passes = []
+
+    class Loader:
+        def __iter__(self):
+            passes.append(len(passes))
+            yield from (1, 2, 3)
+
+    kept = Kept(Loader())
+    assert next(iter(kept)) == 1
+    assert [list(kept), list(kept)] == [[1, 2, 3], [1, 2, 3]]
+    assert passes == [0, 1]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A config, files of 48 x 60 pixels, of which a cache keeps 32 x 40, the folder of their lists, and the cache."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    data = tiny_run({"data": PHOTOS, "model": {"patch_size": 7}, "optim": {"global_batch": 2, "micro_batch": 2}}).data
+    for split in ("train", "val"):
+        for number in range(data.count(split)):
+            path = folder / "images" / split / f"class{number % 2}" / f"{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (48, 60, 3), dtype=np.uint8)).save(path)
+    prepare(data, folder / "images", folder / "lists", progress=False, cache=folder / "cache")
+    return data, folder / "images", folder / "lists", folder / "cache"
+
+
+def seen(data, samples, is_staged):
+    task, kind = TASKS.get("classify")(data, CPU), kind_of(data)
+    view, samples = staged_evaluation(kind, samples, task) if is_staged else (kind.eval_view(), samples)
+    return torch.cat([inputs for inputs, _ in ahead(eval_loader(samples, view, 2, 0, 1, 0, task.collate), task)])
+
+
+@pytest.mark.parametrize("crop", [0.875, 1.0])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_open_for_evaluation__with_a_cache__shows_what_the_files_show(photos, split, crop):
+    data, *folders, cache = photos
+    data = data.model_copy(update={"eval_crop": crop})
+    plain, found = (open_for_evaluation(data, folders[0], split, folders[1], c, True) for c in (None, cache))
+    # The train split was shrunk for crops of training, and a cache of validation is for one crop.
+    assert isinstance(found, CachedImages) == (split == "val" and crop == 0.875)
+    expected = seen(data, plain, is_staged=False)
+    assert torch.equal(seen(data, found, is_staged=True), expected)
+    assert torch.equal(seen(data, found, is_staged=False), expected)
+    assert not isinstance(found[0][0], Decoded)  # others show them
