@@ -71,7 +71,7 @@ class Corruptions(Evaluation):
                 "of the kind `corrupted` under `data: {corrupted: ...}`"
             )
         self._check_images(parts)
-        found = {part: self.parts.once(part, partial(self._errors, model, parts[part])) for part in CORRUPTIONS}
+        found = {part: self.parts.once(part, partial(self.errors_on, model, parts[part])) for part in CORRUPTIONS}
         errors = np.stack([found[part]["errors"] for part in CORRUPTIONS])
         values = values_per_image(errors)
         reasons = {}
@@ -103,7 +103,7 @@ class Corruptions(Evaluation):
                         "same clean images in all; delete the folder of one of them and have it made again"
                     )
 
-    def _errors(self, model: Subject, data: CorruptedImages.Config) -> dict[str, np.ndarray]:
+    def errors_on(self, model: Subject, data: CorruptedImages.Config) -> dict[str, np.ndarray]:
         """(severities, images): 100 where the class is wrong, else 0. Images are seen as those of the model are."""
         trained = model.run.data
         seen = data.model_copy(update={key: getattr(trained, key) for key in ("image_size", "mean", "std", "augment")})
