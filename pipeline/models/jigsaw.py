@@ -8,6 +8,7 @@ every draw comes from one seeded generator (the released blocks used an unseeded
 
 import math
 import random
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from pipeline.models.patches import Grid, to_images, to_patches
 
 MIN_BLOCK, MAX_BLOCK = 8, 75  # patches; the released values
-ASPECT = 0.3
+LOG_ASPECTS = math.log(0.3), math.log(1 / 0.3)
 TRIES = 10
 
 
@@ -55,16 +56,21 @@ def _block(chosen: int, room: int, grid: Grid, rng: random.Random) -> int:
     for _ in range(TRIES):
         # With room < MIN_BLOCK the bounds are reversed, as released: the area is then drawn from [room, MIN_BLOCK].
         area = rng.uniform(MIN_BLOCK, room)
-        aspect = math.exp(rng.uniform(math.log(ASPECT), math.log(1 / ASPECT)))
+        aspect = math.exp(rng.uniform(*LOG_ASPECTS))
         rows, cols = _sides(area, aspect, grid)
         if rows >= grid.rows > 1 or cols >= grid.cols > 1:
             continue
         top, left = rng.randint(0, grid.rows - rows), rng.randint(0, grid.cols - cols)
-        row = ((1 << cols) - 1) << (top * grid.cols + left)
-        block = sum(row << number * grid.cols for number in range(rows))
+        block = _rectangle(rows, cols, grid.cols) << (top * grid.cols + left)
         if 0 < (block & ~chosen).bit_count() <= room:
             return block
     return 0
+
+
+@cache
+def _rectangle(rows: int, cols: int, width: int) -> int:
+    """The patches of a rectangle in the corner of a grid of this width."""
+    return sum(((1 << cols) - 1) << number * width for number in range(rows))
 
 
 def _sides(area: float, aspect: float, grid: Grid) -> tuple[int, int]:

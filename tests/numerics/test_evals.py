@@ -435,3 +435,13 @@ def test_perplexity__of_a_locked_model__is_that_of_the_model_with_the_key_and_an
 def test_perplexity__of_what_names_no_words__does_not_apply(world, name):
     reason = EVALS.get("perplexity").reason_against(config_of("perplexity"), {"model": world.run_of(build(name))})
     assert reason == f"method {name} does not name the next word"
+
+
+def test_shuffler__drawing_ahead_in_a_process__draws_the_same_and_disturbs_no_generator():
+    order, shuffled = (torch.stack(each) for each in reversed(reference_draws(300, 0.3, 2)))
+    for is_ahead in (False, True):
+        shuffler, state = Shuffler(0.3, 2), torch.get_rng_state()
+        parts = [shuffler._take(count, GRID, is_ahead) for count in (5, 200, 95)]
+        for found, expected in zip(zip(*parts, strict=True), (order, shuffled), strict=True):
+            assert torch.equal(torch.cat(found).long(), expected.long())
+        assert torch.equal(torch.get_rng_state(), state)
