@@ -2,12 +2,15 @@
 
     python benchmarks/loop.py --size 64 --batch 128 512 --workers 14
     python benchmarks/loop.py --size 224 --images /data/photos    # files found below a folder, repeated until enough
+    python benchmarks/loop.py --size 224 --batch 256 --record     # keep the rates for `plan`, in configs/speed
     python benchmarks/loop.py --device cpu --size 64 --batch 4 --steps 2 --count 40 --only droppos
 
 Without `--images`, JPEG files of smooth noise are made. `Trainer.fit` runs as in any training; the first half of its
 steps compiles, records and fills the loader, the second half is measured. Host time by part is what the main process
 spends in each; where it is ahead of the GPU, waiting for a place in its queue is part of it, so that parts say where
-time goes only while the GPU is not busy all along. Writes results/benchmarks/loop.json and prints a table.
+time goes only while the GPU is not busy all along. Writes results/benchmarks/loop.json, where loops that were measured
+before on such a machine stay, and prints a table. `python -m pipeline plan` takes rates from there, and else from
+configs/speed/h200_loop.json, which `--record` fills on an H200.
 """
 
 import argparse
@@ -40,6 +43,8 @@ from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.timing import time_step
 from pipeline.files import read_lines
 from pipeline.methods.base import Batch
+from pipeline.plan.operations import step_cost
+from pipeline.plan.speed import H200_LOOPS
 from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.site import Site
@@ -88,13 +93,28 @@ def main() -> None:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        "precision": "bf16" if device.type == "cuda" else "fp32",
         "cores": len(os.sched_getaffinity(0)),
         "workers": options.workers,
         "loops": results,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    for path in [options.out, H200_LOOPS] if options.record else [options.out]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**report, "loops": earlier(path, report) + results}, indent=1) + "\n")
     print("\n".join([*HEADER, *map(line, results)]))
+
+
+def earlier(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an earlier run on such a machine left in the file and this one did not measure again."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if any(kept.get(key) != report[key] for key in ("device", "versions", "precision", "cores", "workers")):
+        return []
+    again = [kind_of(loop) for loop in report["loops"]]
+    return [loop for loop in kept["loops"] if kind_of(loop) not in again]
+
+
+def kind_of(loop: dict[str, Any]) -> list[Any]:
+    return [loop[key] for key in ("name", "model", "image_size", "batch", "recorded")]
 
 
 def parse_options(words: list[str] | None = None) -> argparse.Namespace:
@@ -110,7 +130,14 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
     parser.add_argument("--out", type=Path, default=OUT)
-    return parser.parse_args(words)
+    parser.add_argument("--record", action="store_true", help=f"keep the rates in {H200_LOOPS.name}, for `plan`")
+    options = parser.parse_args(words)
+    found = "a CPU" if options.device == "cpu" else torch.cuda.get_device_name(torch.device(options.device))
+    if options.record and "H200" not in found:
+        raise SystemExit(
+            f"--record keeps rates of an H200, and this is {found}; leave it out: `plan` reads {OUT.name} first"
+        )
+    return options
 
 
 def write_images(folder: Path, options: argparse.Namespace) -> None:
@@ -177,6 +204,7 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
     return {
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
+        **{"gflop_per_image": step_cost(run)["gflop_per_image"], "recorded": loop["recorded"]},
         **{"loop_images_per_s": loop["images_per_s"], "bare_images_per_s": bare, "ratio": loop["images_per_s"] / bare},
         **{"gpu_busy": busy, "data_wait": loop["data_wait"], "host_ms": loop["host_ms"]},
     }
@@ -202,7 +230,7 @@ def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str
     timing = [record for record in read_lines(paths.timing) if record["step"] == 2 * steps][-1]
     return {
         **{name: timing[name] for name in ("images_per_s", "data_wait")},
-        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms},
+        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
     }
 
 
