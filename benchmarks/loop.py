@@ -2,12 +2,15 @@
 
     python benchmarks/loop.py --size 64 --batch 128 512 --workers 14
     python benchmarks/loop.py --size 224 --images /data/photos    # files found below a folder, repeated until enough
+    python benchmarks/loop.py --size 224 --batch 256 --record     # keep the rates for `plan`, in configs/speed
     python benchmarks/loop.py --device cpu --size 64 --batch 4 --steps 2 --count 40 --only droppos
 
 Without `--images`, JPEG files of smooth noise are made. `Trainer.fit` runs as in any training; the first half of its
 steps compiles, records and fills the loader, the second half is measured. Host time by part is what the main process
 spends in each; where it is ahead of the GPU, waiting for a place in its queue is part of it, so that parts say where
-time goes only while the GPU is not busy all along. Writes results/benchmarks/loop.json and prints a table.
+time goes only while the GPU is not busy all along. Writes results/benchmarks/loop.json, where loops that were measured
+before on such a machine stay, and prints a table. `python -m pipeline plan` takes rates from there, and else from
+configs/speed/h200_loop.json, which `--record` fills on an H200.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import io
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,16 +35,16 @@ import torch
 from PIL import Image
 
 from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.data import residence
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World
-from pipeline.engine.loop import Trainer, build_method
-from pipeline.engine.precision import precision_of
+from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.timing import time_step
+from pipeline.engine.timing import ROUNDS, synchronise
 from pipeline.files import read_lines
-from pipeline.methods.base import Batch
-from pipeline.registry import TASKS
+from pipeline.plan.operations import step_cost
+from pipeline.plan.speed import H200_LOOPS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -88,13 +92,28 @@ def main() -> None:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        "precision": "bf16" if device.type == "cuda" else "fp32",
         "cores": len(os.sched_getaffinity(0)),
         "workers": options.workers,
         "loops": results,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    for path in [options.out, H200_LOOPS] if options.record else [options.out]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**report, "loops": earlier(path, report) + results}, indent=1) + "\n")
     print("\n".join([*HEADER, *map(line, results)]))
+
+
+def earlier(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an earlier run on such a machine left in the file and this one did not measure again."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if any(kept.get(key) != report[key] for key in ("device", "versions", "precision", "cores", "workers")):
+        return []
+    again = [kind_of(loop) for loop in report["loops"]]
+    return [loop for loop in kept["loops"] if kind_of(loop) not in again]
+
+
+def kind_of(loop: dict[str, Any]) -> list[Any]:
+    return [loop[key] for key in ("name", "model", "image_size", "batch", "recorded")]
 
 
 def parse_options(words: list[str] | None = None) -> argparse.Namespace:
@@ -105,12 +124,20 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--steps", type=int, default=100, help="that are measured, after as many others")
     parser.add_argument("--images", type=Path, help="a folder with JPEG files")
+    parser.add_argument("--cache", action="store_true", help="read from a cache, as large sets may be")
     parser.add_argument("--count", type=int, default=20000, help="files to train on")
     parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
     parser.add_argument("--out", type=Path, default=OUT)
-    return parser.parse_args(words)
+    parser.add_argument("--record", action="store_true", help=f"keep the rates in {H200_LOOPS.name}, for `plan`")
+    options = parser.parse_args(words)
+    found = "a CPU" if options.device == "cpu" else torch.cuda.get_device_name(torch.device(options.device))
+    if options.record and "H200" not in found:
+        raise SystemExit(
+            f"--record keeps rates of an H200, and this is {found}; leave it out: `plan` reads {OUT.name} first"
+        )
+    return options
 
 
 def write_images(folder: Path, options: argparse.Namespace) -> None:
@@ -162,38 +189,30 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     is_gpu = device.type == "cuda"
     run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
     site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
-    loop = measure_loop(run, work, site, options.steps)
+    if site.compile:
+        torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
+    loop = measure_loop(run, work, site, options.steps, options.cache)
     gc.collect()  # the loop's memory, and its workers
-    cost = time_step(
-        build_method(run).to(device).train(),
-        random_batch(run, device),
-        precision_of(site, device),
-        site.compile,
-        max(1, options.steps // 3),
-        graphs=options.graphs != "off" and is_gpu,
-        optim=run.optim,
-    )
-    bare = batch / cost.seconds
+    bare = batch / loop["bare_s"]
     busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
     return {
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
+        **{"gflop_per_image": step_cost(run)["gflop_per_image"], "recorded": loop["recorded"]},
         **{"loop_images_per_s": loop["images_per_s"], "bare_images_per_s": bare, "ratio": loop["images_per_s"] / bare},
         **{"gpu_busy": busy, "data_wait": loop["data_wait"], "host_ms": loop["host_ms"]},
     }
 
 
-def random_batch(run: RunConfig, device: torch.device) -> Batch:
-    images, targets = TASKS.get(run.task).example(run.data, run.optim.micro_batch)
-    return Batch(torch.randn(images.shape, device=device), targets.to(device), torch.Generator().manual_seed(0))
-
-
-def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str, Any]:
-    """`Trainer.fit`, stopped after twice as many steps and a few that are profiled."""
+def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: bool) -> dict[str, Any]:
+    """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
     device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
     paths = RunFolder(work / "results", run.name)
     manifest = paths.manifest(run.data.name)
-    if not manifest.exists():
-        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False)
+    if cached:
+        site = site.model_copy(update={"cache": work / "cache"})
+        residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
+    if not manifest.exists() or cached:
+        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
     watch = Watch(steps, device)
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
@@ -202,8 +221,27 @@ def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str
     timing = [record for record in read_lines(paths.timing) if record["step"] == 2 * steps][-1]
     return {
         **{name: timing[name] for name in ("images_per_s", "data_wait")},
-        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms},
+        "bare_s": bare_seconds(trainer, watch.seen, steps, device),
+        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
     }
+
+
+def bare_seconds(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> float:
+    """Of the trainer's own step, compiled and recorded as it is, on one batch that lies on the device."""
+
+    def step() -> None:
+        trainer.recorder.run(trainer.micro_step.first, *seen)
+        trainer._take_update(trainer._meet())
+
+    rounds = []
+    for _ in range(ROUNDS):
+        synchronise(device)
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronise(device)
+        rounds.append((time.perf_counter() - started) / steps)
+    return statistics.median(rounds)
 
 
 class Watch(StopRequest):
@@ -215,11 +253,12 @@ class Watch(StopRequest):
         self.spans: dict[str, float] = {}
         self.host_ms: dict[str, float] = {}
         self.profile: Any = None
+        self.seen: Any = None
 
     def attach(self, trainer: Any) -> None:
         """Count the seconds of the loop's parts, all of which it calls by these names."""
         trainer._loader = lambda load=trainer._loader: self._iterated("waiting for data", load())
-        trainer._seen = self._timed("transform and draws", trainer._seen)
+        trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
         trainer._meet = self._timed("meeting of processes", trainer._meet)
         trainer._take_update = self._timed("update", trainer._take_update)
         run = trainer.recorder.run
@@ -235,6 +274,15 @@ class Watch(StopRequest):
             return found
 
         return timed
+
+    def _kept(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """The last micro-batch as the method saw it."""
+
+        def kept(*given: Any) -> Any:
+            self.seen = see(*given)
+            return self.seen
+
+        return kept
 
     def _iterated(self, name: str, loader: Any) -> Iterator[Any]:
         batches = iter(loader)

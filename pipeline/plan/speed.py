@@ -1,8 +1,10 @@
-"""How fast a step would be: a sustained rate that was measured, divided by the operations per image.
+"""How fast a run would be: a rate that was measured, or one that is estimated from others by operations per image.
 
-Best are runs of this very scale that have finished here; then the benchmark of training steps on a GPU of this site
-(`python benchmarks/step.py`); then the same benchmark of an H200, which is part of the project. A site without GPUs
-takes the share of its peak that the H200 sustains. A GPU does not pass small models faster than a host can ask it to.
+Best are runs of this very scale that have finished here; then whole training loops, measured on a GPU of this site
+(`python benchmarks/loop.py`) or on an H200, which is part of the project; then bare steps
+(`python benchmarks/step.py`), of which loops reach a share. A site without GPUs takes the share of its peak that a step
+of the H200 sustains. A GPU does not pass small models faster than a host can ask it to, which is more often where steps
+are recorded as CUDA graphs.
 """
 
 import functools
@@ -16,15 +18,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.config import CONFIGS, read_yaml
+from pipeline.launch.resources import shape_of
 from pipeline.plan.costs import Cost, costs_of
 from pipeline.plan.device import matmul_gflop_per_s, trains_on_gpu
+from pipeline.plan.loops import Loops, Pass, read_loops
 from pipeline.results import RESULTS
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 
-H200 = CONFIGS / "speed" / "h200.json"
-OWN_BENCHMARK = RESULTS / "benchmarks" / "step.json"
-LEAST_PASS_S = 0.01  # forward and backward, of any micro-batch; half of the shortest in the benchmark of the H200
+H200, H200_LOOPS = CONFIGS / "speed" / "h200.json", CONFIGS / "speed" / "h200_loop.json"
+OWN_BENCHMARK, OWN_LOOPS = RESULTS / "benchmarks" / "step.json", RESULTS / "benchmarks" / "loop.json"
 TAIL = 10_000  # bytes of a timing file: its last hundred lines or two
 
 
@@ -62,21 +65,17 @@ class Speeds:
         return self._benchmarked(self.graph.runs[name].config, gflop)
 
     def _benchmarked(self, config: dict[str, Any], gflop: float) -> Speed:
-        """From the nearest step that was measured on a GPU; a CPU sustains the same share of its matrix products."""
-        own = _benchmark(OWN_BENCHMARK)
-        report = own if own.cases and self.on_gpu else _benchmark(H200)
-        case = nearest_case(report.cases, config["method"]["name"], config["model"]["arch"], gflop)
-        source = f"the benchmark of an {report.device}"
+        """On a GPU that of a loop, else of a step; a CPU sustains the same share of its matrix products as a GPU."""
+        optim, method, arch = config["optim"], config["method"]["name"], config["model"]["arch"]
         if self.on_gpu:
-            most = config["optim"]["micro_batch"] / LEAST_PASS_S
-            if case.gflop_per_s / gflop > most:
-                return Speed(
-                    most, f"{source}, with at most {1 / LEAST_PASS_S:.0f} passes a second, as many as a host starts"
-                )
-            return Speed(case.gflop_per_s / gflop, source)
+            nodes = shape_of(optim["global_batch"] // optim["micro_batch"], self.site).nodes
+            asked = Pass(method, arch, gflop, optim["micro_batch"], records_steps(self.site, nodes))
+            return speed_on_gpu(asked)
+        report = _benchmark(H200)
         here = matmul_gflop_per_s(self.site.threads)
-        share = case.gflop_per_s / (1000 * report.matmul_tflops)
-        return Speed(share * here / gflop, f"{source}, scaled to the matrix products of this CPU ({here:.0f} GFLOP/s)")
+        share = nearest_case(report.cases, method, arch, gflop).gflop_per_s / (1000 * report.matmul_tflops)
+        source = f"the bare step on an {report.device}, scaled to the matrix products of this CPU ({here:.0f} GFLOP/s)"
+        return Speed(share * here / gflop, source)
 
     def _kind(self, name: str) -> tuple[str, str, str]:
         """Runs of one kind differ in speed as they do in operations."""
@@ -95,6 +94,39 @@ class Speeds:
                     source = f"runs that finished here ({facts['device']})"
                     found[name] = Speed(statistics.median(rates) / facts["processes"], source)
         return found
+
+
+def records_steps(site: Site, nodes: int) -> bool:
+    """Whether a site's GPUs replay steps as CUDA graphs, as `engine/graphs.py` decides it for most methods."""
+    return site.graphs == "on" or (site.graphs == "auto" and site.compile and nodes == 1)
+
+
+def speed_on_gpu(asked: Pass) -> Speed:
+    """Measured, or estimated from the nearest; the source says which."""
+    own = _benchmark(OWN_BENCHMARK)
+    steps = own if own.cases else _benchmark(H200)
+    loops = read_loops(OWN_LOOPS)
+    if not loops.loops and read_loops(H200_LOOPS).device == steps.device:
+        loops = read_loops(H200_LOOPS)
+    if rate := loops.measured(asked):
+        return Speed(rate, f"the loop as measured on an {loops.device}")
+    if rate := loops.interpolated(asked):
+        return Speed(rate, f"the loop on an {loops.device}, estimated by operations")
+    return _from_steps(steps, loops, asked)
+
+
+def _from_steps(steps: "Benchmark", loops: Loops, asked: Pass) -> Speed:
+    case = nearest_case(steps.cases, asked.method, asked.arch, asked.gflop_per_image)
+    source = f"the bare step on an {steps.device}, estimated by operations"
+    rate = case.gflop_per_s / asked.gflop_per_image
+    if share := loops.share_of_bare(asked):
+        rate, source = share * rate, f"{source} and the {100 * share:.0f} % of it that loops reach"
+    least = loops.least_pass_s(asked.is_recorded)
+    if rate > asked.batch / least:
+        return Speed(
+            asked.batch / least, f"{source}, with at most {1 / least:.0f} passes a second, as many as a host starts"
+        )
+    return Speed(rate, source)
 
 
 def _last_rates(path: Path) -> list[float]:

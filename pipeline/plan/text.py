@@ -94,9 +94,9 @@ def _sources(runs: list[RunEstimate], device: str) -> str:
     )
     of_what = "" if device == "GPU" else " of one process with the threads of the site"
     return _wrapped(
-        f"{device} hours{of_what}: {sources}. They are those of training steps: waiting for data, validation and the "
-        f"exchange of gradients come on top. {another if device == 'GPU' else ''}Evaluations are not included, and "
-        "tables take seconds."
+        f"{device} hours{of_what}: {sources}. Rates of the loop contain its waiting for data, those of the bare step "
+        f"do not; validation and the exchange of gradients come on top. {another if device == 'GPU' else ''}"
+        "Evaluations are not included, and tables take seconds."
     )
 
 

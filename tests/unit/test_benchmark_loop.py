@@ -57,3 +57,23 @@ def test_images__given_folder__are_repeated_and_without_files_refused(tmp_path):
     written = sorted((tmp_path / "out" / "train").rglob("*.jpg"), key=lambda path: path.name)
     assert [int(path.read_bytes()) for path in written] == [number % 3 for number in range(25)]
     assert len({path.parent.name for path in written}) == loop.NUM_CLASSES
+
+
+def loop_of(name, batch, rate, recorded=True):
+    kind = {"name": name, "model": "vit_b", "image_size": 224, "batch": batch, "recorded": recorded}
+    return {**kind, "loop_images_per_s": rate}
+
+
+def test_earlier__of_such_a_machine__stays_unless_it_was_measured_again(tmp_path):
+    path, machine = tmp_path / "loop.json", {"device": "a", "versions": {}, "precision": "bf16", "cores": 16}
+    machine["workers"] = 14
+    old = [loop_of("mae", 128, 1.0), loop_of("mae", 128, 2.0, recorded=False), loop_of("mae", 512, 3.0)]
+    path.write_text(json.dumps({**machine, "loops": old}))
+    report = {**machine, "loops": [loop_of("mae", 128, 9.0), loop_of("mp3", 512, 9.0)]}
+    assert loop.earlier(path, report) == old[1:]
+    assert loop.earlier(path, {**report, "workers": 7}) == loop.earlier(tmp_path / "none", report) == []
+
+
+def test_record__on_a_cpu__is_refused_before_anything_is_measured():
+    with pytest.raises(SystemExit, match="keeps rates of an H200, and this is a CPU; leave it out"):
+        loop.parse_options(["--device", "cpu", "--record"])

@@ -30,6 +30,8 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
     """Scale demo, of which nothing has run."""
     found = graphs.load_graph("demo")
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
+    for name in ("OWN_BENCHMARK", "OWN_LOOPS", "H200_LOOPS"):  # none, whatever was measured here
+        monkeypatch.setattr(f"pipeline.plan.speed.{name}", tmp_path / name)
     return found
 
 
@@ -134,7 +136,9 @@ def test_speed__of_a_benchmarked_step__is_the_one_in_the_file(graph):
     config["data"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
     rate, source = Speeds(graph, [name], GPU).of(name)
     # The counter knows what flash attention computes twice on a GPU, which is not in the count here.
-    assert rate == pytest.approx(3912, rel=0.01) and source == "the benchmark of an NVIDIA H200"
+    assert (
+        rate == pytest.approx(3912, rel=0.01) and source == "the bare step on an NVIDIA H200, estimated by operations"
+    )
 
 
 CASES = [
@@ -190,7 +194,8 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
     said = text.plan(graph, Site(processes=4, slurm=Slurm()), [name])
     assert f"Scale demo, {name}: 2 runs to train" in said.replace("\n", " ")
     assert "Data sets to verify first: fashion_mnist." in said.replace("\n", " ")
-    assert "GPU hours: 2 runs from the benchmark of an NVIDIA H200, with at most 100 passes" in said.replace("\n", " ")
+    source = "the bare step on an NVIDIA H200, estimated by operations, with at most 100 passes"
+    assert f"GPU hours: 2 runs from {source}" in said.replace("\n", " ")
     assert "At most 1 training jobs at once, each on up to 1 x 4 processes" in said
     lines = said.splitlines()
     header = next(line for line in lines if line.startswith("study"))
@@ -220,7 +225,7 @@ def test_speed__runs_that_finished_on_another_kind_of_device__do_not_count(graph
     finish(graph, name, device="a GPU")
     assert Speeds(graph, [name], GPU).of(name).source == "runs that finished here (a GPU)"
     source = Speeds(graph, [name], CPU).of(name).source
-    assert source.startswith("the benchmark of an NVIDIA H200, scaled to the matrix products of this CPU")
+    assert source.startswith("the bare step on an NVIDIA H200, scaled to the matrix products of this CPU")
 
 
 def test_speed__of_a_small_model_on_a_gpu__is_bound_by_the_passes_that_a_host_can_start(graph):
@@ -228,7 +233,7 @@ def test_speed__of_a_small_model_on_a_gpu__is_bound_by_the_passes_that_a_host_ca
     graph.runs[name].config["optim"] |= {"global_batch": 40, "micro_batch": 10}
     rate, source = Speeds(graph, [name], GPU).of(name)
     assert rate == pytest.approx(10 * 100)
-    assert source == "the benchmark of an NVIDIA H200, with at most 100 passes a second, as many as a host starts"
+    assert source.endswith("estimated by operations, with at most 100 passes a second, as many as a host starts")
 
 
 def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeypatch):
@@ -237,7 +242,7 @@ def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeyp
     for gflop_per_s in (10.0, 30.0):
         monkeypatch.setattr("pipeline.plan.speed.matmul_gflop_per_s", lambda threads, rate=gflop_per_s: rate)
         rates.append(Speeds(graph, [name], CPU).of(name).images_per_s)
-    monkeypatch.setattr("pipeline.plan.speed.LEAST_PASS_S", 1e-9)
+    monkeypatch.setattr("pipeline.plan.loops.LEAST_PASS_S", 1e-9)
     on_gpu = Speeds(graph, [name], GPU).of(name).images_per_s
     assert rates[1] == pytest.approx(3 * rates[0])
     assert rates[0] == pytest.approx(on_gpu * 10 / 801_000, rel=0.01)  # an H200 makes 801 TFLOP/s
