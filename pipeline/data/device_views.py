@@ -51,6 +51,15 @@ class DeviceViews:
                 self.store[begin : begin + len(some)] = some.to(self.device)
                 begin += len(some)
 
+    @cached_property
+    def stream(self) -> Any:
+        """On which views run beside a step; one, because recordings share memory: validation's follow training's."""
+        if self.device.type != "cuda":
+            return None
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))  # a set that lives there has arrived
+        return stream
+
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
         complete = partial(self._completed, staged.extents.tolist(), staged.operations.counts.tolist())
@@ -87,7 +96,7 @@ class DeviceViews:
 
 
 class Ahead:
-    """Batches of a loader, each with its views completed while the step before it runs, on a stream of its own.
+    """Batches of a loader, each with its views completed while the step before it runs, on the views' own stream.
 
     Nothing in it is random, so that a step's own draws stay as they are.
     """
@@ -113,16 +122,9 @@ class Ahead:
         if found is None:
             return None
         staged, targets = found
-        if self.stream is None:
+        stream = self.views.stream
+        if stream is None:
             return self.views.apply(staged), targets, None
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(stream):
             images = self.views.apply(staged)
-            return images, targets, self.stream.record_event()
-
-    @cached_property
-    def stream(self) -> Any:
-        if self.views.device.type != "cuda":
-            return None
-        stream = torch.cuda.Stream(self.views.device)
-        stream.wait_stream(torch.cuda.current_stream(self.views.device))  # a set that lives there has arrived
-        return stream
+            return images, targets, stream.record_event()

@@ -18,18 +18,29 @@ MAX_SHRINK = 2
 HEIGHT_MAY_BE_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 SUPPORT = {"bilinear": 1, "bicubic": 2}  # pixels to each side, where nothing shrinks
 
+INNER, OUTER = 4, 10  # where a row of `Cut` has its axes
+
 
 class Axis(NamedTuple):
-    """What happens along one axis: `length` pixels become `resized`, of which the result is a window."""
+    """What happens along one axis: `length` pixels become `resized`, of which the result is a window.
+
+    Pixels of which the window has nothing need not be at hand: `skipped` at the beginning, `dropped` at the end.
+    """
 
     length: int
     resized: int
     first: int = 0  # place of the resized image that is the first of the result
     step: int = 1  # to the next one: -1 where the result is mirrored
+    skipped: int = 0
+    dropped: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.length - self.skipped - self.dropped
 
 
 class Cut(NamedTuple):
-    """One image of a batch; a row of int64. The axis that Pillow resizes first is `inner`."""
+    """One image of a batch; a row of int64 (16,). The axis that Pillow resizes first is `inner`."""
 
     offset: int  # of its first pixel, in pixels
     inner_stride: int
@@ -54,10 +65,10 @@ def cut(offset: int, width: int, rows: Axis, columns: Axis) -> Cut:
 def resize_batch(
     pixels: Tensor, cuts: Tensor, extents: tuple[int, int], size: tuple[int, int], interpolation: str
 ) -> Tensor:
-    """uint8 (pixels, C), int64 (B, 12) -> uint8 (B, C, *size); `extents`: the largest outer and inner lengths."""
+    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extents`: the most pixels that outer and inner axes keep."""
     blocks, side = _gathered(pixels, cuts, extents), max(size)
     count, height, channels, width = blocks.shape
-    places, halves = _taps(torch.cat([cuts[:, 8:], cuts[:, 4:8]]), side, interpolation)
+    places, halves = _taps(torch.cat([cuts[:, OUTER:], cuts[:, INNER:OUTER]]), side, interpolation)
     down = _dense(places[:count], halves[:count], height).flatten(1, 2)
     across = _dense(places[count:], halves[count:], width).flatten(1, 2)
     narrow = _product(blocks.reshape(count, height * channels, width), across.mT)
@@ -69,29 +80,34 @@ def resize_batch(
 
 
 def _gathered(pixels: Tensor, cuts: Tensor, extents: tuple[int, int]) -> Tensor:
-    """uint8 (B, outer, C, inner); beyond an image's own lengths its last pixels, whose weights are 0."""
+    """uint8 (B, outer, C, inner); beyond what is kept of an image its last pixels, whose weights are 0."""
     offset, inner_stride, outer_stride = (cuts[:, key, None] for key in range(3))
     down, across = (torch.arange(extent, device=cuts.device) for extent in extents)
-    down = torch.minimum(down, cuts[:, 8, None] - 1) * outer_stride + offset
-    across = torch.minimum(across, cuts[:, 4, None] - 1) * inner_stride
+    down = torch.minimum(down, _kept(cuts[:, OUTER:]) - 1) * outer_stride + offset
+    across = torch.minimum(across, _kept(cuts[:, INNER:OUTER]) - 1) * inner_stride
     return pixels[down[:, :, None] + across[:, None]].transpose(2, 3)
 
 
+def _kept(axis: Tensor) -> Tensor:
+    """Of axes (B, 6): (B, 1)."""
+    return (axis[:, 0] - axis[:, 4] - axis[:, 5])[:, None]
+
+
 def weights(axis: Tensor, out: int, length: int, interpolation: str) -> Tensor:
-    """Of an axis (B, 4): float32 (B, 2, out, length), the upper and the lower halves of Pillow's weights."""
+    """Of an axis (B, 6): float32 (B, 2, out, length), the upper and the lower halves of Pillow's weights."""
     return _dense(*_taps(axis, out, interpolation), length)
 
 
 def _dense(places: Tensor, halves: Tensor, length: int) -> Tensor:
     """Taps (B, 1, out, taps) with their weights (B, 2, out, taps) -> a matrix of weights for each image."""
     dense = halves.new_zeros(*halves.shape[:3], length)
-    # Taps beyond the end have weight 0, wherever they are added.
-    return dense.scatter_add_(3, places.clamp(max=length - 1).expand_as(halves), halves)
+    # Taps beyond the ends have weight 0, wherever they are added.
+    return dense.scatter_add_(3, places.clamp(0, length - 1).expand_as(halves), halves)
 
 
 def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
     """Which pixels each place of the result is made of (B, 1, out, taps), and halves of their weights (B, 2, ...)."""
-    length, resized, start, step = (axis[:, key, None] for key in range(4))
+    length, resized, start, step, skipped, _ = (axis[:, key, None] for key in range(6))
     place = start + step * torch.arange(out, device=axis.device)
     scale = length.double() / resized
     stretch = scale.clamp(min=1)
@@ -105,7 +121,7 @@ def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
     found = found / torch.where(total == 0, 1, total) * (1 << BITS)
     fixed = torch.trunc(found + torch.where(found < 0, -0.5, 0.5)).int()
     upper = (fixed + (1 << HALF_BITS - 1)) >> HALF_BITS
-    return taps[:, None], torch.stack([upper, fixed - (upper << HALF_BITS)], dim=1).float()
+    return (taps - skipped[..., None])[:, None], torch.stack([upper, fixed - (upper << HALF_BITS)], dim=1).float()
 
 
 def _bilinear(distance: Tensor) -> Tensor:
@@ -117,6 +133,14 @@ def _bicubic(distance: Tensor) -> Tensor:
     x = distance.abs()
     near, far = (1.5 * x - 2.5) * x * x + 1, (((x - 5) * x + 8) * x - 4) * -0.5
     return torch.where(x < 1, near, torch.where(x < 2, far, 0))
+
+
+def needed(length: int, resized: int, first: int, count: int) -> tuple[int, int]:
+    """Where the pixels begin and end of which `count` places of a resized axis are made; with any filter."""
+    scale = length / resized
+    reach = max(SUPPORT.values()) * max(scale, 1) + 1  # a pixel more, so that no rounding matters
+    begin, end = max(0, int(first * scale - reach)), min(length, int((first + count) * scale + reach) + 1)
+    return (begin, end) if begin < end else (0, length)
 
 
 FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic}

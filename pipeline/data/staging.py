@@ -31,9 +31,9 @@ Seen: TypeAlias = Image.Image | Decoded | Placed
 class Staged(NamedTuple):
     """A batch of views as a loader hands it over."""
 
-    cuts: Tensor  # int64 (B, 12): rows of `Cut`
+    cuts: Tensor  # int64 (B, 16): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
-    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths, rounded up
+    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths that are kept, rounded up
     operations: Operations
 
 
@@ -64,20 +64,26 @@ class StagedView:
         return self._staged(image, plan), label
 
     def _staged(self, image: Seen, plan: Plan) -> StagedImage:
-        top, left, height, width = plan.box
+        rows, columns = axes = plan.axes()
+        if plan.is_large(axes):
+            pixels = np.asarray(self._shrunk(image.image if isinstance(image, Decoded) else image, plan))
+            return self._handed_over(pixels, plan.axes(), plan)
+        top, left = plan.box[0] + rows.skipped, plan.box[1] + columns.skipped
+        bottom, right = top + rows.kept, left + columns.kept
         if isinstance(image, Placed):
             offset = image.offset + top * image.width + left
-            return StagedImage(self.none, offset, image.width, *plan.axes(), plan.operations)
-        if isinstance(image, Decoded) and not plan.is_large:
-            pixels = image.pixels[top : top + height, left : left + width]
-        else:
-            image = image.image if isinstance(image, Decoded) else image
-            region = image.crop((left, top, left + width, top + height))
-            pixels = np.asarray(self._shrunk(region, plan) if plan.is_large else region)
-        return StagedImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *plan.axes(), plan.operations)
+            return StagedImage(self.none, offset, image.width, rows, columns, plan.operations)
+        if isinstance(image, Decoded):
+            return self._handed_over(image.pixels[top:bottom, left:right], axes, plan)
+        return self._handed_over(np.asarray(image.crop((left, top, right, bottom))), axes, plan)
 
-    def _shrunk(self, region: Image.Image, plan: Plan) -> Image.Image:
+    def _handed_over(self, pixels: np.ndarray, axes: tuple[Axis, Axis], plan: Plan) -> StagedImage:
+        return StagedImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *axes, plan.operations)
+
+    def _shrunk(self, image: Any, plan: Plan) -> Image.Image:
         """Resized by Pillow, as the device would: the part of it that is seen."""
+        top, left, height, width = plan.box
+        region = image.crop((left, top, left + width, top + height))
         resized = region.resize(plan.resized[::-1], self.resample)
         (top, left), (bottom, right) = plan.first, np.add(plan.first, plan.window).tolist()
         box = max(left, 0), max(top, 0), min(right, resized.width), min(bottom, resized.height)
@@ -94,7 +100,7 @@ class StagedView:
             cut(offset + image.offset, image.width, image.rows, image.columns)
             for offset, image in zip(offsets, images, strict=False)
         ]
-        lengths = ([each.outer.length for each in cuts], [each.inner.length for each in cuts])
+        lengths = ([each.outer.kept for each in cuts], [each.inner.kept for each in cuts])
         extents = [-(-max(axis) // EXTENT_STEP) * EXTENT_STEP for axis in lengths]
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
         operations = batched([image.operations for image in images])

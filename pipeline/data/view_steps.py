@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.operation_draws import Blank, Operation, jittered, noted
-from pipeline.data.resizing import MAX_SHRINK, Axis
+from pipeline.data.resizing import MAX_SHRINK, Axis, needed
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
 
@@ -38,18 +38,23 @@ class Plan:
         self.resized = self.window = height, width
 
     def axes(self) -> tuple[Axis, Axis]:
-        """Rows and columns."""
-        (_, _, height, width), (top, left) = self.box, self.first
-        rows = Axis(height, self.resized[0], top)
+        """Rows and columns, of which only those pixels are kept that what is seen is made of."""
+        rows, columns = (self._axis(axis) for axis in (0, 1))
         if self.is_mirrored:
-            return rows, Axis(width, self.resized[1], left + self.window[1] - 1, -1)
-        return rows, Axis(width, self.resized[1], left)
+            columns = columns._replace(first=self.first[1] + self.window[1] - 1, step=-1)
+        return rows, columns
 
-    @property
-    def is_large(self) -> bool:
-        """Whether its region has too many pixels for a device, beside what is seen of it."""
-        lengths = zip(self.box[2:], self.resized, self.window, strict=True)
-        return any(length > MAX_SHRINK * min(resized, seen) for length, resized, seen in lengths)
+    def _axis(self, axis: int) -> Axis:
+        length, resized, first = self.box[2 + axis], self.resized[axis], self.first[axis]
+        begin, end = needed(length, resized, first, self.window[axis])
+        return Axis(length, resized, first, 1, begin, length - end)
+
+    def is_large(self, axes: tuple[Axis, Axis]) -> bool:
+        """Whether its region has too many pixels for a device, beside what becomes of them and what is seen of it."""
+        return any(
+            axis.length > MAX_SHRINK * axis.resized or axis.kept > MAX_SHRINK * seen
+            for axis, seen in zip(axes, self.window, strict=True)
+        )
 
 
 Decision = Callable[[Plan], None]

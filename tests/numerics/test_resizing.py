@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from pipeline.data.resizing import MAX_SHRINK, Axis, cut, resize_batch, weights
+from pipeline.data.resizing import MAX_SHRINK, Axis, cut, needed, resize_batch, weights
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
@@ -19,7 +19,7 @@ def resized(images, axes, size, interpolation="bicubic"):
     """(B, height, width, C) of images that lie one after the other; `axes` are rows and columns of each."""
     offsets = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])
     cuts = [cut(int(offset), image.shape[1], *both) for offset, image, both in zip(offsets, images, axes, strict=False)]
-    extents = max(each.outer.length for each in cuts), max(each.inner.length for each in cuts)
+    extents = max(each.outer.kept for each in cuts), max(each.inner.kept for each in cuts)
     pixels = torch.from_numpy(np.concatenate([image.reshape(-1, image.shape[2]) for image in images]))
     found = resize_batch(pixels, torch.tensor([each.row for each in cuts]), extents, size, interpolation)
     assert found.dtype == torch.uint8
@@ -68,10 +68,27 @@ def test_resize_batch__region_of_an_image__is_pillows_crop_resized():
 
 
 @pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize("shape", [(60, 61), (33, 90), (20, 24), (96, 70)])
+@pytest.mark.parametrize(("top", "left"), [(9, 11), (0, 24), (-3, 2)])
+def test_resize_batch__only_the_needed_pixels__give_the_window_of_the_whole(shape, interpolation, top, left):
+    image, size, window = noise(*shape), (48, 56), (24, 32)
+    whole = ImageOps.expand(Image.fromarray(pillow(image, size, interpolation)), 3)
+    expected = np.asarray(whole.crop((left + 3, top + 3, left + 3 + window[1], top + 3 + window[0])))
+    spans = [needed(*each) for each in zip(shape, size, (top, left), window, strict=True)]
+    axes = [
+        Axis(length, resized, first, 1, begin, length - end)
+        for length, resized, first, (begin, end) in zip(shape, size, (top, left), spans, strict=True)
+    ]
+    part = np.ascontiguousarray(image[slice(*spans[0]), slice(*spans[1])])
+    assert part.size < image.size
+    assert np.array_equal(resized([part], [axes], window, interpolation)[0], expected)
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
 def test_weights__any_length_up_to_the_limit__are_small_whole_numbers_and_sum_to_one(interpolation):
     """Sums of these with pixels are below 2 ** 24, which float32 counts exactly; each fits into float16."""
     lengths = torch.arange(1, 28 * MAX_SHRINK + 1)
-    axis = torch.stack([lengths, torch.full_like(lengths, 28), 0 * lengths, 0 * lengths + 1], dim=1)
+    axis = torch.tensor([Axis(length, 28) for length in lengths.tolist()])
     found = weights(axis, 28, int(lengths.max()), interpolation)
     assert torch.equal(found, found.round())
     assert torch.equal(found, found.half().float())
