@@ -65,7 +65,7 @@ def cut(offset: int, width: int, rows: Axis, columns: Axis) -> Cut:
 def resize_batch(
     pixels: Tensor, cuts: Tensor, extents: tuple[int, int], size: tuple[int, int], interpolation: str
 ) -> Tensor:
-    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extents`: the most pixels that outer and inner axes keep."""
+    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extents`: the most that outer and inner axes keep."""
     blocks, side = _gathered(pixels, cuts, extents), max(size)
     count, height, channels, width = blocks.shape
     places, halves = _taps(torch.cat([cuts[:, OUTER:], cuts[:, INNER:OUTER]]), side, interpolation)
