@@ -120,9 +120,9 @@ def test_knn__layers_that_the_encoder_lacks__have_a_reason_and_last_is_its_own_l
 def test_knn__bank_with_a_limit__has_images_of_the_whole_split(world, monkeypatch):
     seen, take = [], Probe.batches
 
-    def noted(self, data, split, indices):
+    def noted(self, data, split, indices, batch):
         seen.extend(indices if split == "train" else [])
-        return take(self, data, split, indices)
+        return take(self, data, split, indices, batch)
 
     monkeypatch.setattr(Probe, "batches", noted)
     compute(world, "knn", build("mjp"), bank_limit=4)
