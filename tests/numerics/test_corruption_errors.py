@@ -126,7 +126,7 @@ def test_corruptions__not_normalised__say_why_there_is_no_mce(world, corrupted):
 @pytest.mark.slow
 def test_corruptions__killed_half_way__do_not_repeat_what_was_finished(world, corrupted, tmp_path, monkeypatch):
     method, parts, seen = build("baseline"), Parts(tmp_path, "key"), []
-    errors = Corruptions._errors
+    errors = Corruptions.errors_on
 
     def watched(self, model, data):
         seen.append(data.corruption)
@@ -134,7 +134,7 @@ def test_corruptions__killed_half_way__do_not_repeat_what_was_finished(world, co
             raise KeyboardInterrupt
         return errors(self, model, data)
 
-    monkeypatch.setattr(Corruptions, "_errors", watched)
+    monkeypatch.setattr(Corruptions, "errors_on", watched)
     with pytest.raises(KeyboardInterrupt):
         evaluated(world, corrupted, method, parts)
     found = evaluated(world, corrupted, method, parts)
