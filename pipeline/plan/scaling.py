@@ -5,7 +5,7 @@ between two nodes, carries 2 (n - 1) / n times their bytes. They are sent during
 of a step's operations: a network that is slower than `node_bytes_per_s` makes the GPUs wait.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Layers
@@ -14,6 +14,16 @@ from pipeline.plan.speed import speed_on_gpu
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
+
+
+@dataclass(frozen=True)
+class Files:
+    """Photographs as they were measured."""
+
+    mean_bytes: float
+    decoded_per_s: float  # on one core, and nothing else done with them
+    index_bytes: float  # of the lists of a prepared set, for each of its files
+
 
 BACKWARD = 2 / 3  # of a step: two products backward for each one forward
 
@@ -31,6 +41,8 @@ class Need:
     source: str
     gradient_bytes: int
     checkpoint_bytes: int
+    num_train: int
+    files: Files
 
     @property
     def step_s(self) -> float:
@@ -51,9 +63,23 @@ class Need:
         """Opened and read, all GPUs together."""
         return self.gpus * self.images_per_s
 
-    def sending_s(self, node_bytes_per_s: float) -> float:
-        """Of a step, whether hidden or not."""
-        return self.sent_bytes / node_bytes_per_s
+    @property
+    def read_bytes_per_s(self) -> float:
+        return self.files_per_s * self.files.mean_bytes
+
+    @property
+    def cores(self) -> float:
+        """Of a GPU, for decoding alone."""
+        return self.images_per_s / self.files.decoded_per_s
+
+    @property
+    def epoch_s(self) -> float:
+        return self.num_train / self.files_per_s
+
+    def report(self) -> dict[str, Any]:
+        """All of it, computed numbers too."""
+        computed = ("step_s", "sent_bytes", "node_bytes_per_s", "files_per_s", "read_bytes_per_s", "cores", "epoch_s")
+        return asdict(self) | {name: getattr(self, name) for name in computed}
 
 
 def ring_bytes(num_bytes: float, processes: int) -> float:
@@ -61,7 +87,7 @@ def ring_bytes(num_bytes: float, processes: int) -> float:
     return 2 * (processes - 1) / processes * num_bytes
 
 
-def need_of(config: dict[str, Any], gpus: int) -> Need:
+def need_of(config: dict[str, Any], gpus: int, files: Files) -> Need:
     """Of a run's config on GPUs of several nodes, where steps are not recorded."""
     from pipeline.engine.checkpoint import KEPT
     from pipeline.engine.run import parse_run
@@ -81,6 +107,8 @@ def need_of(config: dict[str, Any], gpus: int) -> Need:
         source=source,
         gradient_bytes=gradient_bytes(run),
         checkpoint_bytes=cost["checkpoints_bytes"] // KEPT,
+        num_train=run.data.num_train,
+        files=files,
     )
 
 
@@ -93,3 +121,23 @@ def gradient_bytes(run: "RunConfig") -> int:
     with torch.device("meta"):
         method = build_method(run)
     return sum(p.numel() * p.element_size() for p in method.parameters() if p.requires_grad)
+
+
+HEADER = [
+    "| run | GPUs by its micro-batches | images a GPU | ms a step | gradients, MB | network of a node, GB/s | files/s "
+    "| of them, GB/s | cores a GPU | checkpoint, GB |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+]
+
+
+def needs_table(needs: list[Need]) -> str:
+    """Markdown; and where the speeds are from."""
+    sources = [f"{need.method} {need.model}: {need.source}" for need in needs]
+    return "\n".join([*HEADER, *map(_line, needs), "", *sources]) if needs else ""
+
+
+def _line(need: Need) -> str:
+    step = f"{need.most_gpus} | {need.global_batch // need.gpus} | {1000 * need.step_s:.1f}"
+    network = f"{need.gradient_bytes / 1e6:,.0f} | {need.node_bytes_per_s / 1e9:,.0f}"
+    files = f"{need.files_per_s:,.0f} | {need.read_bytes_per_s / 1e9:.1f} | {need.cores:.1f}"
+    return f"| {need.method} {need.model} | {step} | {network} | {files} | {need.checkpoint_bytes / 1e9:.2f} |"
