@@ -19,6 +19,7 @@ import io
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,18 +35,16 @@ import torch
 from PIL import Image
 
 from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.data import residence
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World
-from pipeline.engine.loop import Trainer, build_method
-from pipeline.engine.precision import precision_of
+from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.engine.timing import time_step
+from pipeline.engine.timing import ROUNDS, synchronise
 from pipeline.files import read_lines
-from pipeline.methods.base import Batch
 from pipeline.plan.operations import step_cost
 from pipeline.plan.speed import H200_LOOPS
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -125,6 +124,7 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--steps", type=int, default=100, help="that are measured, after as many others")
     parser.add_argument("--images", type=Path, help="a folder with JPEG files")
+    parser.add_argument("--cache", action="store_true", help="read from a cache, as large sets may be")
     parser.add_argument("--count", type=int, default=20000, help="files to train on")
     parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -189,18 +189,11 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     is_gpu = device.type == "cuda"
     run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
     site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
-    loop = measure_loop(run, work, site, options.steps)
+    if site.compile:
+        torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
+    loop = measure_loop(run, work, site, options.steps, options.cache)
     gc.collect()  # the loop's memory, and its workers
-    cost = time_step(
-        build_method(run).to(device).train(),
-        random_batch(run, device),
-        precision_of(site, device),
-        site.compile,
-        max(1, options.steps // 3),
-        graphs=options.graphs != "off" and is_gpu,
-        optim=run.optim,
-    )
-    bare = batch / cost.seconds
+    bare = batch / loop["bare_s"]
     busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
     return {
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
@@ -210,18 +203,16 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     }
 
 
-def random_batch(run: RunConfig, device: torch.device) -> Batch:
-    images, targets = TASKS.get(run.task).example(run.data, run.optim.micro_batch)
-    return Batch(torch.randn(images.shape, device=device), targets.to(device), torch.Generator().manual_seed(0))
-
-
-def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str, Any]:
-    """`Trainer.fit`, stopped after twice as many steps and a few that are profiled."""
+def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: bool) -> dict[str, Any]:
+    """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
     device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
     paths = RunFolder(work / "results", run.name)
     manifest = paths.manifest(run.data.name)
-    if not manifest.exists():
-        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False)
+    if cached:
+        site = site.model_copy(update={"cache": work / "cache"})
+        residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
+    if not manifest.exists() or cached:
+        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
     watch = Watch(steps, device)
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
@@ -230,8 +221,27 @@ def measure_loop(run: RunConfig, work: Path, site: Site, steps: int) -> dict[str
     timing = [record for record in read_lines(paths.timing) if record["step"] == 2 * steps][-1]
     return {
         **{name: timing[name] for name in ("images_per_s", "data_wait")},
+        "bare_s": bare_seconds(trainer, watch.seen, steps, device),
         **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
     }
+
+
+def bare_seconds(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> float:
+    """Of the trainer's own step, compiled and recorded as it is, on one batch that lies on the device."""
+
+    def step() -> None:
+        trainer.recorder.run(trainer.micro_step.first, *seen)
+        trainer._take_update(trainer._meet())
+
+    rounds = []
+    for _ in range(ROUNDS):
+        synchronise(device)
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronise(device)
+        rounds.append((time.perf_counter() - started) / steps)
+    return statistics.median(rounds)
 
 
 class Watch(StopRequest):
@@ -243,11 +253,12 @@ class Watch(StopRequest):
         self.spans: dict[str, float] = {}
         self.host_ms: dict[str, float] = {}
         self.profile: Any = None
+        self.seen: Any = None
 
     def attach(self, trainer: Any) -> None:
         """Count the seconds of the loop's parts, all of which it calls by these names."""
         trainer._loader = lambda load=trainer._loader: self._iterated("waiting for data", load())
-        trainer._seen = self._timed("transform and draws", trainer._seen)
+        trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
         trainer._meet = self._timed("meeting of processes", trainer._meet)
         trainer._take_update = self._timed("update", trainer._take_update)
         run = trainer.recorder.run
@@ -263,6 +274,15 @@ class Watch(StopRequest):
             return found
 
         return timed
+
+    def _kept(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """The last micro-batch as the method saw it."""
+
+        def kept(*given: Any) -> Any:
+            self.seen = see(*given)
+            return self.seen
+
+        return kept
 
     def _iterated(self, name: str, loader: Any) -> Iterator[Any]:
         batches = iter(loader)

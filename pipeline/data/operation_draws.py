@@ -29,6 +29,23 @@ class Kind(IntEnum):
     WARP = 6
 
 
+class Group(IntEnum):
+    """Kinds of operation that are carried out together."""
+
+    MAPPED = 0  # each value of a channel through a table, which may be made from the image itself
+    BLENDED = 1  # between the image and a grey or a smooth one
+    WARPED = 2
+
+
+GROUPS = {
+    **dict.fromkeys((Kind.TABLE, Kind.AUTOCONTRAST, Kind.EQUALISE, Kind.CONTRAST), Group.MAPPED),
+    **dict.fromkeys((Kind.COLOUR, Kind.SHARPNESS), Group.BLENDED),
+    Kind.WARP: Group.WARPED,
+}
+# Groups are filled up to a multiple of this share of a batch, so that the same sizes come again.
+FILLED_TO = 1 / 4
+
+
 class Operation(NamedTuple):
     """One operation on one image: its factor or its matrix, or its table of 256 values."""
 
@@ -38,12 +55,13 @@ class Operation(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Those of a batch, by round and by kind: the first operation of every image, then the second, ..."""
+    """Those of a batch, by round and by group: the first operation of every image, then the second, ..."""
 
-    counts: Tensor  # int64 (rounds, kinds), to be read on the host
+    counts: Tensor  # int64 (rounds, groups), to be read on the host
     images: Tensor  # int64 (N,): the image of each operation
+    kinds: Tensor  # int64 (N,)
     values: Tensor  # float64 (N, 6)
-    tables: Tensor  # uint8 (those of kind TABLE, 256)
+    tables: Tensor  # uint8 (those of group MAPPED, 256)
 
 
 KINDS_OF_TIMM = {
@@ -128,17 +146,22 @@ def jittered(step: Any) -> list[Operation]:
 
 def batched(drawn: Sequence[Sequence[Operation]]) -> Operations:
     """The operations of each image of a batch, put together."""
-    rounds = max(map(len, drawn), default=0)
-    entries = sorted(
-        (place, operation.kind, image)
-        for image, operations in enumerate(drawn)
-        for place, operation in enumerate(operations)
-    )
-    found = [drawn[image][place] for place, _, image in entries]
-    counts, values = np.zeros((rounds, len(Kind)), dtype=np.int64), np.zeros((len(found), 6))
-    for (place, kind, _), row, operation in zip(entries, values, found, strict=True):
-        counts[place, kind] += 1
+    rounds, step = max(map(len, drawn), default=0), max(1, round(FILLED_TO * len(drawn)))
+    counts, found = np.zeros((rounds, len(Group)), dtype=np.int64), []
+    for place, group in np.ndindex(counts.shape):
+        these = [
+            (image, operations[place])
+            for image, operations in enumerate(drawn)
+            if place < len(operations) and GROUPS[operations[place].kind] == group
+        ]
+        # Filled up with the first of them: done twice, an operation gives the same image twice.
+        these += these[:1] * (-len(these) % step)
+        counts[place, group] = len(these)
+        found += these
+    values = np.zeros((len(found), 6))
+    for row, (_, operation) in zip(values, found, strict=True):
         row[: len(operation.values)] = operation.values
-    tables = np.frombuffer(b"".join(operation.table for operation in found), dtype=np.uint8).reshape(-1, 256)
-    images = np.array([image for _, _, image in entries], dtype=np.int64)
-    return Operations(*(torch.from_numpy(part.copy()) for part in (counts, images, values, tables)))
+    tables = b"".join(each.table or bytes(256) for _, each in found if GROUPS[each.kind] == Group.MAPPED)
+    images, kinds = (np.array(column, dtype=np.int64) for column in ([i for i, _ in found], [o.kind for _, o in found]))
+    parts = counts, images, kinds, values, np.frombuffer(tables, dtype=np.uint8).reshape(-1, 256)
+    return Operations(*(torch.from_numpy(part.copy()) for part in parts))

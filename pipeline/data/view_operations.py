@@ -1,16 +1,15 @@
 """RandAugment's and colour jitter's operations on whole batches, as Pillow does them, to the last bit.
 
-In each round, the images with the same kind of operation are changed together; the host knows how many these are, so
+In each round, the images with the same group of operations are changed together; the host knows how many these are, so
 nothing waits for the device. Pillow's tables, sums and blends are whole numbers or float32, in the same order here.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeline.data.operation_draws import Kind, Operations
+from pipeline.data.operation_draws import Group, Kind, Operations
 from pipeline.data.warping import warp_batch
 
 WARPED_PIXELS = 2**21  # at once: less than 1 GB in three channels
@@ -23,25 +22,22 @@ class Colouring(NamedTuple):
     fill: Tensor  # uint8 (C,), on the device
 
 
-def operate(images: Tensor, operations: Operations, how: Colouring) -> Tensor:
-    """Carry out what was drawn for a batch: uint8 (B, C, H, W), changed in place."""
-    chosen, values, tables = (part.to(images.device, non_blocking=True) for part in operations[1:])
-    begin = begin_table = 0
-    for counts in operations.counts.tolist():
-        for kind, count in enumerate(counts):
-            if not count:
-                continue
-            some = chosen[begin : begin + count]
-            before, given = images[some], values[begin : begin + count]
-            if kind == Kind.TABLE:
-                after = _mapped(before, tables[begin_table : begin_table + count, None])
-                begin_table += count
-            elif kind == Kind.WARP:
-                after = _warped(before, given, how)
-            else:
-                after = CHANGES[Kind(kind)](before, given[:, 0])
-            images.index_copy_(0, some, after)
-            begin += count
+def operate(images: Tensor, operations: Operations, counts: list[list[int]], how: Colouring) -> Tensor:
+    """Carry out what was drawn for a batch: uint8 (B, C, H, W), changed in place. All is on its device but `counts`."""
+    tables, begin, begin_table = operations.tables, 0, 0
+    for count, group in ((count, group) for counted in counts for group, count in enumerate(counted) if count):
+        some, kinds, values = (part[begin : begin + count] for part in operations[1:4])
+        before = images[some]
+        if group == Group.MAPPED:
+            after = _mapped(before, _tables(before, kinds, values[:, 0], tables[begin_table : begin_table + count]))
+            begin_table += count
+        elif group == Group.BLENDED:
+            is_colour = (kinds == Kind.COLOUR)[:, None, None, None]
+            after = _blended(torch.where(is_colour, _grey(before)[:, None], _smooth(before)), before, values[:, 0])
+        else:
+            after = _warped(before, values, how)
+        images.index_copy_(0, some, after)
+        begin += count
     return images
 
 
@@ -53,63 +49,75 @@ def _warped(images: Tensor, matrices: Tensor, how: Colouring) -> Tensor:
 
 
 def _mapped(images: Tensor, tables: Tensor) -> Tensor:
-    """Each value through the table (B, C or 1, 256) of its image."""
-    values = images.flatten(2)
-    return tables.expand(-1, images.shape[1], -1).gather(2, values.long()).view_as(images)
+    """Each value through the table (B, C, 256) of its image and channel."""
+    return tables.gather(2, images.flatten(2).long()).view_as(images)
 
 
-def _autocontrast(images: Tensor, unused: Tensor) -> Tensor:
-    """The darkest value of a channel becomes 0, the brightest 255."""
-    values = images.flatten(2)
-    low, high = (found.double()[..., None] for found in (values.amin(dim=2), values.amax(dim=2)))
-    span = (high - low).clamp(min=1)
-    scale = torch.full_like(span, 255) / span  # a number divided by a tensor is multiplied by its reciprocal
-    ramp = torch.arange(256, device=images.device)
-    spread = (ramp * scale + -low * scale).clamp(0, 255)
-    return _mapped(images, torch.where(high > low, spread, ramp).to(torch.uint8))
+def _tables(images: Tensor, kinds: Tensor, factors: Tensor, given: Tensor) -> Tensor:
+    """uint8 (B, C, 256): given by the host, or made from the image, as the kind of each operation says."""
+    counts = _counts(images)
+    tables = given[:, None].expand(-1, images.shape[1], -1)
+    for kind, made in (
+        (Kind.AUTOCONTRAST, _spread(counts)),
+        (Kind.EQUALISE, _equalised(counts)),
+        (Kind.CONTRAST, _contrasted(images, factors)),
+    ):
+        tables = torch.where((kinds == kind)[:, None, None], made, tables)
+    return tables
 
 
-def _equalise(images: Tensor, unused: Tensor) -> Tensor:
-    """As many pixels of each value in a channel, as far as possible."""
+def _counts(images: Tensor) -> Tensor:
+    """int32 (B, C, 256): how many pixels of each value there are."""
     values = images.flatten(2).long()
     counts = torch.zeros(*images.shape[:2], 256, dtype=torch.int32, device=images.device)
-    counts.scatter_add_(2, values, torch.ones((), dtype=torch.int32, device=images.device).expand_as(values))
-    last = counts.gather(2, values.amax(dim=2, keepdim=True))
+    return counts.scatter_add_(2, values, torch.ones((), dtype=torch.int32, device=images.device).expand_as(values))
+
+
+def _ends(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest value that there is, (B, C, 1)."""
+    ramp, is_there = _ramp(counts), counts > 0
+    return torch.where(is_there, ramp, 255).amin(2, keepdim=True), torch.where(is_there, ramp, 0).amax(2, keepdim=True)
+
+
+def _ramp(like: Tensor) -> Tensor:
+    return torch.arange(256, device=like.device)
+
+
+def _spread(counts: Tensor) -> Tensor:
+    """The darkest value of a channel becomes 0, the brightest 255."""
+    low, high = (found.double() for found in _ends(counts))
+    span, ramp = (high - low).clamp(min=1), _ramp(counts)
+    scale = torch.full_like(span, 255) / span  # a number divided by a tensor is multiplied by its reciprocal
+    spread = (ramp * scale + -low * scale).clamp(0, 255)
+    return torch.where(high > low, spread, ramp).to(torch.uint8)
+
+
+def _equalised(counts: Tensor) -> Tensor:
+    """As many pixels of each value in a channel, as far as possible."""
+    last = counts.gather(2, _ends(counts)[1])
     # A channel of one value has no pixel beside the last one's, and so no step.
-    step = (values.shape[2] - last) // 255
+    step = (counts.sum(2, keepdim=True) - last) // 255
     below = counts.cumsum(2) - counts
-    ramp = torch.arange(256, device=images.device)
-    tables = torch.where(step > 0, ((step // 2 + below) // step.clamp(min=1)).clamp(max=255), ramp)
-    return _mapped(images, tables.to(torch.uint8))
+    table = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
+    return torch.where(step > 0, table, _ramp(counts)).to(torch.uint8)
 
 
-def _contrast(images: Tensor, factors: Tensor) -> Tensor:
+def _contrasted(images: Tensor, factors: Tensor) -> Tensor:
+    """Away from the mean of the grey image, which is a whole number."""
     grey = _grey(images).flatten(1)
     mean = (grey.sum(dim=1).double() / grey.shape[1] + 0.5).int()
-    return _blended(mean[:, None, None, None], images, factors)
+    ramp = _ramp(images)[None, None, None]
+    return _blended(mean[:, None, None, None], ramp, factors)[:, 0].expand(-1, images.shape[1], -1)
 
 
-def _colour(images: Tensor, factors: Tensor) -> Tensor:
-    return _blended(_grey(images)[:, None], images, factors)
-
-
-def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
-    """Beside a mean of 3 x 3 pixels in which the middle one counts five times; the rim stays as it is."""
+def _smooth(images: Tensor) -> Tensor:
+    """A mean of 3 x 3 pixels in which the middle one counts five times; the rim stays as it is."""
     sharp = images.int()
     rows = sharp[..., :-2, :] + sharp[..., 1:-1, :] + sharp[..., 2:, :]
     boxes = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     smooth, middle = sharp.clone(), (..., slice(1, -1), slice(1, -1))
     smooth[middle] = (2 * (boxes + 4 * sharp[middle]) + 13) // 26
-    return _blended(smooth, images, factors)
-
-
-CHANGES: dict[Kind, Callable[[Tensor, Tensor], Tensor]] = {
-    Kind.AUTOCONTRAST: _autocontrast,
-    Kind.EQUALISE: _equalise,
-    Kind.CONTRAST: _contrast,
-    Kind.COLOUR: _colour,
-    Kind.SHARPNESS: _sharpness,
-}
+    return smooth
 
 
 def _grey(images: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ are called as they are to the end, and one line of the log says why.
 
 import logging
 import platform
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,13 +20,13 @@ import torch
 from pipeline.engine.batchnorm import norms_of_heads
 from pipeline.engine.distributed import World
 from pipeline.methods.base import Method
+from pipeline.recording import Part, Recording, cause_of, shapes_of
 from pipeline.site import Site
-from pipeline.trees import Tree, map_tree, tensors_of
+from pipeline.trees import Tree
 
 log = logging.getLogger(__name__)
 
 WARM_UP = 3  # updates that are called as they are
-Part = Callable[..., None]  # of trees of tensors
 
 
 def recorder_for(site: Site, method: Method, world: World) -> "Recorder":
@@ -88,7 +87,7 @@ class Recorder:
         self.num_updates += 1
 
     def _prepare(self, recording: "Recording", arguments: tuple[Tree, ...]) -> None:
-        found = _shapes(arguments)
+        found = shapes_of(arguments)
         if found != recording.shapes:
             self._give_up(f"a batch has other shapes than the first one: {found}, not {recording.shapes}")
         elif self.is_gpu and recording.graph is None and self.num_updates >= WARM_UP:
@@ -96,63 +95,9 @@ class Recorder:
                 self.pool = recording.record(self.pool)
                 log.info("%s is recorded as a CUDA graph", getattr(recording.part, "__qualname__", "the update"))
             except RuntimeError as error:  # such as a part that waits for the device
-                self._give_up(_cause(error))
+                self._give_up(cause_of(error))
 
     def _give_up(self, why: str) -> None:
         log.warning("steps are no longer recorded as CUDA graphs: %s", why)
         self.is_on = False
         self.recordings.clear()
-
-
-class Recording:
-    """A part of a step with places for its arguments, and its CUDA graph once there is one.
-
-    Before that it is called on the stream that is recorded later: autograd and cuBLAS keep things for the stream on
-    which they were first used, and a recording may wait for no other.
-    """
-
-    def __init__(self, part: Part, arguments: tuple[Tree, ...], stream: torch.cuda.Stream | None) -> None:
-        self.part, self.places, self.shapes = part, map_tree(torch.clone, arguments), _shapes(arguments)
-        self.stream = stream
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def record(self, pool: Any) -> Any:
-        """What the part computes in between lies in the pool, which all recordings of a step share; returns it."""
-        graph = torch.cuda.CUDAGraph()
-        # The outer stream comes back even if the recording fails. Other threads (of the loader, of NCCL) may go on:
-        # only what this one does is watched for calls that a recording cannot hold.
-        with (
-            torch.cuda.stream(torch.cuda.current_stream()),
-            torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
-        ):
-            self.part(*self.places)
-        self.graph = graph
-        return graph.pool()
-
-    def run(self, arguments: tuple[Tree, ...]) -> None:
-        for place, value in zip(tensors_of(self.places), tensors_of(arguments), strict=True):
-            place.copy_(value, non_blocking=True)
-        if self.graph is not None:
-            self.graph.replay()
-        elif self.stream is None:
-            self.part(*self.places)
-        else:
-            self._call_on(self.stream)
-
-    def _call_on(self, stream: torch.cuda.Stream) -> None:
-        current = torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            self.part(*self.places)
-        current.wait_stream(stream)
-
-
-def _shapes(tree: Tree) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(tree)]
-
-
-def _cause(error: BaseException) -> str:
-    """What went wrong first: that the recording could not be ended is only what followed."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error).partition("\n")[0]

@@ -210,6 +210,8 @@ class Trainer:
         if site.views == "device" or (site.views == "auto" and self.world.device.type == "cuda"):
             manifest = read_manifest(index / MANIFEST)
             views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
+            if isinstance(views[0], StagedView):
+                self.task.transform.views.records = self.world.device.type == "cuda" and site.graphs != "off"
         (self.train_view, view), (self.train_samples, val) = views, samples
         self.val_loader = eval_loader(val, view, self.task.at_once, *self._share(), self.task.collate)
 

@@ -58,12 +58,12 @@ def time_step(
     started = time.monotonic()
     for _ in range(WARM_UP):
         step()
-    _synchronise(device)
+    synchronise(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # a replay allocates nothing: the recording is counted
     for _ in range(SETTLED):
         step()
-    _synchronise(device)
+    synchronise(device)
     warm_up_s = time.monotonic() - started
     with _never_compiling(compiled and not may_wait):
         rounds = [_seconds_of(step, steps, device, may_wait) / steps for _ in range(ROUNDS)]
@@ -120,10 +120,10 @@ def _seconds_of(step: Callable[[], None], steps: int, device: torch.device, may_
         step()
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("default")
-    _synchronise(device)
+    synchronise(device)
     return time.perf_counter() - started
 
 
-def _synchronise(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

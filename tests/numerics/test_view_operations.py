@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from timm.data.auto_augment import _RAND_INCREASING_TRANSFORMS, _RAND_TRANSFORMS, AugmentOp, RandAugment
 
-from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, batched, noted
+from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted
 from pipeline.data.transforms import _mend_posterize
 from pipeline.data.view_operations import Colouring, operate
 from pipeline.seeds import seed_everything
@@ -53,7 +53,8 @@ def both_ways(images, name, interpolation, seeds):
         operations.append(staged(Blank(*image.size)).operations)
     batch = torch.from_numpy(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
     how = Colouring(interpolation, torch.tensor(FILL, dtype=torch.uint8))
-    return operate(batch, batched(operations), how).numpy(), np.stack(expected)
+    together = batched(operations)
+    return operate(batch, together, together.counts.tolist(), how).numpy(), np.stack(expected)
 
 
 def test_every_operation_of_timm__is_known():
@@ -77,15 +78,25 @@ def test_operation__photographs__equals_timms_and_changes_something(name):
     assert not np.array_equal(found, np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
 
 
-def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_kind():
+def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_group():
     rotate, invert = (noted(RandAugment([AugmentOp(name, 1.0, 5)], 1)) for name in ("Rotate", "Invert"))
     one = invert(Blank(8, 8)).operations
     two = rotate(rotate(Blank(8, 8))).operations
     found = batched([two, [], one])
-    assert found.counts.tolist() == [[1, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 1]]
+    assert found.counts.tolist() == [[1, 0, 1], [0, 0, 1]]
     assert found.images.tolist() == [2, 0, 0]
+    assert found.kinds.tolist() == [Kind.TABLE, Kind.WARP, Kind.WARP]
     assert found.tables.tolist() == [[255 - value for value in range(256)]]
     assert torch.equal(found.values[1:], torch.tensor([operation.values for operation in two], dtype=torch.float64))
+
+
+def test_batched__groups__are_filled_up_to_quarters_of_a_batch():
+    rotate = noted(RandAugment([AugmentOp("Rotate", 1.0, 5)], 1))
+    drawn = [rotate(Blank(8, 8)).operations if image in (3, 4, 9) else [] for image in range(16)]
+    found = batched(drawn)
+    assert found.counts.tolist() == [[0, 0, 4]]
+    assert found.images.tolist() == [3, 4, 9, 3]
+    assert torch.equal(found.values[3], found.values[0])
 
 
 def test_warp__more_images_than_at_once__are_the_same(monkeypatch):
