@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py                        # DropPos on 64 px; all processes share the GPU that is there
     python benchmarks/scale.py --device cpu --model vit_demo --batch 8 --steps 10 --count 400
-    python benchmarks/scale.py --processes --gpus 64  # trains nothing: what runs of the papers need on 64 GPUs
+    python benchmarks/scale.py --processes  # trains nothing: what runs of the papers need on up to 64 GPUs
 
 Each process has a micro-batch of its own, so that the global batch grows with them. They meet through gloo, also on a
 GPU, which NCCL does not share; gradients are sent by `World.average` after the backward pass, as where steps are
@@ -42,7 +42,7 @@ from pipeline.engine.distributed import World, leave_world
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.plan.scaling import Files, need_of, needs_table, ring_bytes
+from pipeline.plan.scaling import Files, needs_of, needs_table, ring_bytes
 from pipeline.results import RunFolder
 from pipeline.site import Site
 from pipeline.study.entries import RunEntry
@@ -68,9 +68,9 @@ def main(words: Sequence[str] | None = None) -> None:
         for size in options.processes:
             results.append(measure(size, options))
             print(line(results[-1]), flush=True)
-        if options.gpus:
+        if options.needs:
             files, runs = measure_files(options), load_graph("paper").runs.values()
-            needs = [need_of(first_of(runs, *kind), options.gpus, files) for kind in AT_SCALE]
+            needs = [needs_of(first_of(runs, *kind), files) for kind in AT_SCALE]
     device = torch.device(options.device)
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -79,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "cores": len(os.sched_getaffinity(0)),
         "workers": options.workers,
         "runs": results,
-        "needs": [need.report() for need in needs],
+        "needs": [need.report() for run in needs for need in run],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -89,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4, 8])
-    parser.add_argument("--gpus", type=int, default=64, help="what runs need on so many; 0: nothing of it")
+    parser.add_argument("--no-needs", dest="needs", action="store_false", help="say nothing of 64 GPUs")
     parser.add_argument("--method", default="droppos", choices=[case.method for case in CASES])
     parser.add_argument("--size", type=int, default=64, choices=sorted(MODELS), help="pixels of a side")
     parser.add_argument("--model", help="a file of configs/model; else one that fits the size")

@@ -61,7 +61,7 @@ def test_main__on_a_cpu__one_process_sends_nothing_and_two_send_what_they_traine
     monkeypatch.setenv("PYTHONPATH", str(PATH.parents[1]))
     options = {"device": "cpu", "model": "vit_demo", "method": "mp3", "batch": 4, "steps": 3, "count": 20, "workers": 0}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    scale.main([*words, "--processes", "1", "2", "--gpus", "0", "--out", str(tmp_path / "scale.json")])
+    scale.main([*words, "--processes", "1", "2", "--no-needs", "--out", str(tmp_path / "scale.json")])
     one, two = json.loads((tmp_path / "scale.json").read_text())["runs"]
     weights = build_method(scale.shared_run(scale.parse_options(words), 1)).parameters()
     for found in (one, two):

@@ -1,12 +1,14 @@
 """What many GPUs ask for: each number against its own arithmetic."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
-from pipeline.plan.scaling import Files, Need, gradient_bytes, need_of, needs_table, ring_bytes
+from pipeline.plan.scaling import Files, Need, gradient_bytes, needs_of, needs_table, ring_bytes
 
 FILES = Files(mean_bytes=100_000.0, decoded_per_s=500.0, index_bytes=30.0)
 NEED = Need("mae", "vit_b", 64, 4096, 16, 4000.0, "a test", 320_000_000, 10**9, 1_280_000, FILES)
@@ -55,10 +57,10 @@ def test_gradients__counted_without_numbers__are_those_of_a_real_model():
     assert gradient_bytes(run) == 4 * sum(p.numel() for p in trained)
 
 
-def test_need_of__a_run__knows_how_many_gpus_its_micro_batches_allow(tmp_path, monkeypatch):
+def test_needs__of_a_run__knows_how_many_gpus_its_micro_batches_allow(tmp_path, monkeypatch):
     for name in ("OWN_BENCHMARK", "OWN_LOOPS", "H200_LOOPS"):  # none, whatever was measured here
         monkeypatch.setattr(f"pipeline.plan.speed.{name}", tmp_path / name)
-    found = need_of(config(), 8, FILES)
+    (found,) = needs_of(config(), FILES, [8])
     assert (found.most_gpus, found.global_batch, found.gpus) == (4, 40, 8)
     # The model is so small that the host binds: five images a pass, a hundred passes a second.
     assert found.images_per_s == pytest.approx(500) and "passes a second" in found.source
@@ -66,9 +68,16 @@ def test_need_of__a_run__knows_how_many_gpus_its_micro_batches_allow(tmp_path, m
     assert 3 * found.gradient_bytes <= found.checkpoint_bytes < 3.5 * found.gradient_bytes
 
 
-def test_table__of_needs__is_markdown_and_says_where_speeds_are_from():
-    *lines, empty, source = needs_table([NEED]).splitlines()
-    assert {line.count("|") for line in lines} == {11}
-    assert lines[-1] == "| mae vit_b | 16 | 64 | 16.0 | 320 | 59 | 256,000 | 25.6 | 8.0 | 1.00 |"
+def test_table__of_needs__says_how_many_gpus_would_do_and_where_speeds_are_from():
+    # A node of 8 needs no network; 16 send 1.9 times the bytes in the 43 ms of their backward pass, 32 in half of it.
+    needs = [replace(NEED, gpus=count) for count in (8, 16, 32, 64)]
+    *lines, empty, source = needs_table([needs]).splitlines()
+    assert {line.count("|") for line in lines} == {12}
+    assert lines[-1] == "| mae vit_b | 16.0 | 320 | 59 | 256,000 | 1.00 | 16 | 32 | 8 | 25.6 | 8.0 |"
     assert (empty, source) == ("", "mae vit_b: a test")
     assert needs_table([]) == ""
+
+
+def test_table__no_count_small_enough__says_so():
+    fast = replace(NEED, images_per_s=50_000.0, gpus=8)
+    assert "| 8 | below 8 |" in needs_table([[fast]])
