@@ -253,8 +253,8 @@ def split_steps(traces: list[Trace], steps: int) -> dict[str, Any]:
 
 HEADER = [
     "| processes | images/s | ms a step | computing | loading | waiting for the last | sending | first to last, ms "
-    "| MB sent by each |",
-    "|---|---|---|---|---|---|---|---|---|",
+    "| MB sent by each | checkpoint, MB/s |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
@@ -263,7 +263,8 @@ def line(result: dict[str, Any]) -> str:
     shares = " | ".join(f"{100 * result[f'{name}_s'] / step_s:.1f} %" for name in PARTS)
     spread = f"{1000 * result['first_to_last_s']:.2f} (at most {1000 * result['worst_first_to_last_s']:.1f})"
     rate, sent = size * result["batch"] / step_s, result["sent_bytes"] / 1e6
-    return f"| {size} | {rate:,.0f} | {1000 * step_s:.1f} | {shares} | {spread} | {sent:,.1f} |"
+    saved = result["checkpoint_bytes"] / result["checkpoint_s"] / 1e6
+    return f"| {size} | {rate:,.0f} | {1000 * step_s:.1f} | {shares} | {spread} | {sent:,.1f} | {saved:,.0f} |"
 
 
 def measure_files(options: argparse.Namespace) -> Files:
