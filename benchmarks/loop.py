@@ -76,9 +76,10 @@ CASES = [
 
 def main() -> None:
     options = parse_options()
-    cases = [case for case in CASES if options.only in case.method]
+    cases = [case for case in CASES if any(word in case.method for word in options.only)]
     if not cases:
-        raise SystemExit(f"no method contains {options.only!r}; there are: {', '.join(c.method for c in CASES)}")
+        wanted, there = " or ".join(options.only), ", ".join(case.method for case in CASES)
+        raise SystemExit(f"no method contains {wanted}; there are: {there}")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_images(work / "images", options)
@@ -118,7 +119,7 @@ def kind_of(loop: dict[str, Any]) -> list[Any]:
 
 def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="methods whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="methods whose name contains one of these")
     parser.add_argument("--size", type=int, default=64, choices=sorted(MODELS), help="pixels of a side")
     parser.add_argument("--model", help="a file of configs/model; else one that fits the size")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512])
