@@ -4,12 +4,18 @@ A recording holds addresses, so arguments are copied to where those of the first
 generator of the device with every recording, and a replay draws from the state that the generator has by then.
 """
 
-from collections.abc import Callable
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
-from pipeline.trees import Tree, map_tree, tensors_of
+from pipeline.trees import Tree, map_tree, tensors_of, to_device
+
+log = logging.getLogger(__name__)
+
+CALLED, MAX_RECORDINGS = 2, 12  # calls with the same sizes that are not yet recorded; sizes that ever are
 
 Part = Callable[..., Any]  # of trees of tensors
 Shapes = list[tuple[tuple[int, ...], torch.dtype]]
@@ -64,6 +70,42 @@ class Recording:
             result = self.part(*self.places)
         current.wait_stream(stream)
         return result
+
+
+class Replayed:
+    """Calls functions of tensors on a device; once `is_on`, it records those of sizes that come again, and replays them.
+
+    All run on one stream, and share the memory of what they compute in between.
+    """
+
+    def __init__(self, what: str, device: torch.device) -> None:
+        self.what, self.device, self.is_on = what, device, False
+        self.num_calls, self.pool = Counter[Hashable](), None
+        self.recordings: dict[Hashable, Recording] = {}
+
+    def run(self, function: Part, sizes: Hashable, *arguments: Tree) -> Any:
+        """What the function returns for arguments that the loader has pinned, or that are on the device.
+
+        `sizes` stands for all that it depends on beside the values of tensors.
+        """
+        recording = self._recording(function, sizes, arguments) if self.is_on else None
+        if recording:
+            return map_tree(torch.clone, recording.run(arguments))
+        return function(*to_device(arguments, self.device))
+
+    def _recording(self, function: Part, sizes: Hashable, arguments: tuple[Tree, ...]) -> Recording | None:
+        self.num_calls[sizes] += 1
+        is_due = self.num_calls[sizes] > CALLED and len(self.recordings) < MAX_RECORDINGS
+        if sizes not in self.recordings and is_due:
+            recording = Recording(function, to_device(arguments, self.device), torch.cuda.Stream(self.device))
+            try:
+                self.pool = recording.record(self.pool)
+            except RuntimeError as error:
+                log.warning("%s are not recorded as CUDA graphs: %s", self.what, cause_of(error))
+                self.is_on = False
+                return None
+            self.recordings[sizes] = recording
+        return self.recordings.get(sizes)
 
 
 def shapes_of(tree: Tree) -> Shapes:

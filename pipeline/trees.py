@@ -38,7 +38,12 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy to the device without waiting: from memory that is not pinned, a copy of some size would wait for it."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    return pinned(tensor, device).to(device, non_blocking=True)
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """As such a copy needs it."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def batch_size(tree: Tree) -> int:

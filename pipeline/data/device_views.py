@@ -3,9 +3,7 @@
 Everything runs on batches, and nothing waits for the device: what decides about sizes comes from the host.
 """
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.operation_draws import Operations
+from pipeline.data.operation_draws import Counts, unpacked
 from pipeline.data.resizing import resize_batch
 from pipeline.data.staging import Staged
-from pipeline.data.view_operations import Colouring, operate
-from pipeline.recording import Recording, cause_of
+from pipeline.data.view_operations import Colouring, changes_for, operate
+from pipeline.recording import Replayed
 from pipeline.sizes import pair
 from pipeline.trees import to_device
 
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
 
-log = logging.getLogger(__name__)
-
-CALLED, MAX_RECORDINGS = 2, 12  # batches of the same sizes that are not yet recorded; sizes that ever are
 AT_ONCE = 2**24  # pixels on their way to the device: a set may be larger than the host's memory
 
 
@@ -38,9 +33,8 @@ class DeviceViews:
         fill = torch.tensor([min(255, round(255 * value)) for value in data.mean], dtype=torch.uint8)
         self.how = Colouring(data.augment.interpolation, fill.to(device))
         self.store = torch.empty(0, data.channels, dtype=torch.uint8)
-        # On a GPU, batches whose sizes come again are recorded as CUDA graphs, if the site wishes it.
-        self.records, self.num_seen, self.pool = False, Counter[str](), None
-        self.recordings: dict[str, Recording] = {}
+        self.changes, self.resize = changes_for(self.how, False), resize_batch
+        self.replayed = Replayed("views", device)
 
     def keep(self, num_pixels: int, parts: Iterable[np.ndarray]) -> None:
         """Pixels (N, C) of a set that lives on the device, one part after the other: batches name places in these."""
@@ -60,39 +54,28 @@ class DeviceViews:
         stream.wait_stream(torch.cuda.current_stream(self.device))  # a set that lives there has arrived
         return stream
 
+    def prepare(self, records: bool, compiles: bool) -> None:
+        """On a GPU, where a site wishes it."""
+        self.replayed.is_on = records
+        if compiles:
+            self.changes, self.resize = changes_for(self.how, True), torch.compile(resize_batch)
+
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
-        complete = partial(self._completed, staged.extents.tolist(), staged.operations.counts.tolist())
-        arguments = staged.cuts, staged.operations
+        complete = partial(self._completed, staged.extents, staged.counts)
         if len(staged.pixels):
-            return complete(*to_device((*arguments, staged.pixels), self.device))
-        recording = self._recording(complete, staged) if self.records else None
-        return recording.run(arguments).clone() if recording else complete(*to_device(arguments, self.device))
+            return complete(*to_device((staged.cuts, staged.operations, staged.pixels), self.device))
+        sizes = str((len(staged.cuts), staged.extents, staged.counts))
+        return self.replayed.run(complete, sizes, staged.cuts, staged.operations)
 
     def _completed(
-        self, extents: list[int], counts: list[list[int]], cuts: Tensor, operations: Operations, pixels: Any = None
+        self, extents: Sequence[int], counts: Counts, cuts: Tensor, operations: Tensor, pixels: Tensor | None = None
     ) -> Tensor:
-        """All but the first two is on the device."""
+        """Tensors are on the device; without pixels they are those of a set that lives there."""
         outer, inner = extents
         pixels = self.store if pixels is None else pixels
-        images = resize_batch(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
-        return operate(images, operations, counts, self.how)
-
-    def _recording(self, complete: Any, staged: Staged) -> Recording | None:
-        """Of batches with these sizes, of a set that lives on the device, as soon as such batches have come often."""
-        sizes = str((staged.extents.tolist(), staged.operations.counts.tolist(), staged.cuts.shape))
-        self.num_seen[sizes] += 1
-        if sizes not in self.recordings and self.num_seen[sizes] > CALLED and len(self.recordings) < MAX_RECORDINGS:
-            arguments = to_device((staged.cuts, staged.operations), self.device)
-            recording = Recording(complete, arguments, torch.cuda.Stream(self.device))
-            try:
-                self.pool = recording.record(self.pool)
-            except RuntimeError as error:
-                log.warning("views are not recorded as CUDA graphs: %s", cause_of(error))
-                self.records = False
-                return None
-            self.recordings[sizes] = recording
-        return self.recordings.get(sizes)
+        images = self.resize(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
+        return operate(images, unpacked(operations, counts), counts, self.changes)
 
 
 class Ahead:

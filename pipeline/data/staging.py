@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.cache import Decoded
-from pipeline.data.operation_draws import Operation, Operations, batched
+from pipeline.data.operation_draws import Counts, Operation, batched
 from pipeline.data.residence import Placed
 from pipeline.data.resizing import Axis, cut
 from pipeline.data.view_steps import Decision, Plan, decisions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
 
 
-EXTENT_STEP = 16  # matrices of such sizes are multiplied fastest, and the same sizes come again
+EXTENT_STEP = 64  # so that the same sizes come again
 
 Seen: TypeAlias = Image.Image | Decoded | Placed
 
@@ -33,8 +33,9 @@ class Staged(NamedTuple):
 
     cuts: Tensor  # int64 (B, 16): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
-    extents: Tensor  # int64 (2,), to be read on the host: the largest outer and inner lengths that are kept, rounded up
-    operations: Operations
+    operations: Tensor  # uint8: packed (`operation_draws.py`)
+    extents: Sequence[int]  # the largest outer and inner lengths that are kept, rounded up
+    counts: Counts  # of the operations
 
 
 class StagedImage(NamedTuple):
@@ -103,9 +104,9 @@ class StagedView:
         lengths = ([each.outer.kept for each in cuts], [each.inner.kept for each in cuts])
         extents = [-(-max(axis) // EXTENT_STEP) * EXTENT_STEP for axis in lengths]
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
-        operations = batched([image.operations for image in images])
+        operations, counts = batched([image.operations for image in images])
         rows = torch.tensor([each.row for each in cuts])
-        return Staged(rows, pixels, torch.tensor(extents), operations), torch.tensor(labels)
+        return Staged(rows, pixels, operations, extents, counts), torch.tensor(labels)
 
 
 def staged_view(view: Any, data: "DataConfig") -> StagedView | None:

@@ -16,11 +16,13 @@ from torch import Tensor
 from pipeline.data.augment import Augment
 from pipeline.data.device_views import DeviceViews
 from pipeline.data.mixing import Erasing, Mixing, erase, mix, soft_targets
+from pipeline.data.operation_draws import NOTHING
 from pipeline.data.sources import SOURCES
 from pipeline.data.staging import Staged
 from pipeline.dynamo import dynamo_deferred
+from pipeline.recording import Replayed
 from pipeline.sizes import pair
-from pipeline.trees import send
+from pipeline.trees import pinned, send
 
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
@@ -160,17 +162,31 @@ class BatchTransform(Normaliser):
         self.smoothing = smoothing
         self.erasing = Erasing(augment.erasing) if augment.erasing else None
         self.mixing = Mixing(augment) if augment.mixup or augment.cutmix else None
+        self.replayed = Replayed("mixing and erasing", device)
+
+    def prepare(self, records: bool, compiles: bool) -> None:
+        """On a GPU, where a site wishes it."""
+        self.replayed.is_on = records
+        self.views.prepare(records, compiles)
 
     def __call__(self, images: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images, or staged views, and class indices -> float images and soft targets (B, classes)."""
-        images, labels = self.erase(self.normalise(images)), labels.to(self.device, non_blocking=True)
-        drawn = send(self.mixing.draw(*images.shape[-2:]), self.device) if self.mixing else None
+        images = self.completed(images)
+        boxes, mixing = self._boxes(images), self.mixing.draw(*images.shape[-2:]) if self.mixing else NOTHING
+        drawn = (pinned(part, self.device) for part in (boxes, mixing))
+        return self.replayed.run(self._transformed, tuple(images.shape), images, labels, *drawn)
+
+    def _transformed(self, images: Tensor, labels: Tensor, boxes: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
+        images = self.normalise(images)
+        images = erase(images, boxes) if len(boxes) else images
+        drawn = mixing if len(mixing) else None
         targets = soft_targets(labels, self.num_classes, self.smoothing, drawn)
         return (images if drawn is None else mix(images, drawn)), targets
 
     def erase(self, images: Tensor) -> Tensor:
         """Normalised images with a box of noise in some of them, where the view says so."""
-        if not self.erasing:
-            return images
-        boxes = self.erasing.draw(len(images), *images.shape[-2:])
-        return erase(images, send(boxes, self.device))
+        boxes = self._boxes(images)
+        return erase(images, send(boxes, self.device)) if len(boxes) else images
+
+    def _boxes(self, images: Tensor) -> Tensor:
+        return self.erasing.draw(len(images), *images.shape[-2:]) if self.erasing else NOTHING

@@ -4,12 +4,13 @@ In each round, the images with the same group of operations are changed together
 nothing waits for the device. Pillow's tables, sums and blends are whole numbers or float32, in the same order here.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeline.data.operation_draws import Group, Kind, Operations
+from pipeline.data.operation_draws import Counts, Group, Kind, Operations
 from pipeline.data.warping import warp_batch
 
 WARPED_PIXELS = 2**21  # at once: less than 1 GB in three channels
@@ -22,30 +23,49 @@ class Colouring(NamedTuple):
     fill: Tensor  # uint8 (C,), on the device
 
 
-def operate(images: Tensor, operations: Operations, counts: list[list[int]], how: Colouring) -> Tensor:
+# Images (B, C, H, W), kinds (B,), values (B, 6) and tables (B, 256) -> images; not every group has a use for all.
+Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def changes_for(how: Colouring, compiled: bool) -> dict[Group, Change]:
+    """What each group of operations does; compiled, a change is a few kernels in place of a hundred."""
+
+    def warp(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        return warp_batch(images, values, how.interpolation, how.fill)
+
+    def warp_in_parts(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        """Some at a time: a pixel is made of 16 others."""
+        at_once = max(1, WARPED_PIXELS // images[0, 0].numel())
+        parts = zip(images.split(at_once), values.split(at_once), strict=True)
+        return torch.cat([warp(some, kinds, given, tables) for some, given in parts])
+
+    if not compiled:
+        return {Group.MAPPED: _map, Group.BLENDED: _blend, Group.WARPED: warp_in_parts}
+    changes = {Group.MAPPED: _map, Group.BLENDED: _blend, Group.WARPED: warp}
+    return {group: torch.compile(change) for group, change in changes.items()}
+
+
+def operate(images: Tensor, operations: Operations, counts: Counts, changes: dict[Group, Change]) -> Tensor:
     """Carry out what was drawn for a batch: uint8 (B, C, H, W), changed in place. All is on its device but `counts`."""
-    tables, begin, begin_table = operations.tables, 0, 0
-    for count, group in ((count, group) for counted in counts for group, count in enumerate(counted) if count):
-        some, kinds, values = (part[begin : begin + count] for part in operations[1:4])
-        before = images[some]
-        if group == Group.MAPPED:
-            after = _mapped(before, _tables(before, kinds, values[:, 0], tables[begin_table : begin_table + count]))
-            begin_table += count
-        elif group == Group.BLENDED:
-            is_colour = (kinds == Kind.COLOUR)[:, None, None, None]
-            after = _blended(torch.where(is_colour, _grey(before)[:, None], _smooth(before)), before, values[:, 0])
-        else:
-            after = _warped(before, values, how)
-        images.index_copy_(0, some, after)
+    begin = begin_table = 0
+    for count, group in ((count, group) for counted in counts for group, count in zip(Group, counted, strict=True)):
+        if not count:
+            continue
+        some, kinds, values = (part[begin : begin + count] for part in operations[:3])
+        tables = operations.tables[begin_table : begin_table + count]
+        images.index_copy_(0, some, changes[group](images[some], kinds, values, tables))
         begin += count
+        begin_table += count * (group == Group.MAPPED)
     return images
 
 
-def _warped(images: Tensor, matrices: Tensor, how: Colouring) -> Tensor:
-    """Some at a time: a pixel is made of 16 others."""
-    at_once = max(1, WARPED_PIXELS // images[0, 0].numel())
-    parts = zip(images.split(at_once), matrices.split(at_once), strict=True)
-    return torch.cat([warp_batch(*part, how.interpolation, how.fill) for part in parts])
+def _map(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+    return _mapped(images, _tables(images, kinds, values[:, 0], tables))
+
+
+def _blend(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+    is_colour = (kinds == Kind.COLOUR)[:, None, None, None]
+    return _blended(torch.where(is_colour, _grey(images)[:, None], _smooth(images)), images, values[:, 0])
 
 
 def _mapped(images: Tensor, tables: Tensor) -> Tensor:

@@ -211,8 +211,8 @@ class Trainer:
         if on_device(site, self.world.device):
             manifest = read_manifest(index / MANIFEST)
             views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
-            if isinstance(views[0], StagedView):
-                self.task.transform.views.records = self.world.device.type == "cuda" and site.graphs != "off"
+            if isinstance(views[0], StagedView) and self.world.device.type == "cuda":
+                self.task.transform.prepare(records=site.graphs != "off", compiles=site.compile)
         (self.train_view, view), (self.train_samples, val) = views, samples
         self.val_sizes = sizes_for(self.task, self.world.device, self.task.at_once)
         loader = eval_loader(val, view, self.val_sizes.batch, *self._share(), self.task.collate)

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from timm.data.auto_augment import _RAND_INCREASING_TRANSFORMS, _RAND_TRANSFORMS, AugmentOp, RandAugment
 
-from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted
+from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted, unpacked
 from pipeline.data.transforms import _mend_posterize
-from pipeline.data.view_operations import Colouring, operate
+from pipeline.data.view_operations import Colouring, changes_for, operate
 from pipeline.seeds import seed_everything
 
 NAMES = sorted({*_RAND_TRANSFORMS, *_RAND_INCREASING_TRANSFORMS})
@@ -53,8 +53,9 @@ def both_ways(images, name, interpolation, seeds):
         operations.append(staged(Blank(*image.size)).operations)
     batch = torch.from_numpy(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
     how = Colouring(interpolation, torch.tensor(FILL, dtype=torch.uint8))
-    together = batched(operations)
-    return operate(batch, together, together.counts.tolist(), how).numpy(), np.stack(expected)
+    packed, counts = batched(operations)
+    found = operate(batch, unpacked(packed, counts), counts, changes_for(how, compiled=False))
+    return found.numpy(), np.stack(expected)
 
 
 def test_every_operation_of_timm__is_known():
@@ -82,20 +83,22 @@ def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_group(
     rotate, invert = (noted(RandAugment([AugmentOp(name, 1.0, 5)], 1)) for name in ("Rotate", "Invert"))
     one = invert(Blank(8, 8)).operations
     two = rotate(rotate(Blank(8, 8))).operations
-    found = batched([two, [], one])
-    assert found.counts.tolist() == [[1, 0, 1], [0, 0, 1]]
+    packed, counts = batched([two, [], one])
+    found = unpacked(packed, counts)
+    assert counts == [[1, 0, 1], [0, 0, 1]]
     assert found.images.tolist() == [2, 0, 0]
     assert found.kinds.tolist() == [Kind.TABLE, Kind.WARP, Kind.WARP]
     assert found.tables.tolist() == [[255 - value for value in range(256)]]
     assert torch.equal(found.values[1:], torch.tensor([operation.values for operation in two], dtype=torch.float64))
 
 
-def test_batched__groups__are_filled_up_to_quarters_of_a_batch():
+def test_batched__groups__are_filled_up_to_three_eighths_of_a_batch():
     rotate = noted(RandAugment([AugmentOp("Rotate", 1.0, 5)], 1))
     drawn = [rotate(Blank(8, 8)).operations if image in (3, 4, 9) else [] for image in range(16)]
-    found = batched(drawn)
-    assert found.counts.tolist() == [[0, 0, 4]]
-    assert found.images.tolist() == [3, 4, 9, 3]
+    packed, counts = batched(drawn)
+    found = unpacked(packed, counts)
+    assert counts == [[0, 0, 6]]
+    assert found.images.tolist() == [3, 4, 9, 3, 3, 3]
     assert torch.equal(found.values[3], found.values[0])
 
 
