@@ -1,8 +1,8 @@
 """Where does the time of several processes go? The real training loop with 1, 2, 4 and 8 of them, on one machine.
 
-    python benchmarks/scale.py                               # DropPos on 64 px; all processes share the GPU that is there
-    python benchmarks/scale.py --device cpu --model vit_demo --batch 8 --steps 10
-    python benchmarks/scale.py --processes --gpus 64         # measures nothing: what runs of the papers need on 64 GPUs
+    python benchmarks/scale.py                        # DropPos on 64 px; all processes share the GPU that is there
+    python benchmarks/scale.py --device cpu --model vit_demo --batch 8 --steps 10 --count 400
+    python benchmarks/scale.py --processes  # trains nothing: what runs of the papers need on up to 64 GPUs
 
 Each process has a micro-batch of its own, so that the global batch grows with them. They meet through gloo, also on a
 GPU, which NCCL does not share; gradients are sent by `World.average` after the backward pass, as where steps are
@@ -13,6 +13,7 @@ is sent. The first half of the steps is not counted. Writes results/benchmarks/s
 """
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -30,18 +31,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from loop import CASES, MODELS, run_of, write_images
+from loop import CASES, MODELS, NUM_VAL, found_pictures, made_pictures, run_of, write_images
+from PIL import Image
 from torch import Tensor
 
 from pipeline.config import CONFIGS
+from pipeline.data.manifest import MANIFEST
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World, leave_world
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.plan.scaling import Need, need_of, ring_bytes
+from pipeline.plan.scaling import Files, needs_of, needs_table, ring_bytes
 from pipeline.results import RunFolder
 from pipeline.site import Site
+from pipeline.study.entries import RunEntry
 from pipeline.study.graph import load_graph
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "scale.json"
@@ -55,15 +59,18 @@ def main(words: Sequence[str] | None = None) -> None:
     if "RANK" in os.environ:
         train_as_one(options)
         return
-    results = []
+    results, needs = [], []
     with tempfile.TemporaryDirectory() as folder:
         options.work = options.work or Path(folder)
-        if options.processes:
-            prepare_images(options)
+        write_images(options.work / "images", options)
+        data = shared_run(options, 1).data
+        prepare(data, options.work / "images", index_of(options), options.workers, progress=False)
         for size in options.processes:
             results.append(measure(size, options))
             print(line(results[-1]), flush=True)
-    needs = needs_at(options.gpus) if options.gpus else []
+        if options.needs:
+            files, runs = measure_files(options), load_graph("paper").runs.values()
+            needs = [needs_of(first_of(runs, *kind), files) for kind in AT_SCALE]
     device = torch.device(options.device)
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -72,18 +79,17 @@ def main(words: Sequence[str] | None = None) -> None:
         "cores": len(os.sched_getaffinity(0)),
         "workers": options.workers,
         "runs": results,
-        "needs": [{**asdict(need), "step_s": need.step_s, "sent_bytes": need.sent_bytes} for need in needs],
+        "needs": [need.report() for run in needs for need in run],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print("\n".join([*HEADER, *map(line, results)] if results else []))
-    print("\n".join([*NEEDS_HEADER, *map(needs_line, needs)] if needs else []))
+    print("\n".join([*HEADER, *map(line, results)]) if results else "", needs_table(needs), sep="\n\n")
 
 
 def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4, 8])
-    parser.add_argument("--gpus", type=int, default=64, help="what runs need on so many; 0: nothing of it")
+    parser.add_argument("--no-needs", dest="needs", action="store_false", help="say nothing of 64 GPUs")
     parser.add_argument("--method", default="droppos", choices=[case.method for case in CASES])
     parser.add_argument("--size", type=int, default=64, choices=sorted(MODELS), help="pixels of a side")
     parser.add_argument("--model", help="a file of configs/model; else one that fits the size")
@@ -99,12 +105,9 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def prepare_images(options: argparse.Namespace) -> None:
-    """Once, for any number of processes."""
-    run = shared_run(options, max(options.processes))
-    write_images(options.work / "images", options)
-    manifest = RunFolder(options.work / "results", run.name).manifest(run.data.name)
-    prepare(run.data, options.work / "images", manifest.parent, options.workers, progress=False)
+def first_of(runs: Iterable[RunEntry], method: str, model: str) -> dict[str, Any]:
+    kind = method, model, "imagenet1k"
+    return next(run.config for run in runs if (run.method, run.config["model"]["name"], run.data) == kind)
 
 
 def shared_run(options: argparse.Namespace, size: int) -> RunConfig:
@@ -250,8 +253,8 @@ def split_steps(traces: list[Trace], steps: int) -> dict[str, Any]:
 
 HEADER = [
     "| processes | images/s | ms a step | computing | loading | waiting for the last | sending | first to last, ms "
-    "| MB sent by each |",
-    "|---|---|---|---|---|---|---|---|---|",
+    "| MB sent by each | checkpoint, MB/s |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
@@ -260,31 +263,27 @@ def line(result: dict[str, Any]) -> str:
     shares = " | ".join(f"{100 * result[f'{name}_s'] / step_s:.1f} %" for name in PARTS)
     spread = f"{1000 * result['first_to_last_s']:.2f} (at most {1000 * result['worst_first_to_last_s']:.1f})"
     rate, sent = size * result["batch"] / step_s, result["sent_bytes"] / 1e6
-    return f"| {size} | {rate:,.0f} | {1000 * step_s:.1f} | {shares} | {spread} | {sent:,.1f} |"
+    saved = result["checkpoint_bytes"] / result["checkpoint_s"] / 1e6
+    return f"| {size} | {rate:,.0f} | {1000 * step_s:.1f} | {shares} | {spread} | {sent:,.1f} | {saved:,.0f} |"
 
 
-def needs_at(gpus: int) -> list[Need]:
-    """What the papers' own runs ask for, were their micro-batches small enough for so many GPUs."""
-    runs, found = load_graph("paper").runs.values(), []
-    for method, model in AT_SCALE:
-        kind = method, model, "imagenet1k"
-        alike = (run for run in runs if (run.method, run.config["model"]["name"], run.data) == kind)
-        found.append(need_of(next(alike).config, gpus))
-    return found
+def measure_files(options: argparse.Namespace) -> Files:
+    """Decoding of photographs on one core, and the lists that `prepare` makes of a set."""
+    pictures = found_pictures(options.images) if options.images else made_pictures(224)
+    pictures = (pictures * 200)[:200]
+    since = time.perf_counter()
+    for picture in pictures:
+        Image.open(io.BytesIO(picture)).convert("RGB")
+    rate = len(pictures) / (time.perf_counter() - since)
+    lists = index_of(options).iterdir()
+    index_bytes = sum(path.stat().st_size for path in lists if path.name != MANIFEST) / (options.count + NUM_VAL)
+    return Files(statistics.mean(map(len, pictures)), rate, index_bytes)
 
 
-NEEDS_HEADER = [
-    "| run | images a GPU | ms a step | gradients, MB | GB/s of a node's network to hide them | files/s "
-    "| checkpoint, GB | GPUs by its micro-batches |",
-    "|---|---|---|---|---|---|---|---|",
-]
-
-
-def needs_line(need: Need) -> str:
-    step = f"{need.global_batch // need.gpus} | {1000 * need.step_s:.1f}"
-    network = f"{need.gradient_bytes / 1e6:,.0f} | {need.node_bytes_per_s / 1e9:,.0f}"
-    files = f"{need.files_per_s:,.0f} | {need.checkpoint_bytes / 1e9:.2f} | {need.most_gpus}"
-    return f"| {need.method} {need.model} | {step} | {network} | {files} |"
+def index_of(options: argparse.Namespace) -> Path:
+    """The folder of the prepared set, which runs of any size share."""
+    run = shared_run(options, 1)
+    return RunFolder(options.work / "results", run.name).manifest(run.data.name).parent
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Recording:
 
 
 class Replayed:
-    """Calls functions of tensors on a device; once `is_on`, it records those of sizes that come again, and replays them.
+    """Calls functions of tensors on a device; once `is_on`, those of sizes that come again are recorded and replayed.
 
     All run on one stream, and share the memory of what they compute in between.
     """

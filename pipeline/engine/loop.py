@@ -31,6 +31,7 @@ from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compi
 from pipeline.engine.distributed import World
 from pipeline.engine.feeding import kept_if_placed, on_device, sizes_for
 from pipeline.engine.graphs import recorder_for
+from pipeline.engine.meetings import Meetings
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
@@ -90,7 +91,7 @@ class Trainer:
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.recorder = recorder_for(site, self.method, world)
         self.model = self._prepared_model()
-        self.meters = Meters(world)
+        self.meters, self.meetings = Meters(world), Meetings(world)
         share = run.optim.num_micro // world.size
         self.micro_step = MicroStep(self.method, self.model, self.precision, world.device, self.meters, share)
         self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
@@ -159,7 +160,8 @@ class Trainer:
         The loss is the same in all processes: one that is not finite must make all of them skip.
         """
         if self.recorder.replaces_ddp:
-            self.world.average(self.micro_step.gradients())
+            with self.meetings.attended():
+                self.world.average(self.micro_step.gradients())
         loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
         if not self.micro_step.is_weighted:
             return loss / self.world.size
@@ -246,11 +248,12 @@ class Trainer:
     def _log(self, stopwatch: Stopwatch) -> None:
         means = self.meters.read()
         num_skips = int(self.num_skips)
+        met = self.meetings.read(time.perf_counter() - stopwatch.start)
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
             graphs = {"graphs": num_graphs(), "recorded": self.recorder.num_recorded} if self.site.compile else {}
-            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **graphs)
+            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **met, **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
                 f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "

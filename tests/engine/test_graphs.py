@@ -15,6 +15,7 @@ from pipeline.engine.graphs import Recorder, recorder_for
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
@@ -149,6 +150,9 @@ def test_processes__gradients_sent_in_large_pieces__give_the_run_of_ddp(images, 
         torch.load(tmp_path / how / f"rank{rank}.pt", weights_only=True) for how in ("off", "on") for rank in (0, 1)
     ]
     assert all(differing(ranks[0], other) == [] for other in ranks[1:])
+    for how, keys in (("off", set()), ("on", {"sending", "peer_wait"})):
+        (path,) = (tmp_path / how).rglob("timing.jsonl")
+        assert all(line.keys() & {"sending", "peer_wait"} == keys for line in read_lines(path))
 
 
 def gpu_trainer(run, results, images, stop=None, **site):

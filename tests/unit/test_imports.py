@@ -12,7 +12,7 @@ ROOT = Path(pipeline.__file__).parent
 FLOORS = [
     {"errors"},
     {"config", "source", "seeds", "dynamo", "sizes", "trees"},
-    {"files", "registry", "logs"},
+    {"files", "registry", "logs", "recording"},
     {"records", "provenance"},
     {"models"},
     {"results", "permutation", "transfer"},
