@@ -119,7 +119,7 @@ def class_of(name: str) -> str:
 def origin_of(name: str) -> str:
     """The clean image of a file: class and name, which all corruptions and severities share."""
     folder, file = name.split("/")[2:]
-    return f"{folder}/{Path(file).stem}"
+    return f"{folder}/{os.path.splitext(file)[0]}"  # a set has millions: Path takes three times as long
 
 
 def _listed(folder: Path, corruption: str, expected: int) -> tuple[list[str], list[str]]:

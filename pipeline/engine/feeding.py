@@ -22,8 +22,8 @@ from pipeline.site import Site
 from pipeline.sizes import pair
 from pipeline.tasks.base import Task
 
-FULL_PIXELS = 2**24  # that a GPU is given at once: 256 images of 224 px
-MAX_TIMES = 8
+# What a GPU is given at once: 256 images of 224 px, 1024 of 64 px.
+FULL_PIXELS, FULL_BATCH = 2**24, 1024
 
 
 class Sizes(NamedTuple):
@@ -41,8 +41,8 @@ def sizes_for(task: Task, device: torch.device, piece: int) -> Sizes:
     """Pieces of this size, on a GPU as many at once as fill it."""
     if device.type != "cuda" or not task.takes_staged:
         return Sizes(piece)
-    times = FULL_PIXELS // (piece * prod(pair(task.data.input_size)))
-    return Sizes(piece, max(1, min(MAX_TIMES, times)))
+    count = min(FULL_BATCH, FULL_PIXELS // prod(pair(task.data.input_size)))
+    return Sizes(piece, max(1, count // piece))
 
 
 def on_device(site: Site, device: torch.device) -> bool:

@@ -93,11 +93,12 @@ class Corruptions(Evaluation):
         first: list[str] = []
         for data in parts.values():
             samples = find_samples(data, data_folder(self.site, data), "val", self.results.manifest(data.name).parent)
-            names = [samples.name(index) for index in range(len(samples))]
+            origins: dict[int, list[str]] = {severity: [] for severity in SEVERITIES}
+            for name in map(samples.name, range(len(samples))):
+                origins[severity_of(name)].append(origin_of(name))
             for severity in SEVERITIES:
-                origins = [origin_of(name) for name in names if severity_of(name) == severity]
-                first = first or origins
-                if origins != first:
+                first = first or origins[severity]
+                if origins[severity] != first:
                     raise DataError(
                         f"{data.name}: severity {severity} has other images than {next(iter(parts))}; expected the "
                         "same clean images in all; delete the folder of one of them and have it made again"

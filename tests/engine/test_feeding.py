@@ -85,7 +85,8 @@ def test_sizes__fill_a_gpu_with_whole_pieces_and_leave_a_cpu_alone():
         return sizes_for(TASKS.get("classify")(tiny_run({"data": {"image_size": size}}).data, CPU), device, piece)
 
     assert sizes(28, CPU) == sizes(448, GPU) == (128, 1)
-    assert (sizes(28, GPU).batch, sizes(224, GPU).batch, sizes(224, GPU, 256).batch) == (1024, 256, 256)
+    assert (sizes(28, GPU), sizes(28, GPU, 256), sizes(28, GPU, 1000)) == ((128, 8), (256, 4), (1000, 1))
+    assert (sizes(224, GPU), sizes(224, GPU, 256)) == ((128, 2), (256, 1))
 
 
 def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):
