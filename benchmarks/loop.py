@@ -80,14 +80,20 @@ def main() -> None:
     if not cases:
         wanted, there = " or ".join(options.only), ", ".join(case.method for case in CASES)
         raise SystemExit(f"no method contains {wanted}; there are: {there}")
+    results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_images(work / "images", options)
-        results = []
         for case in cases:
             for batch in options.batch:
                 results.append(measure(case, batch, work, options))
                 print(line(results[-1]), flush=True)
+                keep(results, options)
+    print("\n".join([*HEADER, *map(line, results)]))
+
+
+def keep(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """After every loop: what was measured stays, whatever becomes of the next one."""
     device = torch.device(options.device)
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -101,7 +107,6 @@ def main() -> None:
     for path in [options.out, H200_LOOPS] if options.record else [options.out]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**report, "loops": earlier(path, report) + results}, indent=1) + "\n")
-    print("\n".join([*HEADER, *map(line, results)]))
 
 
 def earlier(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:

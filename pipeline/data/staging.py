@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
 
 
-EXTENT_STEP = 64  # so that the same sizes come again
+EXTENT_STEP = 32  # so that the same sizes come again
 
 Seen: TypeAlias = Image.Image | Decoded | Placed
 

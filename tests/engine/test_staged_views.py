@@ -254,6 +254,22 @@ def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_as
 
 
 @ON_GPU
+def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened):
+    """Of a set that lives there; every size comes often enough to be recorded."""
+    data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["many"]}), opened
+    kind, task = kind_of(data), TASKS.get("classify")(data, torch.device("cuda"))
+    hosts = [kind.train_view(), kind.eval_view()]
+    (view, _), (samples, _) = completed_on_device(kind, hosts, splits, manifest, task, 0)
+    views = task.transform.views
+    views.prepare(records=True, compiles=False)
+    plan = BatchPlan(0, len(samples), 1, 20, 8, 1)
+    expected = train_loader(plan, splits["train"], hosts[0], 0, 0, 1, 0)
+    found = [(views.apply(inputs).cpu(), labels) for inputs, labels in train_loader(plan, samples, view, 0, 0, 1, 0)]
+    assert_same(found, list(expected))
+    assert views.replayed.is_on and views.replayed.recordings
+
+
+@ON_GPU
 def test_views__completed_on_a_gpu__never_wait_for_it():
     data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"]})
     kind, views = kind_of(data), DeviceViews(data, torch.device("cuda"))

@@ -92,13 +92,13 @@ def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_group(
     assert torch.equal(found.values[1:], torch.tensor([operation.values for operation in two], dtype=torch.float64))
 
 
-def test_batched__groups__are_filled_up_to_three_eighths_of_a_batch():
+def test_batched__groups__are_filled_up_to_a_share_of_the_batch():
     rotate = noted(RandAugment([AugmentOp("Rotate", 1.0, 5)], 1))
     drawn = [rotate(Blank(8, 8)).operations if image in (3, 4, 9) else [] for image in range(16)]
     packed, counts = batched(drawn)
     found = unpacked(packed, counts)
-    assert counts == [[0, 0, 6]]
-    assert found.images.tolist() == [3, 4, 9, 3, 3, 3]
+    assert counts == [[0, 0, 4]]
+    assert found.images.tolist() == [3, 4, 9, 3]
     assert torch.equal(found.values[3], found.values[0])
 
 
