@@ -14,6 +14,7 @@ configs/speed/h200_loop.json, which `--record` fills on an H200.
 """
 
 import argparse
+import fcntl
 import gc
 import io
 import json
@@ -27,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import timm
@@ -86,9 +87,10 @@ def main() -> None:
         write_images(work / "images", options)
         for case in cases:
             for batch in options.batch:
-                results.append(measure(case, batch, work, options))
-                print(line(results[-1]), flush=True)
-                keep(results, options)
+                with Turn(options.turn) as turn:
+                    results.append(measure(case, batch, work, options, turn))
+                    print(line(results[-1]), flush=True)
+                    keep(results, options)
     print("\n".join([*HEADER, *map(line, results)]))
 
 
@@ -128,13 +130,14 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=64, choices=sorted(MODELS), help="pixels of a side")
     parser.add_argument("--model", help="a file of configs/model; else one that fits the size")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--steps", type=int, default=100, help="that are measured, after as many others")
+    parser.add_argument("--steps", type=int, default=100, help="at least 2 that are measured, after as many others")
     parser.add_argument("--images", type=Path, help="a folder with JPEG files")
     parser.add_argument("--cache", action="store_true", help="read from a cache, as large sets may be")
     parser.add_argument("--count", type=int, default=20000, help="files to train on")
     parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--turn", type=Path, help="of benchmarks with the same file here, one measures at a time")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--record", action="store_true", help=f"keep the rates in {H200_LOOPS.name}, for `plan`")
     options = parser.parse_args(words)
@@ -190,14 +193,14 @@ def run_of(case: Case, batch: int, options: argparse.Namespace) -> RunConfig:
     return parse_run(Layers(("model", model), ("method", method), ("the benchmark", own)))
 
 
-def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, turn: "Turn") -> dict[str, Any]:
     device = torch.device(options.device)
     is_gpu = device.type == "cuda"
     run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
     site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    loop = measure_loop(run, work, site, options.steps, options.cache)
+    loop = measure_loop(run, work, site, options.steps, options.cache, turn)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
     busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
@@ -209,7 +212,7 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     }
 
 
-def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: bool) -> dict[str, Any]:
+def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: bool, turn: "Turn") -> dict[str, Any]:
     """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
     device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
     paths = RunFolder(work / "results", run.name)
@@ -219,7 +222,7 @@ def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: boo
         residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
     if not manifest.exists() or cached:
         prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
-    watch = Watch(steps, device)
+    watch = Watch(steps, device, turn)
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
     with suppress(Requeue):
@@ -250,11 +253,32 @@ def bare_seconds(trainer: Trainer, seen: Any, steps: int, device: torch.device) 
     return statistics.median(rounds)
 
 
+class Turn:
+    """Benchmarks that were started together compile at the same time, and have the device for themselves to measure."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.file: IO[str] | None = None
+
+    def __enter__(self) -> "Turn":
+        return self
+
+    def wait(self) -> None:
+        if self.path:
+            self.file = self.path.open("w")
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        if self.file:
+            self.file.close()  # and with it the lock
+
+
 class Watch(StopRequest):
     """The loop asks after every step whether to stop: what it took is counted between the questions."""
 
-    def __init__(self, steps: int, device: torch.device) -> None:
+    def __init__(self, steps: int, device: torch.device, turn: "Turn") -> None:
         super().__init__()
+        self.turn = turn
         self.steps, self.num_asked, self.kernel_s = steps, 0, None if device.type == "cpu" else 0.0
         self.spans: dict[str, float] = {}
         self.host_ms: dict[str, float] = {}
@@ -299,6 +323,8 @@ class Watch(StopRequest):
     @property
     def is_raised(self) -> bool:
         self.num_asked += 1
+        if self.num_asked == self.steps - 1:
+            self.turn.wait()  # before the step after which the clock starts
         if self.num_asked == self.steps:
             self.spans.clear()
         if self.num_asked == 2 * self.steps:
