@@ -1,30 +1,20 @@
 """The benchmark of training steps: its cases are sound, its numbers add up, its table is Markdown."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from benchmark_script import load_benchmark
 
 from pipeline.config import parse
 from pipeline.methods.base import METHODS
 from pipeline.models.encoder import ModelConfig
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "step.py"
 CPU = torch.device("cpu")
 
 
-def load_benchmark():
-    """It is a script, no package; its dataclass looks its module up by name."""
-    spec = importlib.util.spec_from_file_location("benchmark_step", PATH)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-step = load_benchmark()
+step = load_benchmark("step")
 SUPERVISED = step.Case("vit_demo", "supervised", image_size=28)
 MP3 = step.Case("vit_demo", "mp3", "eta 0.5", {"mask_ratio": 0.5}, step.NO_POSITIONS, 28)
 UNMASKED = step.Case("vit_demo", "mp3", "eta 0", {"mask_ratio": 0.0}, step.NO_POSITIONS, 28)

@@ -1,23 +1,11 @@
 """The benchmark of attacks on gradients: its rates add up, its table is Markdown."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+from benchmark_script import load_benchmark
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "attacks.py"
-
-
-def load_benchmark():
-    """It is a script, no package; its dataclass looks its module up by name."""
-    spec = importlib.util.spec_from_file_location("benchmark_attacks", PATH)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-attacks = load_benchmark()
+attacks = load_benchmark("attacks")
 
 
 def test_main__on_a_cpu__prints_one_image_several_and_the_closed_form(monkeypatch, capsys):

@@ -1,24 +1,12 @@
 """The benchmark of the loop: it trains for real, measures what it says, and its table is Markdown."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from benchmark_script import load_benchmark
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "loop.py"
-
-
-def load_benchmark():
-    """It is a script, no package; its dataclass looks its module up by name."""
-    spec = importlib.util.spec_from_file_location("benchmark_loop", PATH)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-loop = load_benchmark()
+loop = load_benchmark("loop")
 
 
 @pytest.mark.parametrize("case", loop.CASES, ids=lambda case: case.method)

@@ -1,28 +1,13 @@
 """The benchmark of several processes: they train for real, the parts of a step are told apart and sum to it."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from benchmark_script import FOLDER, load_benchmark
 
 from pipeline.engine.loop import build_method
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "scale.py"
-
-
-def load_benchmark():
-    """It is a script, no package, and imports another one beside it."""
-    sys.path.append(str(PATH.parent))
-    spec = importlib.util.spec_from_file_location("benchmark_scale", PATH)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path.remove(str(PATH.parent))
-    return module
-
-
-scale = load_benchmark()
+scale = load_benchmark("scale")
 
 
 def trace(arrivals, leave=(0.0, 1.0, 2.0, 3.0), loaded=0.1):
@@ -64,7 +49,7 @@ def test_guide__table_of_64_gpus__is_what_is_computed_today(tmp_path, monkeypatc
     runs = scale.load_graph("paper").runs.values()
     files = scale.Files(mean_bytes=1.0, decoded_per_s=1.0, index_bytes=1.0)
     table = scale.needs_table([scale.needs_of(scale.first_of(runs, *kind), files) for kind in scale.AT_SCALE])
-    guide = (PATH.parents[1] / "GUIDE.md").read_text()
+    guide = (FOLDER.parent / "GUIDE.md").read_text()
     for line in table.splitlines()[2 : 2 + len(scale.AT_SCALE)]:
         counted = "|".join(line.split("|")[:10]) + "|\n"  # what was measured of files is left out
         assert counted in guide
@@ -72,7 +57,7 @@ def test_guide__table_of_64_gpus__is_what_is_computed_today(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_main__on_a_cpu__one_process_sends_nothing_and_two_send_what_they_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PYTHONPATH", str(PATH.parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     options = {"device": "cpu", "model": "vit_demo", "method": "mp3", "batch": 4, "steps": 3, "count": 20, "workers": 0}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     scale.main([*words, "--processes", "1", "2", "--no-needs", "--out", str(tmp_path / "scale.json")])
@@ -91,7 +76,7 @@ def test_main__on_a_cpu__one_process_sends_nothing_and_two_send_what_they_traine
 
 @pytest.mark.slow
 def test_main__process_that_fails__ends_the_others_and_says_so(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PYTHONPATH", str(PATH.parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     options = scale.parse_options(["--device", "cpu", "--model", "vit_demo", "--work", str(tmp_path)])
     with pytest.raises(SystemExit, match="processes ended with"):  # nothing was prepared there
         scale.measure(1, options)
