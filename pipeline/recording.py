@@ -32,9 +32,7 @@ class Recording:
         self.part, self.places, self.shapes = part, map_tree(torch.clone, arguments), shapes_of(arguments)
         self.stream = stream
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Any = (
-            None  # of the part that is replayed: the next replay of any recording of its pool may change it
-        )
+        self.result: Any = None  # lies in the pool: the next replay of any recording there may change it
 
     def record(self, pool: Any) -> Any:
         """What the part computes in between lies in the pool, which all recordings of a step share; returns it."""

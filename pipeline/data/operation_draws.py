@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+NOTHING = torch.empty(0, dtype=torch.uint8)  # was drawn
 RAMP = Image.frombytes("L", (256, 1), bytes(range(256)))
 
 
@@ -65,7 +66,6 @@ class Operations(NamedTuple):
 
 
 Counts = list[list[int]]  # of each round and group
-
 
 KINDS_OF_TIMM = {
     "AutoContrast": Kind.AUTOCONTRAST,
@@ -170,9 +170,6 @@ def batched(drawn: Sequence[Sequence[Operation]]) -> tuple[Tensor, Counts]:
     images, kinds = ([image for image, _ in found], [each.kind for _, each in found])
     parts = np.array([images, kinds], dtype=np.int64).tobytes(), values.tobytes(), tables
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if found else NOTHING, counts
-
-
-NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def unpacked(packed: Tensor, counts: Counts) -> Operations:

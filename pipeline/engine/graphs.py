@@ -1,10 +1,8 @@
 """CUDA graphs: parts of a training step are recorded once and replayed, one launch in place of thousands.
 
-A small model's step is otherwise bound by the host. A recording holds addresses, so all that it reads and writes keeps
-its place: weights, moments, averages, sums and meters are changed in place; arguments are copied to where those of the
-first call were; gradients are those that the recording itself has allocated. torch registers the generator of the
-device with every recording, and a replay draws from the state that the generator has by then: seeded before, it draws
-what the part would draw if it were called.
+A small model's step is otherwise bound by the host. A recording (`pipeline/recording.py`) holds addresses, so all that
+it reads and writes keeps its place: weights, moments, averages, sums and meters are changed in place, and gradients are
+those that the recording itself has allocated. Seeded before, a replay draws what the part would draw if it were called.
 
 The first updates of a process are called as they are: they compile the model and fill the optimiser's state. They are
 ordinary steps of the training, as is the one in which a part is recorded. Where a recording is not possible the parts

@@ -71,6 +71,19 @@ def test_mixing__same_seed__same_batch_and_targets_sum_to_one(augment):
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(8))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_mixing_and_erasing__recorded_on_a_gpu__draw_and_give_what_they_do_when_called():
+    called, recorded = (BatchTransform(data(augment=MIXING["both"]), 0.1, torch.device("cuda")) for _ in range(2))
+    recorded.prepare(records=True, compiles=False)
+    for step in range(6):
+        found = []
+        for transform in (called, recorded):
+            seed_everything("step", step)
+            found.append(transform(*uint8_batch()))
+        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert recorded.replayed.is_on and recorded.replayed.recordings
+
+
 def test_mixup__images_and_targets__are_mixed_with_the_reversed_batch_by_the_same_weight():
     images, targets = mixed({"mixup": 0.8}, (0, 5, 1), smoothing=0.0)
     plain = BatchTransform(data(), 0.0, CPU).normalise(uint8_batch()[0])
