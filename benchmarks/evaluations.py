@@ -7,7 +7,8 @@
 The evaluations run as in any study, on a model with random weights, once on a quarter of the files and once on all of
 them: the difference tells the rate without the start of loader workers, which is given apart. Beside them is the
 forward pass alone, of batches that lie on the device, as large and in the same precision. `ratio` compares forward
-passes: classification makes two of each image, one of them shuffled. Of 15 corruptions one is measured.
+passes: classification makes two of each image, one of them shuffled. Of 15 corruptions one is measured. `feed` makes
+the batches and no forward pass: no evaluation can be faster.
 Writes results/benchmarks/evaluations.json and prints a table.
 """
 
@@ -61,6 +62,16 @@ class Bench:
         return kind(kind.Config(**fields), {}, self.results, self.site, self.world)
 
 
+def feed(bench: Bench, subject: Subject, count: int) -> int:
+    """Batches on the device, and nothing done with them."""
+    evaluation, data = bench.evaluation("classify"), subject.run.data
+    for _ in evaluation.batches(data, batch=evaluation.full_batch(data)):
+        pass
+    if bench.world.device.type == "cuda":
+        torch.cuda.synchronize(bench.world.device)
+    return count
+
+
 def classify(bench: Bench, subject: Subject, count: int) -> int:
     bench.evaluation("classify").compute(subject)
     return 2 * count  # each image as it is, and shuffled
@@ -77,8 +88,8 @@ def corruptions(bench: Bench, subject: Subject, count: int) -> int:
     return count
 
 
-Case = Callable[[Bench, Subject, int], int]  # returns the number of forward passes
-CASES: dict[str, Case] = {"classify": classify, "knn": knn, "corruptions": corruptions}
+Case = Callable[[Bench, Subject, int], int]  # returns the number of forward passes; of `feed`, of images
+CASES: dict[str, Case] = {"feed": feed, "classify": classify, "knn": knn, "corruptions": corruptions}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
     python benchmarks/loop.py --size 64 --batch 128 512 --workers 14
     python benchmarks/loop.py --size 224 --images /data/photos    # files found below a folder, repeated until enough
     python benchmarks/loop.py --size 224 --batch 256 --record     # keep the rates for `plan`, in configs/speed
+    python benchmarks/loop.py --summary                           # of the recorded rates, as README has it
     python benchmarks/loop.py --device cpu --size 64 --batch 4 --steps 2 --count 40 --only droppos
 
 Without `--images`, JPEG files of smooth noise are made. `Trainer.fit` runs as in any training; the first half of its
@@ -51,6 +52,14 @@ from pipeline.site import Site
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "loop.json"
 NUM_CLASSES, NUM_VAL, PROFILED = 10, 20, 5
+# What a GPU's kernels are for, told by the names that cuBLAS, PyTorch and Triton give them; the first that fits.
+KERNELS = {
+    "attention": ("flash", "fmha", "sdpa"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "gemv"),
+    "update": ("multi_tensor_apply", "lpnorm"),
+    "copies": ("memcpy", "memset"),
+    "compiled, element by element": ("triton",),
+}
 MODELS = {64: "deit_s_patch8", 224: "vit_b"}
 PRETRAIN = {"augment": {"scale": [0.2, 1.0]}}
 DEIT = read_yaml(CONFIGS / "recipe" / "mjp.yaml")["data"]
@@ -61,22 +70,26 @@ class Case:
     """A method with the views of its recipe."""
 
     method: str
+    label: str
     model_keys: dict[str, Any]
     data: dict[str, Any]
     optim: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = [
-    Case("supervised", {}, DEIT, {"smoothing": 0.1}),
-    Case("mjp", {}, DEIT, {"smoothing": 0.1, "clip_norm": 5.0}),
-    Case("mp3", {"pos_embed": "none"}, PRETRAIN),
-    Case("droppos", {"pos_embed": "sincos"}, PRETRAIN, {"clip_norm": 5.0, "clip_mode": "tensor"}),
-    Case("mae", {"pos_embed": "sincos"}, PRETRAIN),
+    Case("supervised", "supervised, DeiT's recipe", {}, DEIT, {"smoothing": 0.1}),
+    Case("mjp", "MJP, DeiT's recipe", {}, DEIT, {"smoothing": 0.1, "clip_norm": 5.0}),
+    Case("mp3", "MP3", {"pos_embed": "none"}, PRETRAIN),
+    Case("droppos", "DropPos", {"pos_embed": "sincos"}, PRETRAIN, {"clip_norm": 5.0, "clip_mode": "tensor"}),
+    Case("mae", "MAE", {"pos_embed": "sincos"}, PRETRAIN),
 ]
 
 
 def main() -> None:
     options = parse_options()
+    if options.summary:
+        print("\n".join(summary(json.loads(H200_LOOPS.read_text())["loops"])))
+        return
     cases = [case for case in CASES if any(word in case.method for word in options.only)]
     if not cases:
         wanted, there = " or ".join(options.only), ", ".join(case.method for case in CASES)
@@ -140,6 +153,7 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--turn", type=Path, help="of benchmarks with the same file here, one measures at a time")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--record", action="store_true", help=f"keep the rates in {H200_LOOPS.name}, for `plan`")
+    parser.add_argument("--summary", action="store_true", help="print the recorded rates as a table, and measure none")
     options = parser.parse_args(words)
     found = "a CPU" if options.device == "cpu" else torch.cuda.get_device_name(torch.device(options.device))
     if options.record and "H200" not in found:
@@ -203,12 +217,14 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, tur
     loop = measure_loop(run, work, site, options.steps, options.cache, turn)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
-    busy = None if loop["kernel_s"] is None else min(1.0, loop["kernel_s"] * loop["images_per_s"] / batch)
+    kernel_s = sum(loop["kernels_ms"].values()) / 1000
+    busy = min(1.0, kernel_s * loop["images_per_s"] / batch) if is_gpu else None
     return {
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
         **{"gflop_per_image": step_cost(run)["gflop_per_image"], "recorded": loop["recorded"]},
         **{"loop_images_per_s": loop["images_per_s"], "bare_images_per_s": bare, "ratio": loop["images_per_s"] / bare},
         **{"gpu_busy": busy, "data_wait": loop["data_wait"], "host_ms": loop["host_ms"]},
+        **{name: loop[name] for name in ("kernels_ms", "bare_kernels_ms")},
     }
 
 
@@ -230,12 +246,12 @@ def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: boo
     timing = [record for record in read_lines(paths.timing) if record["step"] == 2 * steps][-1]
     return {
         **{name: timing[name] for name in ("images_per_s", "data_wait")},
-        "bare_s": bare_seconds(trainer, watch.seen, steps, device),
-        **{"kernel_s": watch.kernel_s, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
+        **bare_step(trainer, watch.seen, steps, device),
+        **{"kernels_ms": watch.kernels.ms, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
     }
 
 
-def bare_seconds(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> float:
+def bare_step(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> dict[str, Any]:
     """Of the trainer's own step, compiled and recorded as it is, on one batch that lies on the device."""
 
     def step() -> None:
@@ -250,7 +266,37 @@ def bare_seconds(trainer: Trainer, seen: Any, steps: int, device: torch.device) 
             step()
         synchronise(device)
         rounds.append((time.perf_counter() - started) / steps)
-    return statistics.median(rounds)
+    kernels = Kernels(device)
+    kernels.start()
+    for _ in range(PROFILED):
+        step()
+    kernels.stop()
+    return {"bare_s": statistics.median(rounds), "bare_kernels_ms": kernels.ms}
+
+
+class Kernels:
+    """Milliseconds of a step by what the GPU's kernels are for, over a few steps. Kernels may run side by side."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_gpu, self.ms = device.type == "cuda", dict[str, float]()
+        self.profile: Any = None
+
+    def start(self) -> None:
+        if self.is_gpu:
+            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profile.start()
+
+    def stop(self) -> None:
+        if self.profile:
+            torch.cuda.synchronize()
+            self.profile.stop()
+            for event in self.profile.key_averages():
+                use = use_of(event.key)
+                self.ms[use] = round(self.ms.get(use, 0.0) + event.self_device_time_total / 1000 / PROFILED, 4)
+
+
+def use_of(kernel: str) -> str:
+    return next((use for use, parts in KERNELS.items() if any(part in kernel.lower() for part in parts)), "others")
 
 
 class Turn:
@@ -279,10 +325,9 @@ class Watch(StopRequest):
     def __init__(self, steps: int, device: torch.device, turn: "Turn") -> None:
         super().__init__()
         self.turn = turn
-        self.steps, self.num_asked, self.kernel_s = steps, 0, None if device.type == "cpu" else 0.0
+        self.steps, self.num_asked, self.kernels = steps, 0, Kernels(device)
         self.spans: dict[str, float] = {}
         self.host_ms: dict[str, float] = {}
-        self.profile: Any = None
         self.seen: Any = None
 
     def attach(self, trainer: Any) -> None:
@@ -329,24 +374,11 @@ class Watch(StopRequest):
             self.spans.clear()
         if self.num_asked == 2 * self.steps:
             self.host_ms = {name: round(1000 * seconds / self.steps, 3) for name, seconds in self.spans.items()}
-            self._start_profile()
+            self.kernels.start()
         if self.num_asked < 2 * self.steps + PROFILED:
             return False
-        self._read_profile()
+        self.kernels.stop()
         return True
-
-    def _start_profile(self) -> None:
-        if self.kernel_s is not None:
-            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self.profile.start()
-
-    def _read_profile(self) -> None:
-        """Seconds of a step in which kernels ran, if they ran one after the other."""
-        if self.profile:
-            torch.cuda.synchronize()
-            self.profile.stop()
-            events = self.profile.key_averages()
-            self.kernel_s, self.profile = sum(e.self_device_time_total for e in events) / 1e6 / PROFILED, None
 
 
 HEADER = [
@@ -362,6 +394,22 @@ def line(result: dict[str, Any]) -> str:
     name = f"{result['model']}/{result['name']} {result['image_size']} px"
     measured = f"{result['ratio']:.2f} | {busy} | {100 * result['data_wait']:.0f} %"
     return f"| {name} | {result['batch']} | {rates} | {measured} | {host} |"
+
+
+def summary(loops: list[dict[str, Any]]) -> list[str]:
+    """A row for each method, a column for each size of images and batch: rate of the loop, of its bare step, ratio."""
+    sizes = sorted({(loop["image_size"], loop["batch"]) for loop in loops})
+    rows = ["| images/s | " + " | ".join(f"{size} px, batch {batch}" for size, batch in sizes) + " |"]
+    rows.append("|---" * (len(sizes) + 1) + "|")
+    for case in CASES:
+        found = {(loop["image_size"], loop["batch"]): loop for loop in loops if loop["name"] == case.method}
+        cells = [rates(found[size]) if size in found else "not measured" for size in sizes]
+        rows.append(f"| {case.label} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def rates(loop: dict[str, Any]) -> str:
+    return f"{loop['loop_images_per_s']:,.0f} of {loop['bare_images_per_s']:,.0f} ({loop['ratio']:.2f})"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Everything runs on batches, and nothing waits for the device: what decides about sizes comes from the host.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.operation_draws import Counts, unpacked
-from pipeline.data.resizing import resize_batch
+from pipeline.data.resizing import resize_batch, taps_of
 from pipeline.data.staging import Staged
 from pipeline.data.view_operations import Colouring, changes_for, operate
 from pipeline.recording import Replayed
@@ -33,7 +33,7 @@ class DeviceViews:
         fill = torch.tensor([min(255, round(255 * value)) for value in data.mean], dtype=torch.uint8)
         self.how = Colouring(data.augment.interpolation, fill.to(device))
         self.store = torch.empty(0, data.channels, dtype=torch.uint8)
-        self.changes, self.resize = changes_for(self.how, False), resize_batch
+        self.changes, self.taps_of, self.resize = changes_for(self.how, False), taps_of, resize_batch
         self.replayed = Replayed("views", device)
 
     def keep(self, num_pixels: int, parts: Iterable[np.ndarray]) -> None:
@@ -58,23 +58,24 @@ class DeviceViews:
         """On a GPU, where a site wishes it."""
         self.replayed.is_on = records
         if compiles:
-            self.changes, self.resize = changes_for(self.how, True), torch.compile(resize_batch)
+            self.changes = changes_for(self.how, True)
+            self.taps_of, self.resize = torch.compile(taps_of), torch.compile(resize_batch)
 
     def apply(self, staged: Staged) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
-        complete = partial(self._completed, staged.extents, staged.counts)
+        complete = partial(self._completed, staged.extent, staged.counts)
         if len(staged.pixels):
             return complete(*to_device((staged.cuts, staged.operations, staged.pixels), self.device))
-        sizes = str((len(staged.cuts), staged.extents, staged.counts))
+        sizes = str((len(staged.cuts), staged.extent, staged.counts))
         return self.replayed.run(complete, sizes, staged.cuts, staged.operations)
 
     def _completed(
-        self, extents: Sequence[int], counts: Counts, cuts: Tensor, operations: Tensor, pixels: Tensor | None = None
+        self, extent: int, counts: Counts, cuts: Tensor, operations: Tensor, pixels: Tensor | None = None
     ) -> Tensor:
         """Tensors are on the device; without pixels they are those of a set that lives there."""
-        outer, inner = extents
         pixels = self.store if pixels is None else pixels
-        images = self.resize(pixels, cuts, (outer, inner), self.size, self.how.interpolation)
+        taps = self.taps_of(cuts, max(self.size), self.how.interpolation)
+        images = self.resize(pixels, cuts, taps, extent, self.size)
         return operate(images, unpacked(operations, counts), counts, self.changes)
 
 

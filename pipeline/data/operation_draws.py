@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from PIL import Image
 from torch import Tensor
 
 NOTHING = torch.empty(0, dtype=torch.uint8)  # was drawn
 RAMP = Image.frombytes("L", (256, 1), bytes(range(256)))
+NO_VALUES = (0.0,) * 6
 
 
 class Kind(IntEnum):
@@ -43,8 +45,8 @@ GROUPS = {
     **dict.fromkeys((Kind.COLOUR, Kind.SHARPNESS), Group.BLENDED),
     Kind.WARP: Group.WARPED,
 }
-# A group is filled up to a multiple of this share of the batch, so that the same sizes come again: RandAugment, which
-# carries out half of what it chooses, has 27, 7 and 17 % of the images in them.
+# A group may be filled up to a multiple of this share of the batch, so that the same sizes come again: RandAugment,
+# which carries out half of what it chooses, has 27, 7 and 17 % of the images in them.
 FILLED_TO = {Group.MAPPED: 3 / 8, Group.BLENDED: 1 / 8, Group.WARPED: 1 / 4}
 
 
@@ -57,7 +59,7 @@ class Operation(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Those of a batch, by round and by group: the first operation of every image, then the second, ..."""
+    """Those of a batch, by round and by group; at most one of an image in a round, in their order."""
 
     images: Tensor  # int64 (N,): the image of each operation
     kinds: Tensor  # int64 (N,)
@@ -97,7 +99,7 @@ class Blank:
 
 
 def noted(rand_augment: Any) -> Any:
-    """timm's RandAugment for a Blank; none where it has an operation that a device does not know."""
+    """RandAugment for a Blank, drawn as timm's; none where it has an operation that a device does not know."""
     from timm.data.auto_augment import AugmentOp, RandAugment
 
     kinds = [KINDS_OF_TIMM.get(op.name.removesuffix("Increasing")) for op in rand_augment.ops]
@@ -108,7 +110,33 @@ def noted(rand_augment: Any) -> Any:
         copied = AugmentOp(op.name, op.prob, op.magnitude, op.hparams)
         copied.aug_fn = _Note(kind, op.aug_fn)
         ops.append(copied)
-    return RandAugment(ops, rand_augment.num_layers, rand_augment.choice_weights)
+    if rand_augment.choice_weights is not None:
+        return RandAugment(ops, rand_augment.num_layers, rand_augment.choice_weights)
+    return NotedAugment(ops, rand_augment.num_layers)
+
+
+class NotedAugment:
+    """timm's RandAugment where every operation is as likely, without numpy's slow choice."""
+
+    def __init__(self, ops: Sequence[Any], num_layers: int) -> None:
+        self.ops, self.num_layers = ops, num_layers
+
+    def __call__(self, blank: Blank) -> Blank:
+        for number in drawn_below(len(self.ops), self.num_layers):
+            blank = self.ops[number](blank)
+        return blank
+
+
+def drawn_below(limit: int, count: int) -> list[int]:
+    """`np.random.randint(limit, size=count)`: of each raw number the lowest bits, until these are below the limit."""
+    if limit == 1:
+        return [0] * count  # without a draw
+    mask, found, raw = (1 << (limit - 1).bit_length()) - 1, list[int](), mtrand.get_bit_generator().random_raw
+    while len(found) < count:
+        number = raw() & mask
+        if number < limit:
+            found.append(number)
+    return found
 
 
 class _Note:
@@ -147,25 +175,26 @@ def jittered(step: Any) -> list[Operation]:
     return [operation for place in order.tolist() if (operation := by_place[place])]
 
 
-def batched(drawn: Sequence[Sequence[Operation]]) -> tuple[Tensor, Counts]:
-    """The operations of each image of a batch, put together: one row of bytes, and how many they are."""
-    counts: Counts = []
-    found: list[tuple[int, Operation]] = []
-    for place in range(max(map(len, drawn), default=0)):
-        counts.append([])
-        for group in Group:
-            these = [
-                (image, operations[place])
-                for image, operations in enumerate(drawn)
-                if place < len(operations) and GROUPS[operations[place].kind] == group
-            ]
+def batched(drawn: Sequence[Sequence[Operation]], fill: bool = False) -> tuple[Tensor, Counts]:
+    """The operations of each image of a batch, put together: one row of bytes, and how many they are.
+
+    `fill`: up to sizes that come again, which can be recorded.
+    """
+    rounds: list[list[list[tuple[int, Operation]]]]  # by round and group: images and their operations
+    rounds = [[[] for _ in Group] for _ in range(max(map(len, drawn), default=0))]
+    for image, operations in enumerate(drawn):
+        # Where an image has fewer operations than there are rounds, it sits out the first ones or the last ones by
+        # turns, so that all rounds have about as many.
+        first = (len(rounds) - len(operations)) * (image % 2)
+        for place, operation in enumerate(operations, first):
+            rounds[place][GROUPS[operation.kind]].append((image, operation))
+    for by_group in rounds if fill else []:
+        for group, these in zip(Group, by_group, strict=True):
             # Filled up with the first of them: done twice, an operation gives the same image twice.
             these += these[:1] * (-len(these) % max(1, round(FILLED_TO[group] * len(drawn))))
-            counts[-1].append(len(these))
-            found += these
-    values = np.zeros((len(found), 6))
-    for row, (_, operation) in zip(values, found, strict=True):
-        row[: len(operation.values)] = operation.values
+    counts = [[len(these) for these in by_group] for by_group in rounds]
+    found = [each for by_group in rounds for these in by_group for each in these]
+    values = np.array([each.values + NO_VALUES[len(each.values) :] for _, each in found], dtype=np.float64)
     tables = b"".join(each.table or bytes(256) for _, each in found if GROUPS[each.kind] == Group.MAPPED)
     images, kinds = ([image for image, _ in found], [each.kind for _, each in found])
     parts = np.array([images, kinds], dtype=np.int64).tobytes(), values.tobytes(), tables

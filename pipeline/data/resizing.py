@@ -1,17 +1,18 @@
-"""Pillow's resize for whole batches: cut, resize, shift and mirror are two matrix products, equal to Pillow to the bit.
+"""Pillow's resize for whole batches, equal to Pillow to the bit: cut, resize, shift and mirror in two weighted sums.
 
-Pillow resizes along one axis, rounds to 8 bits, then along the other. Its weights are whole numbers of 22 bits, here in
-two halves: float32 and float16 hold such halves, pixels and their sums exactly, on any device and in any order, with
-TF32 or without. What lies outside of the resized image is black, as in a padded crop.
+Pillow resizes along one axis, rounds to 8 bits, then along the other. Its weights are whole numbers of 22 bits; their
+sums with pixels fit into int32, so that they are the same on any device and in any order. What lies outside of the
+resized image is black, as in a padded crop.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import PIL
 import torch
 from torch import Tensor
 
-BITS, HALF_BITS = 22, 12  # of Pillow's weights, and of their lower half
+BITS = 22  # of Pillow's weights
 # A side longer than this many times its result is resized by Pillow, on the host: that bounds memory and weights.
 MAX_SHRINK = 2
 # Where the height shrinks by more than twice as many pixels as the width; before, Pillow began with rows always.
@@ -62,30 +63,36 @@ def cut(offset: int, width: int, rows: Axis, columns: Axis) -> Cut:
     return Cut(offset, 1, width, 0, columns, rows)
 
 
-def resize_batch(
-    pixels: Tensor, cuts: Tensor, extents: tuple[int, int], size: tuple[int, int], interpolation: str
-) -> Tensor:
-    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extents`: the most that outer and inner axes keep."""
-    blocks, side = _gathered(pixels, cuts, extents), max(size)
-    count, height, channels, width = blocks.shape
-    places, halves = _taps(torch.cat([cuts[:, OUTER:], cuts[:, INNER:OUTER]]), side, interpolation)
-    down = _dense(places[:count], halves[:count], height).flatten(1, 2)
-    across = _dense(places[count:], halves[count:], width).flatten(1, 2)
-    narrow = _product(blocks.reshape(count, height * channels, width), across.mT)
-    narrow = _rounded(narrow.view(count, height * channels, 2, side), 2)
-    small = _product(down, narrow.view(count, height, channels * side))
-    small = _rounded(small.view(count, 2, side, channels, side), 1).permute(0, 2, 1, 3)
-    upright = torch.where(cuts[:, 3, None, None, None] > 0, small.mT, small)
-    return upright[..., : size[0], : size[1]].to(torch.uint8).contiguous()
+class Taps(NamedTuple):
+    """Which pixels each place of a result is made of, along the inner and the outer axis; (B, 2, out, taps)."""
+
+    places: Tensor  # int32: along the inner axis how far away in the store, along the outer one the number of a row
+    weights: Tensor  # int32
 
 
-def _gathered(pixels: Tensor, cuts: Tensor, extents: tuple[int, int]) -> Tensor:
-    """uint8 (B, outer, C, inner); beyond what is kept of an image its last pixels, whose weights are 0."""
-    offset, inner_stride, outer_stride = (cuts[:, key, None] for key in range(3))
-    down, across = (torch.arange(extent, device=cuts.device) for extent in extents)
-    down = torch.minimum(down, _kept(cuts[:, OUTER:]) - 1) * outer_stride + offset
-    across = torch.minimum(across, _kept(cuts[:, INNER:OUTER]) - 1) * inner_stride
-    return pixels[down[:, :, None] + across[:, None]].transpose(2, 3)
+def resize_batch(pixels: Tensor, cuts: Tensor, taps: Taps, extent: int, size: tuple[int, int]) -> Tensor:
+    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extent`: the most that an outer axis keeps.
+
+    Taps are computed apart: compiled into the sums, they would be computed anew for each pixel.
+    """
+    offset, _, outer_stride = (cuts[:, key, None] for key in range(3))
+    # Beyond what is kept of an image, its last row again, whose weights are 0.
+    rows = torch.minimum(torch.arange(extent, device=cuts.device), _kept(cuts[:, OUTER:]) - 1)
+    first = (offset + rows * outer_stride)[..., None]
+    (across, down), (across_weights, down_weights) = (part.unbind(1) for part in taps)
+    narrow = _weighted(lambda tap: pixels[first + across[:, None, :, tap]], across_weights[:, None, :, None])
+    images = torch.arange(len(cuts), device=cuts.device)[:, None]
+    small = _weighted(lambda tap: narrow[images, down[..., tap]], down_weights[:, :, None, None])
+    upright = torch.where(cuts[:, 3, None, None, None] > 0, small.transpose(1, 2), small)
+    return upright[:, : size[0], : size[1]].permute(0, 3, 1, 2).contiguous()
+
+
+def _weighted(pixels_of: Callable[[int], Tensor], weights: Tensor) -> Tensor:
+    """The sum of all taps' pixels with their weights (..., taps), rounded: from 0 to 255."""
+    total = torch.full((), 1 << BITS - 1, dtype=torch.int32, device=weights.device)
+    for tap in range(weights.shape[-1]):
+        total = total + pixels_of(tap).int() * weights[..., tap]
+    return (total >> BITS).clamp(0, 255).to(torch.uint8)
 
 
 def _kept(axis: Tensor) -> Tensor:
@@ -93,20 +100,16 @@ def _kept(axis: Tensor) -> Tensor:
     return (axis[:, 0] - axis[:, 4] - axis[:, 5])[:, None]
 
 
-def weights(axis: Tensor, out: int, length: int, interpolation: str) -> Tensor:
-    """Of an axis (B, 6): float32 (B, 2, out, length), the upper and the lower halves of Pillow's weights."""
-    return _dense(*_taps(axis, out, interpolation), length)
-
-
-def _dense(places: Tensor, halves: Tensor, length: int) -> Tensor:
-    """Taps (B, 1, out, taps) with their weights (B, 2, out, taps) -> a matrix of weights for each image."""
-    dense = halves.new_zeros(*halves.shape[:3], length)
-    # Taps beyond the ends have weight 0, wherever they are added.
-    return dense.scatter_add_(3, places.clamp(0, length - 1).expand_as(halves), halves)
+def taps_of(cuts: Tensor, out: int, interpolation: str) -> Taps:
+    """Of cuts (B, 16)."""
+    places, weights = _taps(cuts[:, INNER:].reshape(-1, 6), out, interpolation)
+    places, weights = (part.view(len(cuts), 2, out, -1) for part in (places, weights))
+    strides = torch.stack([cuts[:, 1], torch.ones_like(cuts[:, 1])], dim=1)
+    return Taps((places * strides[..., None, None]).int(), weights)
 
 
 def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
-    """Which pixels each place of the result is made of (B, 1, out, taps), and halves of their weights (B, 2, ...)."""
+    """Places and weights of axes (N, 6), (N, out, taps)."""
     length, resized, start, step, skipped, _ = (axis[:, key, None] for key in range(6))
     place = start + step * torch.arange(out, device=axis.device)
     scale = length.double() / resized
@@ -119,9 +122,9 @@ def _taps(axis: Tensor, out: int, interpolation: str) -> tuple[Tensor, Tensor]:
     found = FILTERS[interpolation]((taps - centre[..., None] + 0.5) / stretch[..., None]) * is_used
     total = found.sum(dim=-1, keepdim=True)
     found = found / torch.where(total == 0, 1, total) * (1 << BITS)
-    fixed = torch.trunc(found + torch.where(found < 0, -0.5, 0.5)).int()
-    upper = (fixed + (1 << HALF_BITS - 1)) >> HALF_BITS
-    return (taps - skipped[..., None])[:, None], torch.stack([upper, fixed - (upper << HALF_BITS)], dim=1).float()
+    weights = torch.trunc(found + torch.where(found < 0, -0.5, 0.5)).int()
+    # Taps that are not used have weight 0, wherever they are.
+    return torch.minimum((taps - skipped[..., None]).clamp(min=0), _kept(axis)[..., None] - 1), weights
 
 
 def _bilinear(distance: Tensor) -> Tensor:
@@ -144,17 +147,3 @@ def needed(length: int, resized: int, first: int, count: int) -> tuple[int, int]
 
 
 FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic}
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Of whole numbers below 2 ** 11, in float32."""
-    if left.is_cuda:
-        return torch.bmm(left.half(), right.half(), out_dtype=torch.float32)
-    return torch.bmm(left.float(), right.float())
-
-
-def _rounded(sums: Tensor, halves: int) -> Tensor:
-    """Both halves of a sum, along one dimension -> the pixel, from 0 to 255, in int32."""
-    upper, lower = sums.int().unbind(halves)
-    both = torch.add(lower, upper, alpha=1 << HALF_BITS)
-    return both.add_(1 << BITS - 1).bitwise_right_shift_(BITS).clamp_(0, 255)

@@ -34,7 +34,7 @@ class Staged(NamedTuple):
     cuts: Tensor  # int64 (B, 16): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
     operations: Tensor  # uint8: packed (`operation_draws.py`)
-    extents: Sequence[int]  # the largest outer and inner lengths that are kept, rounded up
+    extent: int  # the largest length of an outer axis that is kept, rounded up
     counts: Counts  # of the operations
 
 
@@ -101,12 +101,12 @@ class StagedView:
             cut(offset + image.offset, image.width, image.rows, image.columns)
             for offset, image in zip(offsets, images, strict=False)
         ]
-        lengths = ([each.outer.kept for each in cuts], [each.inner.kept for each in cuts])
-        extents = [-(-max(axis) // EXTENT_STEP) * EXTENT_STEP for axis in lengths]
+        extent = -(-max(each.outer.kept for each in cuts) // EXTENT_STEP) * EXTENT_STEP
         pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
-        operations, counts = batched([image.operations for image in images])
-        rows = torch.tensor([each.row for each in cuts])
-        return Staged(rows, pixels, operations, extents, counts), torch.tensor(labels)
+        # Views are recorded of sets that live on the device alone.
+        operations, counts = batched([image.operations for image in images], fill=not len(pixels))
+        rows = torch.from_numpy(np.array([each.row for each in cuts], dtype=np.int64))
+        return Staged(rows, pixels, operations, extent, counts), torch.tensor(labels)
 
 
 def staged_view(view: Any, data: "DataConfig") -> StagedView | None:

@@ -5,15 +5,13 @@ nothing waits for the device. Pillow's tables, sums and blends are whole numbers
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipeline.data.operation_draws import Counts, Group, Kind, Operations
-from pipeline.data.warping import warp_batch
-
-WARPED_PIXELS = 2**21  # at once: less than 1 GB in three channels
+from pipeline.data.warping import sources, warp_batch
 
 
 class Colouring(NamedTuple):
@@ -29,31 +27,35 @@ Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def changes_for(how: Colouring, compiled: bool) -> dict[Group, Change]:
     """What each group of operations does; compiled, a change is a few kernels in place of a hundred."""
+    made = torch.compile if compiled else _as_it_is
+    warped = made(warp_batch)
 
     def warp(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-        return warp_batch(images, values, how.interpolation, how.fill)
+        return warped(images, *sources(values, *images.shape[2:]), how.interpolation, how.fill)
 
-    def warp_in_parts(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-        """Some at a time: a pixel is made of 16 others."""
-        at_once = max(1, WARPED_PIXELS // images[0, 0].numel())
-        parts = zip(images.split(at_once), values.split(at_once), strict=True)
-        return torch.cat([warp(some, kinds, given, tables) for some, given in parts])
+    return {Group.MAPPED: made(_map), Group.BLENDED: made(_blend), Group.WARPED: warp}
 
-    if not compiled:
-        return {Group.MAPPED: _map, Group.BLENDED: _blend, Group.WARPED: warp_in_parts}
-    changes = {Group.MAPPED: _map, Group.BLENDED: _blend, Group.WARPED: warp}
-    return {group: torch.compile(change) for group, change in changes.items()}
+
+def _as_it_is(function: Any) -> Any:
+    return function
 
 
 def operate(images: Tensor, operations: Operations, counts: Counts, changes: dict[Group, Change]) -> Tensor:
-    """Carry out what was drawn for a batch: uint8 (B, C, H, W), changed in place. All is on its device but `counts`."""
+    """Carry out what was drawn for a batch: uint8 (B, C, H, W), not to be used any more.
+
+    All is on its device but `counts`.
+    """
     begin = begin_table = 0
+    images = images.contiguous()
+    stored = images.flatten(1)
+    stored = stored.view(torch.int64) if stored.shape[1] % 8 == 0 else stored  # eight values are copied at once
     for count, group in ((count, group) for counted in counts for group, count in zip(Group, counted, strict=True)):
         if not count:
             continue
         some, kinds, values = (part[begin : begin + count] for part in operations[:3])
         tables = operations.tables[begin_table : begin_table + count]
-        images.index_copy_(0, some, changes[group](images[some], kinds, values, tables))
+        changed = changes[group](images[some], kinds, values, tables)
+        stored.index_copy_(0, some, changed.flatten(1).view(stored.dtype))
         begin += count
         begin_table += count * (group == Group.MAPPED)
     return images

@@ -1,8 +1,11 @@
 """The steps of timm's and torchvision's views, each deciding about an image of which it sees the size alone.
 
-Every draw is made by the step's own function, from the same generator, in the same order as on a whole image.
+Every draw is that of the step's own function, from the same generator, in the same order as on a whole image. Where
+that function takes long for anything but its draws, a shorter one is here, equal to the bit.
 """
 
+import math
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -11,15 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.data.operation_draws import Blank, Operation, jittered, noted
+from pipeline.data.operation_draws import Blank, NotedAugment, Operation, jittered, noted
 from pipeline.data.resizing import MAX_SHRINK, Axis, needed
 from pipeline.dynamo import dynamo_deferred
 from pipeline.sizes import pair
 
 HeightWidth = tuple[int, int]
+Range = tuple[float, float]
+
+_drawn = torch.empty(1)  # torch.rand(1), again and again in one place
 
 
-@dataclass
+@dataclass(slots=True)
 class Plan:
     """What the steps of a view have decided so far."""
 
@@ -39,22 +45,27 @@ class Plan:
 
     def axes(self) -> tuple[Axis, Axis]:
         """Rows and columns, of which only those pixels are kept that what is seen is made of."""
-        rows, columns = (self._axis(axis) for axis in (0, 1))
+        rows, columns = self._axis(0), self._axis(1)
         if self.is_mirrored:
-            columns = columns._replace(first=self.first[1] + self.window[1] - 1, step=-1)
+            length, resized, first, _, skipped, dropped = columns
+            columns = Axis(length, resized, first + self.window[1] - 1, -1, skipped, dropped)
         return rows, columns
 
     def _axis(self, axis: int) -> Axis:
         length, resized, first = self.box[2 + axis], self.resized[axis], self.first[axis]
+        if first == 0 and self.window[axis] == resized:
+            return Axis(length, resized)  # all is seen, so all is needed
         begin, end = needed(length, resized, first, self.window[axis])
         return Axis(length, resized, first, 1, begin, length - end)
 
     def is_large(self, axes: tuple[Axis, Axis]) -> bool:
         """Whether its region has too many pixels for a device, beside what becomes of them and what is seen of it."""
-        return any(
-            axis.length > MAX_SHRINK * axis.resized or axis.kept > MAX_SHRINK * seen
-            for axis, seen in zip(axes, self.window, strict=True)
-        )
+        (rows, columns), (height, width) = axes, self.window
+        return _is_long(rows, height) or _is_long(columns, width)
+
+
+def _is_long(axis: Axis, seen: int) -> bool:
+    return axis.length > MAX_SHRINK * axis.resized or axis.kept > MAX_SHRINK * seen
 
 
 Decision = Callable[[Plan], None]
@@ -75,6 +86,7 @@ def decisions(steps: Iterable[Any], interpolation: str) -> list[Decision] | None
         T.RandomHorizontalFlip: _flip,
         T.ColorJitter: _jitter,
         RandAugment: _operate,
+        NotedAugment: _operate,
     }
     found: list[Decision] = []
     for step in steps:
@@ -89,8 +101,21 @@ def decisions(steps: Iterable[Any], interpolation: str) -> list[Decision] | None
 
 
 def _resized_crop(step: Any, plan: Plan) -> None:
-    plan.box = step.get_params(_blank(*plan.resized), step.scale, step.ratio)
+    plan.box = resized_crop(*plan.resized, step.scale, step.ratio)
     plan.resize(*step.size)
+
+
+def resized_crop(height: int, width: int, scale: Range, ratio: Range) -> tuple[int, int, int, int]:
+    """Top, left, height and width, as timm's `get_params` draws them, which asks torchvision for the image's size."""
+    area, flattest, tallest = height * width, *map(math.log, ratio)
+    for _ in range(10):
+        drawn = random.uniform(*scale) * area
+        aspect = math.exp(random.uniform(flattest, tallest))
+        wide, tall = round(math.sqrt(drawn * aspect)), round(math.sqrt(drawn / aspect))
+        if wide <= width and tall <= height:
+            return random.randint(0, height - tall), random.randint(0, width - wide), tall, wide
+    wide, tall = min(width, round(height * max(ratio))), min(height, round(width / min(ratio)))
+    return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
 def _resize(step: Any, plan: Plan) -> None:
@@ -116,7 +141,7 @@ def _centre_crop(step: Any, plan: Plan) -> None:
 
 
 def _flip(step: Any, plan: Plan) -> None:
-    plan.is_mirrored = bool(torch.rand(1) < step.p)
+    plan.is_mirrored = _drawn.uniform_().item() < _single(step.p)
 
 
 def _jitter(step: Any, plan: Plan) -> None:
@@ -126,6 +151,12 @@ def _jitter(step: Any, plan: Plan) -> None:
 def _operate(step: Any, plan: Plan) -> None:
     height, width = plan.window
     plan.operations += step(Blank(width, height)).operations
+
+
+@lru_cache(maxsize=8)
+def _single(probability: float) -> float:
+    """Rounded to float32, in which torch compares it with what it drew."""
+    return torch.tensor(probability, dtype=torch.float32).item()
 
 
 @lru_cache(maxsize=64)

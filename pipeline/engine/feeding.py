@@ -5,9 +5,9 @@ computes such a piece faster than it can be told to, so it gets several at once 
 by one (`validate.py`), so that its draws are those of any other device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,9 +21,11 @@ from pipeline.data.staging import Staged
 from pipeline.site import Site
 from pipeline.sizes import pair
 from pipeline.tasks.base import Task
+from pipeline.trees import to_device
 
 # What a GPU is given at once: 256 images of 224 px, 1024 of 64 px.
 FULL_PIXELS, FULL_BATCH = 2**24, 1024
+NUM_PIECES, MIN_PIECE = 8, 32  # in so many pieces it is loaded, unless they would have fewer images than this
 
 
 class Sizes(NamedTuple):
@@ -62,14 +64,32 @@ def staged_evaluation(kind: DataKind, samples: Any, task: Task) -> tuple[View, A
     return staged, samples
 
 
-def ahead(batches: Iterable[Any], task: Task) -> Iterable[Any]:
+def pieces_for(task: Task, device: torch.device, batch: int) -> int:
+    """In how many pieces a loader hands over a batch for a GPU.
+
+    One worker makes one piece. Of a small set each would make one or two whole batches: the first one would come late,
+    and most workers would have nothing to do in the end.
+    """
+    is_cut = device.type == "cuda" and task.takes_staged and batch % (NUM_PIECES * MIN_PIECE) == 0
+    return NUM_PIECES if is_cut else 1
+
+
+def joined(pieces: Iterable[Any], count: int, device: torch.device) -> Iterator[Any]:
+    """Batches, of which there are `count` pieces each; the last one may have fewer."""
+    left = iter(pieces)
+    if count == 1:
+        yield from left
+    while found := list(islice(left, count)):
+        yield tuple(torch.cat(to_device(each, device)) for each in zip(*found, strict=True))
+
+
+def ahead(batches: Iterable[Any], task: Task) -> Iterator[Any]:
     """The same batches; staged views are completed while the batch before is computed."""
     left = iter(batches)
     first = next(left, None)
-    if first is None:
-        return []
-    found = chain([first], left)
-    return Ahead(found, task.transform.views) if isinstance(first[0], Staged) else found
+    if first is not None:
+        found = chain([first], left)
+        yield from Ahead(found, task.transform.views) if isinstance(first[0], Staged) else found
 
 
 class Kept:

@@ -12,7 +12,7 @@ from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader
 from pipeline.data.opening import open_for_evaluation, open_split
 from pipeline.data.prepare import prepare
-from pipeline.engine.feeding import Kept, Sizes, ahead, sizes_for, staged_evaluation
+from pipeline.engine.feeding import Kept, Sizes, ahead, joined, pieces_for, sizes_for, staged_evaluation
 from pipeline.engine.loop import build_method
 from pipeline.engine.validate import measure_set
 from pipeline.registry import TASKS
@@ -87,6 +87,25 @@ def test_sizes__fill_a_gpu_with_whole_pieces_and_leave_a_cpu_alone():
     assert sizes(28, CPU) == sizes(448, GPU) == (128, 1)
     assert (sizes(28, GPU), sizes(28, GPU, 256), sizes(28, GPU, 1000)) == ((128, 8), (256, 4), (1000, 1))
     assert (sizes(224, GPU), sizes(224, GPU, 256)) == ((128, 2), (256, 1))
+
+
+def test_pieces__are_for_batches_that_fill_a_gpu():
+    task = TASKS.get("classify")(tiny_run().data, CPU)
+    assert [pieces_for(task, GPU, batch) for batch in (1024, 256, 128, 250)] == [8, 8, 1, 1]
+    assert pieces_for(task, CPU, 1024) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("staged", [False, True], ids=["host", "device"])
+def test_joined__pieces_of_a_loader__are_its_batches(images, staged, rank):
+    data = tiny_run().data
+    task, kind, samples = TASKS.get("classify")(data, CPU), kind_of(data), open_split(data, images, "val")
+    view, samples = staged_evaluation(kind, samples, task) if staged else (kind.eval_view(), samples)
+    whole = [*ahead(eval_loader(samples, view, 12, rank, 2, 0), task)]
+    pieces = [*ahead(eval_loader(samples, view, 12, rank, 2, 0, pieces=4), task)]
+    assert all(len(targets) <= 3 for _, targets in pieces) and len(pieces) > 3 * (len(whole) - 1)
+    for found, expected in zip(joined(pieces, 4, CPU), whole, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):

@@ -130,6 +130,27 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
             worker.kill()  # one that ignores SIGTERM would keep a failed test's process from ever ending
 
 
+def various_tensors(samples):
+    """As a collate function gives them: small ones of many types and shapes; a large one, and one of a rare type."""
+    whole = torch.arange(24.0).reshape(4, 6)
+    typed = [whole.to(dtype) for dtype in (torch.uint8, torch.bool, torch.int64, torch.float64)]
+    shaped = [whole.mT, whole[:, ::2], whole[1:1], torch.tensor(7), torch.empty(0, 3, dtype=torch.uint8)]
+    return [*typed, *shaped], [torch.arange(2**18 + 1, dtype=torch.int32), whole.bfloat16()]
+
+
+def test_workers__tensors_of_any_type_and_shape__arrive_as_they_were_sent(images):
+    split, view = open_split(tiny_run().data, images, "train"), kind_of(tiny_run().data).train_view()
+    plan = replace(PLAN, epochs=1, global_batch=NUM_TRAIN, num_micro=1)
+    ((small, others),) = train_loader(plan, split, view, 0, 0, 1, 1, various_tensors)
+    expected, expected_others = various_tensors([])
+    for found, sent in zip([*small, *others], [*expected, *expected_others], strict=True):
+        assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
+        assert torch.equal(found, sent)
+    assert not any(tensor.is_shared() for tensor in small)  # else the receiver would have to ask the worker for each
+    assert all(tensor.is_shared() for tensor in others)
+    small[0].zero_()  # it may be written to, as any other
+
+
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_eval_loader__ranks_together__see_every_image_once(images, world_size):
     data = tiny_run().data
@@ -166,3 +187,12 @@ def test_eval_loader__read_twice_and_with_workers__gives_the_same_batches_in_ord
     assert [label for labels in expected for label in labels] == list(split.labels)
     assert [labels.tolist() for _, labels in loader] == expected
     assert [labels for _, labels in eval_batches(images, workers=2)] == expected
+
+
+@pytest.mark.parametrize(("workers", "started"), [(0, 0), (2, 2), (9, 3)])
+def test_eval_loader__more_workers_than_batches__starts_no_more_than_have_work(images, workers, started):
+    data = tiny_run().data
+    loader = eval_loader(
+        open_split(data, images, "val"), kind_of(data).eval_view(), 8, 0, 1, workers, None, [range(20)]
+    )
+    assert loader.num_workers == started

@@ -45,6 +45,15 @@ def test_once__without_a_folder__keeps_nothing():
     assert [Parts().once("fog", count)["calls"] for _ in range(2)] == [1, 2]
 
 
+def test_left__names_parts_that_must_be_computed(tmp_path):
+    parts = Parts(tmp_path, "key")
+    for name in ("fog", "snow"):
+        parts.once(name, Counter())
+    (tmp_path / "snow-key.npz").write_bytes(b"PK\x03\x04 cut off")
+    assert parts.left(["fog", "snow", "frost"]) == ["snow", "frost"]
+    assert Parts(tmp_path, "other").left(["fog"]) == Parts().left(["fog"]) == ["fog"]
+
+
 def test_forget__removes_parts_of_all_inputs(tmp_path):
     parts = Parts(tmp_path / "parts", "key")
     parts.once("fog", Counter())

@@ -254,15 +254,16 @@ def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_as
 
 
 @ON_GPU
-def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened):
-    """Of a set that lives there; every size comes often enough to be recorded."""
-    data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["many"]}), opened
+@pytest.mark.parametrize("colours", [{}, COLOURS["increasing"]], ids=["none", "increasing"])
+def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened, colours):
+    """Of a set that lives there; some sizes of groups come often enough to be recorded."""
+    data, (splits, manifest) = config("L", augment={"crop": "resized", **colours}), opened
     kind, task = kind_of(data), TASKS.get("classify")(data, torch.device("cuda"))
     hosts = [kind.train_view(), kind.eval_view()]
     (view, _), (samples, _) = completed_on_device(kind, hosts, splits, manifest, task, 0)
     views = task.transform.views
     views.prepare(records=True, compiles=False)
-    plan = BatchPlan(0, len(samples), 1, 20, 8, 1)
+    plan = BatchPlan(0, len(samples), 1, 60, 8, 1)
     expected = train_loader(plan, splits["train"], hosts[0], 0, 0, 1, 0)
     found = [(views.apply(inputs).cpu(), labels) for inputs, labels in train_loader(plan, samples, view, 0, 0, 1, 0)]
     assert_same(found, list(expected))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from pipeline.data.resizing import MAX_SHRINK, Axis, cut, needed, resize_batch, weights
+from pipeline.data.resizing import MAX_SHRINK, Axis, cut, needed, resize_batch, taps_of
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
@@ -19,9 +19,10 @@ def resized(images, axes, size, interpolation="bicubic"):
     """(B, height, width, C) of images that lie one after the other; `axes` are rows and columns of each."""
     offsets = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])
     cuts = [cut(int(offset), image.shape[1], *both) for offset, image, both in zip(offsets, images, axes, strict=False)]
-    extents = max(each.outer.kept for each in cuts), max(each.inner.kept for each in cuts)
+    extent = max(each.outer.kept for each in cuts)
     pixels = torch.from_numpy(np.concatenate([image.reshape(-1, image.shape[2]) for image in images]))
-    found = resize_batch(pixels, torch.tensor([each.row for each in cuts]), extents, size, interpolation)
+    rows = torch.tensor([each.row for each in cuts])
+    found = resize_batch(pixels, rows, taps_of(rows, max(size), interpolation), extent, size)
     assert found.dtype == torch.uint8
     return found.permute(0, 2, 3, 1).numpy()
 
@@ -61,8 +62,8 @@ def test_resize_batch__shifted__is_a_window_of_the_resized_image_with_black_arou
 def test_resize_batch__region_of_an_image__is_pillows_crop_resized():
     image, (top, left, height, width) = noise(50, 60), (5, 7, 33, 41)
     each = cut(top * 60 + left, 60, Axis(height, 24), Axis(width, 32))
-    rows = torch.tensor([each.row])
-    found = resize_batch(torch.from_numpy(image.reshape(-1, 3)), rows, (height, width), (24, 32), "bicubic")
+    rows, pixels = torch.tensor([each.row]), torch.from_numpy(image.reshape(-1, 3))
+    found = resize_batch(pixels, rows, taps_of(rows, 32, "bicubic"), height, (24, 32))
     expected = pillow(np.ascontiguousarray(image[top : top + height, left : left + width]), (24, 32))
     assert np.array_equal(found[0].permute(1, 2, 0).numpy(), expected)
 
@@ -85,14 +86,12 @@ def test_resize_batch__only_the_needed_pixels__give_the_window_of_the_whole(shap
 
 
 @pytest.mark.parametrize("interpolation", FILTERS)
-def test_weights__any_length_up_to_the_limit__are_small_whole_numbers_and_sum_to_one(interpolation):
-    """Sums of these with pixels are below 2 ** 24, which float32 counts exactly; each fits into float16."""
+def test_taps__any_length_up_to_the_limit__have_weights_that_sum_to_one_and_sums_that_int32_holds(interpolation):
     lengths = torch.arange(1, 28 * MAX_SHRINK + 1)
-    axis = torch.tensor([Axis(length, 28) for length in lengths.tolist()])
-    found = weights(axis, 28, int(lengths.max()), interpolation)
-    assert torch.equal(found, found.round())
-    assert torch.equal(found, found.half().float())
-    assert float(255 * found.abs().sum(dim=-1).max()) < 2**24
-    upper, lower = found.double().unbind(1)
-    sums = (upper * 4096 + lower).sum(dim=-1) / 2**22
+    cuts = [cut(0, 100, Axis(length, 28), Axis(length, 28)) for length in lengths.tolist()]
+    places, weights = taps_of(torch.tensor([each.row for each in cuts]), 28, interpolation)
+    assert weights.dtype == torch.int32
+    assert int(places.min()) == 0 and torch.equal(places.amax(dim=(1, 2, 3)), lengths - 1)
+    assert int(255 * weights.long().abs().sum(dim=-1).max()) + 2**21 < 2**31
+    sums = weights.sum(dim=-1) / 2**22
     torch.testing.assert_close(sums, torch.ones_like(sums), atol=4e-6, rtol=0)
