@@ -92,11 +92,11 @@ class April(LeakageEvaluation):
     def compute(self, model: Subject) -> Outcome:
         log.info("the attacker has %s", self.cfg.assumptions.words())
         self.settings = {name: setting_of(name, model.run) for name in self.cfg.settings}
-        shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
+        shuffler = Shuffler(model.method, self.cfg.shuffle_ratio, self.cfg.seed)
         values: dict[str, list[Tensor]] = defaultdict(list)
         picture = b""
         for batch in self.client_batches(model.run.data, self.cfg.images, self.cfg.batch):
-            attacked = self._attack(model, batch, *shuffler(model.method, batch.images))
+            attacked = self._attack(model, batch, *shuffler(batch.images))
             for name, setting in self.settings.items():
                 each = attacked[setting.seen]
                 wanted = batch.images if setting.original else each.inputs
@@ -142,10 +142,10 @@ class April(LeakageEvaluation):
         }
 
     def _accuracies(self, model: Subject) -> Outcome:
-        shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
+        shuffler = Shuffler(model.method, self.cfg.shuffle_ratio, self.cfg.seed)
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
-            moved, shuffled = shuffler(method, batch.images)
+            moved, shuffled = shuffler(batch.images)
             right: dict[tuple[bool, bool], Measured] = {}
             for setting in self.settings.values():
                 if setting.seen not in right:

@@ -45,7 +45,7 @@ class AprilPictures(LeakageEvaluation):
         models = {"DeiT": plain, "without PEs": without, "MJP": mjp}
         count = self.cfg.images + self.cfg.skip
         (batch,) = self.client_batches(plain.run.data, count, count)
-        moved, shuffled = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)(plain.method, batch.images)
+        moved, shuffled = Shuffler(plain.method, self.cfg.shuffle_ratio, self.cfg.seed)(batch.images)
         best = ceiling(plain.method, batch.images, batch.targets)
         columns = [Shown("original", batch.images), Shown("ceiling, DeiT", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)

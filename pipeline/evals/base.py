@@ -6,16 +6,17 @@ result of its own as soon as it is done.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.utils.data import Subset
 from tqdm import tqdm
 
 from pipeline.config import Strict, science
@@ -28,7 +29,7 @@ from pipeline.data.opening import open_for_evaluation
 from pipeline.data.samples import SplitName
 from pipeline.data.transforms import eval_view
 from pipeline.engine.distributed import World
-from pipeline.engine.feeding import ahead, on_device, sizes_for, staged_evaluation
+from pipeline.engine.feeding import ahead, joined, on_device, pieces_for, sizes_for, staged_evaluation
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
@@ -176,9 +177,22 @@ class Evaluation:
         self, data: BaseDataConfig, split: SplitName = "val", indices: Indices | None = None, batch: int = BATCH
     ) -> Iterator[Batch]:
         """Samples of a split, all or those with these indices, in order, on the device, seen as in validation."""
+        chosen = range(data.count(split)) if indices is None else indices
+        yield from next(self.batches_of_parts(data, split, [chosen], batch))
+
+    def batches_of_parts(
+        self, data: BaseDataConfig, split: SplitName, parts: Sequence[Indices], batch: int
+    ) -> Iterator[Iterator[Batch]]:
+        """The batches of each part, to be used up before the next: loader workers start once for all of them."""
         task = TASKS.get("classify")(data, self.world.device)
-        loader = ahead(self._loader(data, task, split, indices, batch), task)
-        for number, (inputs, targets) in enumerate(loader):
+        pieces = pieces_for(task, self.world.device, batch)
+        loaded = ahead(self._loader(data, task, batch, pieces, split, parts), task)
+        for part in parts:
+            found = islice(loaded, math.ceil(len(part) / (batch // pieces)))
+            yield self._on_device(joined(found, pieces, self.world.device), task)
+
+    def _on_device(self, batches: Iterable[Any], task: Task) -> Iterator[Batch]:
+        for number, (inputs, targets) in enumerate(batches):
             generator = torch.Generator().manual_seed(seed_everything("measure", self.cfg.seed, number))
             yield Batch(*task.eval_batch(inputs, targets), generator)
 
@@ -198,7 +212,8 @@ class Evaluation:
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
         task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
         sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
-        loader = self._loader(seen, task, batch=sizes.batch)
+        pieces = pieces_for(task, self.world.device, sizes.batch)
+        loader = joined(ahead(self._loader(seen, task, sizes.batch, pieces), task), pieces, self.world.device)
         precision = precision or precision_of(self.site, self.world.device)
         found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed, metric, sizes)
         images = self.manifest(data).splits["val"].fingerprint
@@ -208,19 +223,19 @@ class Evaluation:
         self,
         data: BaseDataConfig,
         task: Task,
+        batch: int,
+        pieces: int = 1,
         split: SplitName = "val",
-        indices: Indices | None = None,
-        batch: int = BATCH,
+        parts: Sequence[Indices] | None = None,
     ) -> "tqdm[tuple[Any, Any]]":
-        """Batches of a split with a bar that shows how far they are."""
+        """Pieces of the batches of a split, of all or of parts of it, with a bar that shows how far they are."""
         kind, samples = kind_of(data), self.open(data, split)
         view = kind.eval_view()
         if on_device(self.site, self.world.device):
             view, samples = staged_evaluation(kind, samples, task)
-        if indices is not None:
-            samples = Subset(samples, [int(index) for index in indices])
         place = self.world.rank, self.world.size, self.site.workers
-        loader = eval_loader(samples, view, batch, *place, task.collate)
+        chosen = None if parts is None else [np.asarray(part).tolist() for part in parts]
+        loader = eval_loader(samples, view, batch, *place, task.collate, chosen, pieces)
         return tqdm(loader, f"{self.cfg.name} {data.name}", unit="batch", disable=None, leave=False)
 
 

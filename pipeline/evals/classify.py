@@ -22,10 +22,10 @@ class Classify(Evaluation):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
+        shuffler = Shuffler(model.method, self.cfg.shuffle_ratio, self.cfg.seed)
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
-            moved, shuffled = shuffler(method, batch.images)
+            moved, shuffled = shuffler(batch.images)
             on_shuffled = accuracy(method.predict(moved, shuffled), batch.targets)
             ratio = shuffled.float().mean(dim=1)
             named = {f"shuffled_{name}": value for name, value in on_shuffled.items()}

@@ -27,10 +27,10 @@ class Consistency(Evaluation):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        shuffler = Shuffler(self.cfg.shuffle_ratio, self.cfg.seed)
+        shuffler = Shuffler(model.method, self.cfg.shuffle_ratio, self.cfg.seed)
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
-            moved, shuffled = shuffler(method, batch.images)
+            moved, shuffled = shuffler(batch.images)
             clean, other = method.predict(batch.images), method.predict(moved, shuffled)
             norm = (clean.features.float() - other.features.float()).norm(dim=1)
             same = clean.logits.argmax(dim=1) == other.logits.argmax(dim=1)

@@ -5,17 +5,19 @@ the last norm. Of a Swin and of a CNN a layer is a stage, and layer 0 the embedd
 recorded inside the encoder's own forward pass, so with the positions with which its method trained it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import EvalConfig, Evaluation, Subject
-from pipeline.methods.base import Method
+from pipeline.evals.base import EvalConfig, Evaluation, Subject, spread
+from pipeline.evals.parts import Arrays
+from pipeline.methods.base import Batch, Method
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.models.patches import Encoder, to_images
 from pipeline.models.position import encode, num_prefix_tokens
@@ -45,6 +47,18 @@ class Probe(Evaluation):
             if not run.data.num_train:
                 return f"data set {run.data.name} has no train split, from which a probe learns"
         return ""
+
+    def over_train(
+        self, run: RunConfig, name: str, limit: int | None, compute: Callable[[Iterator[Batch]], Arrays]
+    ) -> Iterator[Arrays]:
+        """What `compute` finds in each part of the train split, or of `limit` images spread over it."""
+        chosen = spread(run.data.num_train, limit)
+        indices = np.array_split(chosen, min(NUM_PARTS, len(chosen)))
+        parts = {f"{name}_{number}": each for number, each in enumerate(indices)}
+        left = [parts[part] for part in self.parts.left(parts)]
+        batches = self.batches_of_parts(run.data, "train", left, self.full_batch(run.data))
+        for part in parts:
+            yield self.parts.once(part, lambda: compute(next(batches)))
 
     @contextmanager
     def frozen(self, model: Subject) -> Iterator[Method]:

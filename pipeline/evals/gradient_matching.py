@@ -67,7 +67,7 @@ class GradientMatching(LeakageEvaluation):
         cfg, data = self.cfg, model.run.data
         setting = setting_of(cfg.setting, model.run)
         (batch,) = self.client_batches(data, cfg.images, cfg.images)
-        moved, shuffled = Shuffler(cfg.shuffle_ratio, cfg.seed)(model.method, batch.images)
+        moved, shuffled = Shuffler(model.method, cfg.shuffle_ratio, cfg.seed)(batch.images)
         inputs, hidden = setting.inputs(batch.images, moved, shuffled)
         given = cfg, bounds_of(data), model.run.optim.protection, cfg.seed, cfg.pictures, cfg.at_once, self.parts.once
         found = attack(model.method, inputs, batch.targets, hidden, *given)

@@ -7,7 +7,8 @@ where MAE crops and flips them anew in every epoch. So it takes minutes, and fin
 `pool: run` takes what the model itself classifies by, which is CLS for most; a method's own positions are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +19,8 @@ from torch.nn import functional as F
 
 from pipeline.dynamo import dynamo_deferred
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject, spread
-from pipeline.evals.features import NUM_PARTS, Pool, Probe, ProbeConfig, pooled_features
+from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
+from pipeline.evals.features import Pool, Probe, ProbeConfig, pooled_features
 from pipeline.evals.heads import Fitting, LinearHead, fit
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch, Measured, Method, Prediction, accuracy
@@ -58,12 +59,7 @@ class LinearProbe(Probe):
         run, cfg = model.run, self.cfg
         data: Any = run.data
         with self.frozen(model) as method:
-            indices = np.array_split(spread(data.num_train, cfg.train_limit), NUM_PARTS)
-            parts = [
-                self.parts.once(f"train_{number}", lambda some=some: self._extract(method, run, some))  # type: ignore[misc]
-                for number, some in enumerate(indices)
-                if len(some)
-            ]
+            parts = list(self.over_train(run, "train", cfg.train_limit, partial(self._extract, method)))
             features, labels = (
                 torch.as_tensor(np.concatenate([part[name] for part in parts])).to(self.world.device)
                 for name in ("features", "labels")
@@ -78,10 +74,10 @@ class LinearProbe(Probe):
             return self.over_images(method, data, measure)
 
     @torch.no_grad()
-    def _extract(self, method: Method, run: RunConfig, indices: np.ndarray) -> Arrays:
+    def _extract(self, method: Method, batches: Iterator[Batch]) -> Arrays:
         """Of one part of the train split, which fits into the memory of the device: it is read from there once."""
         features, labels = [], []
-        for batch in self.batches(run.data, "train", indices, self.full_batch(run.data)):
+        for batch in batches:
             with self.precision():
                 features.append(pooled_features(method, batch.images, self.cfg.pool))
             labels.append(batch.targets)

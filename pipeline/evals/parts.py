@@ -7,7 +7,7 @@ import hashlib
 import io
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,14 +40,17 @@ class Parts:
         """What `compute` returned, now or before this evaluation was interrupted. Numbers are arrays without axes."""
         if self.folder is None:
             return compute()
-        path = self.folder / f"{name}-{self.key}.npz"
-        if (kept := _read(path)) is not None:
+        if (kept := self._kept(name)) is not None:
             log.info("%s was finished before", name)
             return kept
         found = compute()
-        write_atomic(path, _as_bytes(found))
+        write_atomic(self._path(name), _as_bytes(found))
         shutil.rmtree(self._epochs_folder(name), ignore_errors=True)
         return found
+
+    def left(self, names: Iterable[str]) -> list[str]:
+        """Those that are not finished."""
+        return [name for name in names if self._kept(name) is None]
 
     def epochs(self, name: str, count: int, training: Resumable) -> Iterator[int]:
         """The numbers of the epochs that are left of a part; a training is given the state after its last one."""
@@ -60,6 +63,13 @@ class Parts:
             yield epoch
             if checkpoints:
                 checkpoints.save(epoch + 1, {"epoch": epoch + 1, "training": training.state_dict()})
+
+    def _kept(self, name: str) -> Arrays | None:
+        return _read(self._path(name)) if self.folder else None
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}-{self.key}.npz"
 
     def _epochs_folder(self, name: str) -> Path:
         assert self.folder is not None

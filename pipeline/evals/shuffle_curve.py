@@ -27,12 +27,12 @@ class ShuffleCurve(Evaluation):
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
-        shufflers = {ratio: Shuffler(ratio / 100, self.cfg.seed) for ratio in self.cfg.ratios}
+        shufflers = {ratio: Shuffler(model.method, ratio / 100, self.cfg.seed) for ratio in self.cfg.ratios}
 
         def measure(method: Method, batch: Batch) -> dict[str, Measured]:
             clean, found = method.predict(batch.images).logits.argmax(dim=1), {}
             for ratio, shuffler in shufflers.items():
-                prediction = method.predict(*shuffler(method, batch.images))
+                prediction = method.predict(*shuffler(batch.images))
                 found[f"top1_at_{ratio:02d}"] = accuracy(prediction, batch.targets)["top1"]
                 found[f"consistency_at_{ratio:02d}"] = percent(prediction.logits.argmax(dim=1) == clean)
             return found

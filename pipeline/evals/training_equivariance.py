@@ -87,7 +87,7 @@ class TrainingEquivariance(Evaluation):
 
     def _batch(self, run: RunConfig) -> Batch:
         task = TASKS.get(run.task)(run.data, self.world.device)
-        loader = self._loader(run.data, task, indices=range(self.cfg.batch), batch=self.cfg.batch)
+        loader = self._loader(run.data, task, self.cfg.batch, parts=[range(self.cfg.batch)])
         inputs, targets = (map_tree(_doubled, tree) for tree in task.eval_batch(*next(iter(loader))))
         return Batch(inputs, targets, torch.Generator())
 

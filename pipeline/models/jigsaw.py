@@ -8,6 +8,7 @@ every draw comes from one seeded generator (the released blocks used an unseeded
 
 import math
 import random
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -28,18 +29,24 @@ def block_mask(grid: Grid, ratio: float, rng: random.Random, exact: bool = False
 
 
 def chosen_patches(grid: Grid, ratio: float, rng: random.Random, exact: bool = False) -> list[int]:
-    """Their numbers, in order. Sets of patches are the bits of an integer: many images are drawn for, one by one."""
+    """Their numbers, in order."""
+    chosen, target = chosen_set(grid, ratio, rng), int(grid.size * ratio)
+    patches = _bits(chosen)
+    if exact and len(patches) < target:
+        free = _bits((1 << grid.size) - 1 - chosen)
+        patches = sorted(patches + rng.sample(free, target - len(patches)))
+    return patches
+
+
+def chosen_set(grid: Grid, ratio: float, rng: random.Random) -> int:
+    """The patches of some blocks, as the bits of an integer: many images are drawn for, one by one."""
     chosen, target = 0, int(grid.size * ratio)
     while (room := target - chosen.bit_count()) > 0:
         block = _block(chosen, min(room, MAX_BLOCK), grid, rng)
         if block == 0:
             break
         chosen |= block
-    patches = _bits(chosen)
-    if exact and len(patches) < target:
-        free = _bits((1 << grid.size) - 1 - chosen)
-        patches = sorted(patches + rng.sample(free, target - len(patches)))
-    return patches
+    return chosen
 
 
 def _bits(number: int) -> list[int]:
@@ -53,18 +60,27 @@ def _bits(number: int) -> list[int]:
 
 def _block(chosen: int, room: int, grid: Grid, rng: random.Random) -> int:
     """One rectangle with 1 to `room` new patches; 0 if ten tries found none."""
+    height, width = grid
     for _ in range(TRIES):
         # With room < MIN_BLOCK the bounds are reversed, as released: the area is then drawn from [room, MIN_BLOCK].
         area = rng.uniform(MIN_BLOCK, room)
         aspect = math.exp(rng.uniform(*LOG_ASPECTS))
         rows, cols = _sides(area, aspect, grid)
-        if rows >= grid.rows > 1 or cols >= grid.cols > 1:
+        if rows >= height > 1 or cols >= width > 1:
             continue
-        top, left = rng.randint(0, grid.rows - rows), rng.randint(0, grid.cols - cols)
-        block = _rectangle(rows, cols, grid.cols) << (top * grid.cols + left)
+        top, left = _below(height - rows + 1, rng), _below(width - cols + 1, rng)
+        block = _rectangle(rows, cols, width) << (top * width + left)
         if 0 < (block & ~chosen).bit_count() <= room:
             return block
     return 0
+
+
+def _below(count: int, rng: random.Random) -> int:
+    """What `rng.randrange(count)` draws, without its checks: an image needs about twenty of these."""
+    num_bits = count.bit_length()
+    while (found := rng.getrandbits(num_bits)) >= count:
+        pass
+    return found
 
 
 @cache
@@ -88,9 +104,15 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
     return order
 
 
-def permuted(slots: list[int], rng: random.Random) -> list[int]:
-    """For each of these slots, the patch that is put there."""
-    return rng.sample(slots, len(slots))
+def permuted(slots: Iterable[int], rng: random.Random) -> list[int]:
+    """For each of these slots, the patch that is put there: what `rng.sample` draws of all of them, in less time."""
+    left, found = list(slots), []
+    while left:
+        place = _below(len(left), rng)
+        found.append(left[place])
+        left[place] = left[-1]
+        left.pop()
+    return found
 
 
 def shuffle_patches(images: Tensor, order: Tensor, grid: Grid) -> Tensor:

@@ -16,7 +16,7 @@ from pipeline.evals.base import EVALS
 from pipeline.evals.droppos_positions import DropPosPositions
 from pipeline.evals.leakage import LeakageEvaluation
 from pipeline.evals.mp3_positions import MP3Positions
-from pipeline.evals.shuffling import Shuffler
+from pipeline.evals.shuffling import Shuffler, drawn_for
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
@@ -388,8 +388,8 @@ def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():
     images = torch.randn(6, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def two_batches(method, seed):
-        shuffler = Shuffler(0.5, seed)
-        return torch.cat([shuffler(method, images)[0], shuffler(method, images)[0]])
+        shuffler = Shuffler(method, 0.5, seed)
+        return torch.cat([shuffler(images)[0], shuffler(images)[0]])
 
     random.seed(0), torch.manual_seed(0)
     first = two_batches(narrow, 4)
@@ -403,7 +403,7 @@ def test_shuffler__two_models_with_one_seed__see_the_same_shuffled_images():
 def test_shuffler__one_batch__shuffles_every_image_on_its_own():
     method = Supervised(Supervised.Config(), tiny_encoder())
     twins = torch.randn(1, 1, 28, 28, generator=torch.Generator().manual_seed(0)).expand(4, -1, -1, -1)
-    moved, shuffled = Shuffler(0.5, 0)(method, twins)
+    moved, shuffled = Shuffler(method, 0.5, 0)(twins)
     assert shuffled.shape == (4, 49) and shuffled.dtype == torch.bool
     assert len({tuple(image.flatten().tolist()) for image in moved}) == 4
 
@@ -440,8 +440,9 @@ def test_perplexity__of_what_names_no_words__does_not_apply(world, name):
 def test_shuffler__drawing_ahead_in_a_process__draws_the_same_and_disturbs_no_generator():
     order, shuffled = (torch.stack(each) for each in reversed(reference_draws(300, 0.3, 2)))
     for is_ahead in (False, True):
-        shuffler, state = Shuffler(0.3, 2), random_state(torch.Generator())
-        parts = [shuffler._take(count, GRID, is_ahead) for count in (5, 200, 95)]
+        shuffler, state = Shuffler(build("mjp"), 0.3, 2), random_state(torch.Generator())
+        shuffler.drawn = drawn_for(GRID, 0.3, 2, is_ahead)
+        parts = [shuffler._take(count) for count in (5, 200, 95)]
         for found, expected in zip(zip(*parts, strict=True), (order, shuffled), strict=True):
             assert torch.equal(torch.cat(found).long(), expected.long())
         assert random_state(torch.Generator()) == state  # else whoever shuffles would seem to draw

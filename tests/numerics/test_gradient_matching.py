@@ -35,7 +35,7 @@ def psnr_of(found, wanted, data):
 def test_gradient_matching__numbers__are_those_of_the_attack_itself(world, setting):
     method = build("mjp")
     images, labels = first_images(world)
-    moved, shuffled = Shuffler(0.5, 0)(method, images)
+    moved, shuffled = Shuffler(method, 0.5, 0)(images)
     inputs, hidden = (images, None) if setting == "a" else (moved, shuffled)
     wanted = images if setting == "c" else inputs
     cfg = Matching(iterations=6, tv=0.02, signed=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_vit import tiny_encoder
 
-from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
+from pipeline.models.jigsaw import block_mask, jigsaw_order, permuted, shuffle_patches
 from pipeline.models.patches import Grid, grid_of
 
 GRID = Grid(14, 14)
@@ -129,6 +129,14 @@ def test_jigsaw_order__three_chosen_patches__every_permutation_equally_often():
     assert len(seen) == 6
     # 500 expected, standard deviation 20.
     assert all(400 < count < 600 for count in seen.values())
+
+
+def test_permuted__any_number_of_slots__is_what_the_standard_library_samples():
+    ours, theirs = random.Random(3), random.Random(3)
+    for count in (*range(40), 196, 500):
+        slots = list(range(0, 3 * count, 3))
+        assert permuted(slots, ours) == theirs.sample(slots, count)
+    assert ours.getstate() == theirs.getstate()
 
 
 def distinct_images(batch, channels, height, width):

@@ -66,7 +66,7 @@ def test_april__means_over_images__are_those_of_the_attack_itself(world, kind):
     found = world.evaluate("april", method, settings=("a", "c"), images=COUNT, batch=8)
 
     images, labels = first_images(world)
-    moved, shuffled = Shuffler(0.27, 0)(method, images)
+    moved, shuffled = Shuffler(method, 0.27, 0)(images)
     parts = [attack(method, moved[part], labels[part], shuffled[part]) for part in (slice(8), slice(8, COUNT))]
     recovered = torch.cat([part.images for part in parts])
     pixels, wanted = ((255 * pixels_of(each, world.data)).round() / 255 for each in (recovered, images))

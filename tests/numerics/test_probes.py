@@ -12,7 +12,7 @@ from tiny_vit import tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
 from pipeline.engine.distributed import World
 from pipeline.engine.loop import build_method
-from pipeline.evals import knn
+from pipeline.evals import base, knn
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.features import Probe, pooled_features, pooled_layers
 from pipeline.evals.heads import Fitting, LinearHead, fit
@@ -118,15 +118,29 @@ def test_knn__layers_that_the_encoder_lacks__have_a_reason_and_last_is_its_own_l
 
 @pytest.mark.slow
 def test_knn__bank_with_a_limit__has_images_of_the_whole_split(world, monkeypatch):
-    seen, take = [], Probe.batches
+    seen, take = [], Probe.batches_of_parts
 
-    def noted(self, data, split, indices, batch):
-        seen.extend(indices if split == "train" else [])
-        return take(self, data, split, indices, batch)
+    def noted(self, data, split, parts, batch):
+        seen.extend(np.concatenate(parts) if split == "train" else [])
+        return take(self, data, split, parts, batch)
 
-    monkeypatch.setattr(Probe, "batches", noted)
+    monkeypatch.setattr(Probe, "batches_of_parts", noted)
     compute(world, "knn", build("mjp"), bank_limit=4)
     assert seen == [0, 13, 26, 39]
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_alone(world, monkeypatch, pieces):
+    monkeypatch.setattr(base, "pieces_for", lambda task, device, batch: pieces)
+    parts = [np.arange(30), np.array([3, 1, 2]), np.arange(5, 21)]
+    probe = probe_of(world.with_site(workers=2), "knn")
+    together = [[*batches] for batches in probe.batches_of_parts(world.data, "val", parts, 8)]
+    assert [[len(batch.images) for batch in batches] for batches in together] == [[8, 8, 8, 6], [3], [8, 8]]
+    monkeypatch.undo()
+    for part, found in zip(parts, together, strict=True):
+        for batch, expected in zip(found, probe.batches(world.data, "val", part, 8), strict=True):
+            assert torch.equal(batch.images, expected.images) and torch.equal(batch.targets, expected.targets)
+            assert batch.generator.initial_seed() == expected.generator.initial_seed()
 
 
 @pytest.mark.slow
