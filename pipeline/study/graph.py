@@ -83,9 +83,9 @@ def _check_scale(scale: Scale, file: str) -> None:
     named += [("model", "replace_model", name) for name in scale.replace_model]
     named += [("data", "replace_data", name) for name in scale.replace_data]
     named += [("method", "method", name) for name in scale.method]
-    named += [("eval", "eval", name) for name in scale.eval]
+    named += [("eval", "eval", name) for name in scale.eval] + [("recipe", "recipe", name) for name in scale.recipe]
     named += [("kind", "kind", name) for name in scale.kind] + [("task", "task", name) for name in scale.task]
-    known = {kind: names(CONFIGS / kind) for kind in ("method", "model", "data", "eval")}
+    known = {kind: names(CONFIGS / kind) for kind in ("method", "model", "data", "eval", "recipe")}
     known |= {"kind": KINDS.names(), "task": TASKS.names()}
     lines = [
         f"{file}: {where}: no {kind} {name!r}; {nearest(name, known[kind])}"

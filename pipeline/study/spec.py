@@ -295,6 +295,10 @@ class Scale(Strict):
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
     weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
+    recipe: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="file of configs/recipe -> its keys at this scale; recipes that follow it win",
+    )
     run: dict[str, Any] = Field(default_factory=dict)
     task: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"

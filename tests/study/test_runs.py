@@ -58,6 +58,18 @@ def test_recipes__of_a_file__are_shared_by_studies_and_lose_to_a_studys_own_of_t
     assert [optim_of(found[key], "eps") for key in "ab"] == [[1e-2], [1e-4]]
 
 
+def test_scale__recipe__is_changed_where_it_is_used_and_loses_to_later_ones(toy, project):
+    project.write("recipe/first.yaml", {"optim": {"eps": 1e-2, "clip_norm": 2.0}})
+    recipes = {"second": {"optim": {"clip_norm": 3.0}}}
+    runs = {"none": {}, "first": {"recipe": ["first"]}, "both": {"recipe": ["first", "second"]}}
+
+    found = toy(runs, recipes, scale={"recipe": {"first": {"optim": {"clip_norm": 4.0}}}})
+
+    assert optim_of(found["first"], "eps", "clip_norm") == [1e-2, 4.0]
+    assert optim_of(found["both"], "eps", "clip_norm") == [1e-2, 3.0]
+    assert optim_of(found["none"], "clip_norm") != [4.0]
+
+
 def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
     runs = {"pretrained": {}, "supervised": {"method": "supervised"}}
     scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
@@ -213,6 +225,11 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
             {"budget": 2},
             {"task": {"pretrain": {"optim": 3}}},
             f"configs/{DEMO}: task.pretrain: optim: found 3, expected a mapping",
+        ),
+        (
+            {},
+            {"recipe": {"mpj": {"optim": {"eps": 1e-3}}}},
+            f"configs/{DEMO}: recipe: no recipe 'mpj'; did you mean 'mjp'?",
         ),
         ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not here"),
     ],
