@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
 from pipeline.study.graph import load_graph
@@ -84,3 +85,10 @@ def test_recorded_numbers__are_of_todays_runs():
     graph = load_graph("demo")
     rows = [row for key in graph.selected("headline") for row in graph.rows(key, "headline").values()]
     assert DEMO["runs"] == sorted(graph.with_inits(run for row in rows for run in row.run_names()))
+
+
+def test_readme__rates_of_loops_on_an_h200__are_the_recorded_ones():
+    loop = load_benchmark("loop")
+    loops = json.loads((ROOT / "configs/speed/h200_loop.json").read_text())["loops"]
+    assert "\n".join(loop.summary(loops)) in PAGES["README.md"]
+    assert len(loops) == len(loop.CASES) * 3  # every method at every size, in one run
