@@ -3,6 +3,7 @@
     python benchmarks/loop.py --size 64 --batch 128 512 --workers 14
     python benchmarks/loop.py --size 224 --images /data/photos    # files found below a folder, repeated until enough
     python benchmarks/loop.py --size 224 --batch 256 --record     # keep the rates for `plan`, in configs/speed
+    python benchmarks/loop.py --size 64 --together                # compile all at once, then measure one by one
     python benchmarks/loop.py --summary                           # of the recorded rates, as README has it
     python benchmarks/loop.py --device cpu --size 64 --batch 4 --steps 2 --count 40 --only droppos
 
@@ -22,6 +23,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +55,7 @@ from pipeline.site import Site
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "loop.json"
 NUM_CLASSES, NUM_VAL, PROFILED = 10, 20, 5
+LOOK_S = 0.2  # between two looks at the others that were started together
 # What a GPU's kernels are for, told by the names that cuBLAS, PyTorch and Triton give them; the first that fits.
 KERNELS = {
     "attention": ("flash", "fmha", "sdpa"),
@@ -94,17 +98,53 @@ def main() -> None:
     if not cases:
         wanted, there = " or ".join(options.only), ", ".join(case.method for case in CASES)
         raise SystemExit(f"no method contains {wanted}; there are: {there}")
-    results: list[dict[str, Any]] = []
+    if options.turn:
+        measure_all(cases, options.turn, options)
+        return
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_images(work / "images", options)
-        for case in cases:
-            for batch in options.batch:
-                with Turn(options.turn) as turn:
-                    results.append(measure(case, batch, work, options, turn))
-                    print(line(results[-1]), flush=True)
-                    keep(results, options)
+        results = measure_together(cases, work, options) if options.together else measure_all(cases, work, options)
     print("\n".join([*HEADER, *map(line, results)]))
+
+
+def measure_all(cases: list[Case], work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    for case in cases:
+        for batch in options.batch:
+            with Turn(work, options.num_together) as turn:
+                results.append(measure(case, batch, work, options, turn))
+                print(line(results[-1]), flush=True)
+                keep(results, options)
+    return results
+
+
+def measure_together(cases: list[Case], work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One process for each loop. They compile at the same time, which is most of the time that a loop takes."""
+    loops = [(case, batch) for case in cases for batch in options.batch]
+    for case in cases:
+        prepare_images(run_of(case, options.batch[0], options), work, options)
+    own = ["--turn", str(work), "--num-together", str(len(loops))]
+    started = {
+        f"{case.method}, batch {batch}": subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], *own, "--only", case.method, "--batch", str(batch)]
+        )
+        for case, batch in loops
+    }
+    while any(process.poll() is None for process in started.values()):
+        for process in started.values():
+            if process.poll() is not None:
+                Turn(work, len(loops)).arrive(process.pid)  # nobody waits for one that failed
+        time.sleep(LOOK_S)
+    failed = [name for name, process in started.items() if process.returncode]
+    if failed:
+        raise SystemExit(f"these loops failed, as said above: {'; '.join(failed)}")
+    methods = [case.method for case in cases]
+    return [
+        result
+        for result in json.loads(options.out.read_text())["loops"]
+        if result["name"] in methods and result["batch"] in options.batch and result["image_size"] == options.size
+    ]
 
 
 def keep(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -150,7 +190,13 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
-    parser.add_argument("--turn", type=Path, help="of benchmarks with the same file here, one measures at a time")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="a process for each loop: all compile at once, then one measures at a time",
+    )
+    parser.add_argument("--turn", type=Path, help=argparse.SUPPRESS)  # the folder of the one that started this process
+    parser.add_argument("--num-together", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--record", action="store_true", help=f"keep the rates in {H200_LOOPS.name}, for `plan`")
     parser.add_argument("--summary", action="store_true", help="print the recorded rates as a table, and measure none")
@@ -210,11 +256,11 @@ def run_of(case: Case, batch: int, options: argparse.Namespace) -> RunConfig:
 def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, turn: "Turn") -> dict[str, Any]:
     device = torch.device(options.device)
     is_gpu = device.type == "cuda"
-    run, site = run_of(case, batch, options), Site(device=options.device, workers=options.workers, compile=is_gpu)
-    site = site.model_copy(update={"graphs": options.graphs, "data": {"files": work / "images"}})
+    run, site = run_of(case, batch, options), site_of(work, options)
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    loop = measure_loop(run, work, site, options.steps, options.cache, turn)
+    prepare_images(run, work, options)
+    loop = measure_loop(run, work, site, options.steps, turn)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
     kernel_s = sum(loop["kernels_ms"].values()) / 1000
@@ -228,16 +274,29 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, tur
     }
 
 
-def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, cached: bool, turn: "Turn") -> dict[str, Any]:
+def site_of(work: Path, options: argparse.Namespace) -> Site:
+    return Site(
+        **{"device": options.device, "workers": options.workers, "compile": options.device != "cpu"},
+        **{
+            "graphs": options.graphs,
+            "data": {"files": work / "images"},
+            "cache": work / "cache" if options.cache else None,
+        },
+    )
+
+
+def prepare_images(run: RunConfig, work: Path, options: argparse.Namespace) -> None:
+    site, manifest = site_of(work, options), RunFolder(work / "results", run.name).manifest(run.data.name)
+    if site.cache or not manifest.exists():
+        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
+
+
+def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, turn: "Turn") -> dict[str, Any]:
     """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
     device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
     paths = RunFolder(work / "results", run.name)
-    manifest = paths.manifest(run.data.name)
-    if cached:
-        site = site.model_copy(update={"cache": work / "cache"})
+    if site.cache:
         residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
-    if not manifest.exists() or cached:
-        prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
     watch = Watch(steps, device, turn)
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
@@ -300,23 +359,30 @@ def use_of(kernel: str) -> str:
 
 
 class Turn:
-    """Benchmarks that were started together compile at the same time, and have the device for themselves to measure."""
+    """Loops that were started together compile at the same time. When all have, each has the machine for itself."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.file: IO[str] | None = None
+    def __init__(self, work: Path, num_together: int) -> None:
+        self.folder, self.num_together = work / "arrived", num_together
+        self.lock: IO[str] | None = None
 
     def __enter__(self) -> "Turn":
         return self
 
+    def arrive(self, process: int) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / str(process)).touch()
+
     def wait(self) -> None:
-        if self.path:
-            self.file = self.path.open("w")
-            fcntl.flock(self.file, fcntl.LOCK_EX)
+        if self.num_together:
+            self.arrive(os.getpid())
+            while len(list(self.folder.iterdir())) < self.num_together:
+                time.sleep(LOOK_S)
+            self.lock = self.folder.with_suffix(".lock").open("w")
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
 
     def __exit__(self, *error: object) -> None:
-        if self.file:
-            self.file.close()  # and with it the lock
+        if self.lock:
+            self.lock.close()  # which lets the next one in
 
 
 class Watch(StopRequest):

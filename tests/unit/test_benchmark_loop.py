@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from threading import Thread
 
 import pytest
 from benchmark_script import load_benchmark
@@ -17,12 +19,15 @@ def test_case__every_one__is_a_run_that_ends_before_it_validates(case, size):
     assert run.optim.validate_every * run.steps_per_epoch >= run.total_steps
 
 
-def test_main__on_a_cpu__measures_loop_and_bare_step_and_writes_both(tmp_path, monkeypatch, capsys):
-    options = {"device": "cpu", "model": "vit_demo", "batch": 4, "steps": 2, "count": 40, "workers": 0, "only": "mp3"}
+@pytest.mark.slow
+def test_main__together_on_a_cpu__measures_loops_and_bare_steps_and_writes_both(tmp_path, monkeypatch, capsys):
+    options = {"device": "cpu", "model": "vit_demo", "steps": 2, "count": 40, "workers": 0, "only": "mp3"}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    monkeypatch.setattr(sys, "argv", ["loop.py", *words, "--out", str(tmp_path / "loop.json")])
+    words += ["--together", "--batch", "2", "4", "--out", str(tmp_path / "loop.json")]
+    monkeypatch.setattr(sys, "argv", ["loop.py", *words])
     loop.main()
-    (found,) = json.loads((tmp_path / "loop.json").read_text())["loops"]
+    two, found = sorted(json.loads((tmp_path / "loop.json").read_text())["loops"], key=lambda one: one["batch"])
+    assert (two["name"], two["batch"]) == ("mp3", 2)
     assert (found["name"], found["model"], found["image_size"], found["batch"]) == ("mp3", "vit_demo", 64, 4)
     assert found["ratio"] == pytest.approx(found["loop_images_per_s"] / found["bare_images_per_s"])
     assert found["gpu_busy"] is None and 0 < found["data_wait"] < 1
@@ -32,6 +37,27 @@ def test_main__on_a_cpu__measures_loop_and_bare_step_and_writes_both(tmp_path, m
     assert 0.5 < sum(found["host_ms"].values()) * found["loop_images_per_s"] / 4 / 1000 < 1.1
     header, rule, row = capsys.readouterr().out.splitlines()[-3:]
     assert header.count("|") == rule.count("|") == row.count("|") == 9
+
+
+def test_turn__of_two__comes_when_both_have_arrived_and_one_has_left(tmp_path):
+    first, second, order = loop.Turn(tmp_path, 2), loop.Turn(tmp_path, 2), []
+
+    def take(turn, name):
+        with turn:
+            turn.wait()
+            order.append(name)
+            time.sleep(0.3)
+            order.append(name)
+
+    early = Thread(target=take, args=(first, "early"))
+    early.start()
+    time.sleep(3 * loop.LOOK_S)
+    assert order == []  # one of two has compiled
+    second.arrive(0)
+    late = Thread(target=take, args=(second, "late"))
+    late.start()
+    early.join(), late.join()
+    assert order in ([*["early"] * 2, *["late"] * 2], [*["late"] * 2, *["early"] * 2])
 
 
 def test_images__given_folder__are_repeated_and_without_files_refused(tmp_path):
