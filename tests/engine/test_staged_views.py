@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pixels import same_as_pillows
 from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
 
 from pipeline.data.device_views import Ahead, DeviceViews
@@ -84,10 +85,21 @@ def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0
 
 
 def assert_same(found, expected):
+    assert_labels(found, expected)
+    for (a, _), (b, _) in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def assert_same_as_pillows(found, expected):
+    """Of views with operations that warp."""
+    assert_labels(found, expected)
+    assert same_as_pillows(*(torch.cat([images for images, _ in batches]) for batches in (found, expected)))
+
+
+def assert_labels(found, expected):
     assert len(found) == len(expected) > 0
     for (a, a_labels), (b, b_labels) in zip(found, expected, strict=True):
         assert a.dtype == b.dtype == torch.uint8
-        assert torch.equal(a, b)
         assert torch.equal(a_labels, b_labels)
 
 
@@ -168,7 +180,7 @@ COLOURS = {
 @pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
 def test_coloured_views__completed_on_a_device__equal_those_of_the_host(colours, crop, mode):
     data = config(mode, image_size=32, augment={"crop": crop, **colours})
-    assert_same(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
+    assert_same_as_pillows(*(train_batches(pictures(mode), data, on_device, epochs=8) for on_device in (True, False)))
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +198,7 @@ def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
     train, val = settled(data, splits, manifest, views, threads=2)
     assert isinstance(train, PlacedImages)
     expected = train_batches(splits["train"], data, False, epochs=1)
-    assert_same(train_batches(train, data, True, epochs=1, views=views), expected)
+    assert_same_as_pillows(train_batches(train, data, True, epochs=1, views=views), expected)
     staged = kind_of(data).staged(kind_of(data).eval_view())
     found = [(views.apply(inputs), labels) for inputs, labels in eval_loader(val, staged, 16, 0, 1, 0)]
     assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
@@ -237,7 +249,8 @@ def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
     data = config(image_size=32, augment={"crop": "resized", **colours})
     views = DeviceViews(data, torch.device("cuda"))
     found = train_batches(pictures(), data, True, epochs=20, views=views)
-    assert_same([(images.cpu(), labels) for images, labels in found], train_batches(pictures(), data, False, epochs=20))
+    found = [(images.cpu(), labels) for images, labels in found]
+    assert_same_as_pillows(found, train_batches(pictures(), data, False, epochs=20))
 
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=ON_GPU)], ids=str)
@@ -266,7 +279,7 @@ def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened, colours):
     plan = BatchPlan(0, len(samples), 1, 60, 8, 1)
     expected = train_loader(plan, splits["train"], hosts[0], 0, 0, 1, 0)
     found = [(views.apply(inputs).cpu(), labels) for inputs, labels in train_loader(plan, samples, view, 0, 0, 1, 0)]
-    assert_same(found, list(expected))
+    assert_same_as_pillows(found, list(expected))
     assert views.replayed.is_on and views.replayed.recordings
 
 

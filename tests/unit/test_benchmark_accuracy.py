@@ -35,10 +35,7 @@ def test_main__views_on_host_and_device__learn_the_same_to_the_last_digit(tmp_pa
     file = tmp_path / "mine.yaml"
     views = {place: {"site": {"views": place, "workers": 0}} for place in ("host", "device")}
     augment = {"crop": "resized", "hflip": 0.5, "rand_augment": "rand-m9-mstd0.5-inc1", "erasing": 0.25, "mixup": 0.8}
-    keys = {
-        "data": {"augment": augment},
-        "optim": {"epochs": 1, "global_batch": 20, "micro_batch": 20, "warmup_epochs": 0},
-    }
+    keys = {"data": {"augment": augment}, "optim": FEW}
     fragments = ["model/vit_demo", "method/supervised", "data/fashion_mnist", "recipe/mjp"]
     file.write_text(yaml.safe_dump({"fragments": fragments, "set": keys, "variants": views}))
     monkeypatch.setattr(
