@@ -18,7 +18,7 @@ def digests(folder):
 
 
 def first_chart(page):
-    """The title of the first chart, once it shows lines. On a busy machine MLflow's page may have to be loaded again."""
+    """The title of the first chart, once it shows lines; on a busy machine the page may have to be loaded again."""
     from playwright.sync_api import TimeoutError
 
     card = page.get_by_test_id("experiment-view-compare-runs-card").first
