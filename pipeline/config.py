@@ -23,6 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILE = "file:"  # begins an `init` that names weights from elsewhere
 BEFORE = "before"  # in a field's schema: the value of runs from before there was the field
+PLAIN = (str, int, float, bool, type(None))  # what is the same in JSON
 _ABSENT = object()
 
 
@@ -39,10 +40,10 @@ class Record(BaseModel):
 
 
 # libyaml's loader, where it is installed, reads several times as fast.
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _UniqueKeyLoader(_SafeLoader):
+class _UniqueKeyLoader(SafeLoader):
     """SafeLoader that refuses a key written twice, which plain YAML would silently let win."""
 
 
@@ -234,7 +235,7 @@ def science(value: Any) -> Any:
         return {key: science(found) for key, found in value.items()}
     if isinstance(value, list | tuple):
         return [science(found) for found in value]
-    return to_jsonable_python(value)
+    return value if type(value) in PLAIN else to_jsonable_python(value)
 
 
 def _is_as_before(field: FieldInfo, value: Any) -> bool:

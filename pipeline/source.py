@@ -47,6 +47,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
+@functools.cache
 def _imported(path: Path) -> list[str]:
     """Names of modules that a file imports anywhere in it."""
     names = []

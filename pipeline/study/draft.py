@@ -1,6 +1,9 @@
 """A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
@@ -57,4 +60,10 @@ def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
-    return shown(path), read_yaml(path)
+    return shown(path), deepcopy(_content(path, path.read_bytes()))
+
+
+@cache
+def _content(path: Path, text: bytes) -> dict[str, Any]:
+    """Hundreds of runs name the same few files: each is parsed once for what is written in it."""
+    return read_yaml(path)

@@ -49,7 +49,8 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
     run = parse_run(Layers(*layers, (where, start)))
     add_data(draft, run.data, where)
     add_origin(draft, run.data, where)
-    _check_name(draft, run, where)
+    name = run.name
+    _check_name(draft, run, name, where)
     starts = draft.runs.get(spec.init or "", [])
     entry = RunEntry(
         config=run.model_dump(mode="json"),
@@ -58,11 +59,11 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
         init=starts[number % len(starts)] if starts else None,
         trained=run.train,
     )
-    entry = draft.graph.runs.setdefault(run.name, entry)
+    entry = draft.graph.runs.setdefault(name, entry)
     if draft.name not in entry.studies:
         entry.studies.append(draft.name)
-    draft.parsed[run.name] = run
-    return run.name
+    draft.parsed[name] = run
+    return name
 
 
 def _seed(layers: list[Layer], number: int, where: str) -> list[Layer]:
@@ -135,8 +136,10 @@ def _task_of(method_fragment: dict[str, Any]) -> str | None:
     from pipeline.methods.base import METHODS
 
     method = method_fragment.get("method")
-    name = method.get("name") if isinstance(method, dict) else None
-    return METHODS.get(name).Config.task if name in METHODS.names() else None
+    try:
+        return METHODS.get(method["name"]).Config.task if isinstance(method, dict) and "name" in method else None
+    except ConfigError:
+        return None
 
 
 def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
@@ -173,13 +176,13 @@ def _check_architecture(layers: Layers) -> None:
         raise ConfigError(f"{layers.origin(('model', 'arch'))}: model.arch: {problem}")
 
 
-def _check_name(draft: Draft, run: "RunConfig", where: str) -> None:
+def _check_name(draft: Draft, run: "RunConfig", name: str, where: str) -> None:
     """Runs of one name share their files, so they must be equal in everything, also in what is not in the name."""
-    known = draft.graph.runs.get(run.name)
+    known = draft.graph.runs.get(name)
     keys = _differing(known.config, run.model_dump(mode="json")) if known else []
     if known and keys:
         raise ConfigError(
-            f"{where}: has the name {run.name}, as {known.label!r} of study {known.studies[0]} has, but another "
+            f"{where}: has the name {name}, as {known.label!r} of study {known.studies[0]} has, but another "
             f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
             "name, such as the seed"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.config import Layers, parse, read_yaml, shown
+from pipeline.config import Layers, SafeLoader, parse, read_yaml, shown
 from pipeline.errors import ConfigError
 from pipeline.study.expand import Expanded, Place, expand
 from pipeline.study.spec import Study
@@ -40,8 +40,12 @@ class WrittenStudy:
             if len(found) > rest.find(": ") or (found and text == rest):
                 rest = ".".join(self._longest_first[found]) + text.removeprefix(found)
                 break
-        number = _line_number(yaml.compose(self.path.read_text(encoding="utf-8")), rest)
+        number = _line_number(self._node, rest)
         return f"{file}{rest}{f' (line {number})' if number else ''}"
+
+    @cached_property
+    def _node(self) -> yaml.Node | None:
+        return yaml.compose(self.path.read_text(encoding="utf-8"), Loader=SafeLoader)
 
     @cached_property
     def _longest_first(self) -> dict[str, Place]:

@@ -17,6 +17,7 @@ def digest_of_text(tmp_path):
         path = tmp_path / name
         path.write_text(text)
         source._file_digest.cache_clear()
+        source._imported.cache_clear()
         return source.digest_of([path])
 
     return digest
