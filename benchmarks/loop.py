@@ -104,6 +104,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_images(work / "images", options)
+        for case in cases:
+            prepare_images(run_of(case, options.batch[0], options), work, options)
         results = measure_together(cases, work, options) if options.together else measure_all(cases, work, options)
     print("\n".join([*HEADER, *map(line, results)]))
 
@@ -122,8 +124,6 @@ def measure_all(cases: list[Case], work: Path, options: argparse.Namespace) -> l
 def measure_together(cases: list[Case], work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One process for each loop. They compile at the same time, which is most of the time that a loop takes."""
     loops = [(case, batch) for case in cases for batch in options.batch]
-    for case in cases:
-        prepare_images(run_of(case, options.batch[0], options), work, options)
     own = ["--turn", str(work), "--num-together", str(len(loops))]
     started = {
         f"{case.method}, batch {batch}": subprocess.Popen(
@@ -259,7 +259,6 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, tur
     run, site = run_of(case, batch, options), site_of(work, options)
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    prepare_images(run, work, options)
     loop = measure_loop(run, work, site, options.steps, turn)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
