@@ -44,6 +44,7 @@ demo: .venv/.installed
 	@echo "demo: running the workflow"
 	@$(IN_VENV) snakemake demo
 
+# One process more than there are cores: many tests wait for a cluster or for other processes.
 test: .venv/.installed lint
 	@sh workflow/setup/chromium.sh
 	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
