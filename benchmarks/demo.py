@@ -3,7 +3,8 @@
     python benchmarks/demo.py            compare the demo's numbers here with those recorded
     python benchmarks/demo.py --record   record the demo's numbers of this machine
 
-Another processor may round differently, and a short training amplifies that: a few tenths of a point are no fault.
+Another processor rounds differently, and a short training amplifies that, as another seed would: between x86 and ARM,
+top-1 differed by 1.3 points at the median, and consistency under shuffling by up to 11.
 """
 
 import argparse
