@@ -44,12 +44,11 @@ demo: .venv/.installed
 	@echo "demo: running the workflow"
 	@$(IN_VENV) snakemake demo
 
-# One process more than there are cores: many tests wait for a cluster or for other processes.
 test: .venv/.installed lint
 	@sh workflow/setup/chromium.sh
 	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
 	@echo "test: running pytest"
-	@$(IN_VENV) OMP_NUM_THREADS=1 python -m pytest -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --no-loadscope-reorder
+	@$(IN_VENV) OMP_NUM_THREADS=1 python -m pytest -n auto --maxprocesses 4 --no-loadscope-reorder
 
 lint: .venv/.installed
 	@$(IN_VENV) ruff check -q .

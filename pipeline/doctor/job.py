@@ -22,6 +22,7 @@ from pipeline.launch.slurm import forget_own_job, scancel
 
 LIMIT_MIN = 2  # importing torch from a network folder may take one
 QUEUE_S = 120  # in a full queue the test job is given up after this
+END_S = 30  # a job that has said what it sees ends within a moment
 LOOK_S = 1.0
 CANNOT_SEE = (
     "the project, its .venv and results must lie at the same path on every node; "
@@ -53,6 +54,7 @@ def _try_in(folder: Path, subject: Subject) -> list[Finding]:
         if not path.exists():
             scancel(job)
     if path.exists():
+        _wait_for_end(job)
         return _judge(subject, json.loads(path.read_text()), job)
     if last and last.state == "PENDING":
         return [not_applicable("test job", f"still waited after {QUEUE_S} s ({last.reason}); cancelled, no failure")]
@@ -108,6 +110,17 @@ def _wait(job: str, path: Path) -> Job | None:
             break
         time.sleep(LOOK_S)
     return seen
+
+
+def _wait_for_end(job: str) -> None:
+    """Until then it writes into its folder, which could not be removed."""
+    deadline = time.monotonic() + END_S
+    while time.monotonic() < deadline:
+        answer = ask()
+        seen = answer.jobs.get(job)
+        if not answer.problem and (seen is None or seen.has_ended):
+            return
+        time.sleep(LOOK_S)
 
 
 def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
