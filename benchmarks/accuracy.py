@@ -12,18 +12,16 @@ prepared files to its record. Writes results/benchmarks/<file>_accuracy.json aft
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from pydantic import Field
+from report import where, write
 
 from pipeline.config import CONFIGS, Layers, Strict, merge, parse_file, read_yaml
 from pipeline.data.prepare import prepare
@@ -113,16 +111,12 @@ def keep(trainings: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """After every training: those that are done stay, whatever becomes of the next one."""
     device = torch.device(options.device)
     report = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": version("timm")},
+        **where(device, "torch", "timm"),
         "epochs": options.epochs,
         "set": options.set,
         "trainings": trainings,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{options.file.stem}_accuracy.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    write(options.out / f"{options.file.stem}_accuracy.json", report)
 
 
 def table(trainings: list[dict[str, Any]]) -> list[str]:

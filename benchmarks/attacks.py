@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from report import name_of
 
 from pipeline.config import CONFIGS, Layers, parse, read_yaml
 from pipeline.data.classified import DataConfig
 from pipeline.engine.protection import Protection
+from pipeline.engine.timing import synchronise
 from pipeline.methods.base import Method
 from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import ModelConfig
@@ -124,17 +126,8 @@ def best_of(work: Callable[[], None], device: torch.device) -> float:
     return min(rounds)
 
 
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def memory(device: torch.device) -> float | None:
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-
-
-def name_of(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def table(found: list[Timed]) -> str:

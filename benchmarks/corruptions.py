@@ -9,18 +9,16 @@ published ones. Writes results/benchmarks/corruptions.json and prints a table.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
+import torch
 from imagecorruptions import corrupt as ported
+from report import where, write
 from scipy import ndimage
 from threadpoolctl import threadpool_limits
 
@@ -46,14 +44,11 @@ def main() -> None:
     total = {key: 1 / statistics.fmean(1 / result[key] for result in results) for key in ("images_per_s", "package")}
     print(described({"name": "all", **total, "ratio": total["images_per_s"] / total["package"]}))
     report = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": platform.processor() or platform.machine(),
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__},
+        **where(torch.device("cpu"), "numpy", "scipy"),
         "side": SIDE,
         "corruptions": results,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(options.out, report)
 
 
 def parse_options() -> argparse.Namespace:

@@ -13,20 +13,17 @@ Writes results/benchmarks/evaluations.json and prints a table.
 """
 
 import argparse
-import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from loop import MODELS, NUM_CLASSES, found_pictures, made_pictures
+from report import where, write
 
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data.kind import parse_data
@@ -104,14 +101,11 @@ def main() -> None:
         results = [measure(name, case, bench, subject.method, forward, options) for name, case in cases.items()]
     device = bench.world.device
     report = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
-        **{"cores": len(os.sched_getaffinity(0)), "workers": options.workers, "forward": forward},
+        **where(device, "torch", "timm"),
+        **{"workers": options.workers, "forward": forward},
         "evaluations": results,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(options.out, report)
     print("\n".join([*HEADER, *map(line, results)]))
 
 

@@ -16,7 +16,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ import torch
 import torch.distributed as dist
 from loop import CASES, MODELS, NUM_VAL, found_pictures, made_pictures, run_of, write_images
 from PIL import Image
+from report import where, write
 from torch import Tensor
 
 from pipeline.config import CONFIGS
@@ -73,16 +72,12 @@ def main(words: Sequence[str] | None = None) -> None:
             needs = [needs_of(first_of(runs, *kind), files) for kind in AT_SCALE]
     device = torch.device(options.device)
     report = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "cores": len(os.sched_getaffinity(0)),
+        **where(device, "torch"),
         "workers": options.workers,
         "runs": results,
         "needs": [need.report() for run in needs for need in run],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(options.out, report)
     print("\n".join([*HEADER, *map(line, results)]) if results else "", needs_table(needs), sep="\n\n")
 
 

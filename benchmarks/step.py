@@ -15,16 +15,14 @@ configs/speed/h200.json, which is the same file of an H200.
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
+from report import where, write
 
 from pipeline.config import CONFIGS, Layers, parse, read_yaml
 from pipeline.data.kind import parse_data
@@ -101,17 +99,14 @@ def main() -> None:
         results.append(measure(case, device, options.batch, options.steps, peak))
         print(describe(results[-1]), flush=True)
     report = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        **where(device, "torch", "timm"),
         "batch": options.batch,
         "precision": "bf16" if device.type == "cuda" else "fp32",
         "matmul_tflops": peak,
         "steps": results,
     }
     report["steps"] = with_ratios(earlier(options.out, report) + results)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(options.out, report)
     print(table(report))
 
 

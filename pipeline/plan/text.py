@@ -10,6 +10,7 @@ from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
+from pipeline.report.words import counted
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 from pipeline.study.planned import data_of
@@ -60,7 +61,7 @@ def _evaluations(graph: Graph, work: Work) -> str:
     return _wrapped(
         f"Evaluation jobs: {len(needs)}, of which {len(with_gpu)} ask for a GPU, for up to {hours(sum(with_gpu))} h "
         f"together. These are time limits. The longest asks for {hours(needs[longest].hours)} h: {longest} "
-        f"({len(graph.eval_jobs[longest].evaluations)} evaluations, one after the other)."
+        f"({counted(len(graph.eval_jobs[longest].evaluations), 'evaluation')}, one after the other)."
     )
 
 

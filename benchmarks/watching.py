@@ -1,0 +1,137 @@
+"""What watches a loop that is measured: its turn on the machine, the seconds of its parts, and the GPU's kernels."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from pipeline.engine.signals import StopRequest
+
+LOOK_S = 0.2  # between two looks at the others that were started together
+PROFILED = 5  # steps
+# What a GPU's kernels are for, told by the names that cuBLAS, PyTorch and Triton give them; the first that fits.
+KERNELS = {
+    "attention": ("flash", "fmha", "sdpa"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "gemv"),
+    "update": ("multi_tensor_apply", "lpnorm"),
+    "copies": ("memcpy", "memset"),
+    "compiled, element by element": ("triton",),
+}
+
+
+class Turn:
+    """Loops that were started together compile at the same time. When all have, each has the machine for itself."""
+
+    def __init__(self, work: Path, num_together: int) -> None:
+        self.folder, self.num_together = work / "arrived", num_together
+        self.lock: IO[str] | None = None
+
+    def __enter__(self) -> "Turn":
+        return self
+
+    def arrive(self, process: int) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / str(process)).touch()
+
+    def wait(self) -> None:
+        if self.num_together:
+            self.arrive(os.getpid())
+            while len(list(self.folder.iterdir())) < self.num_together:
+                time.sleep(LOOK_S)
+            self.lock = self.folder.with_suffix(".lock").open("w")
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        if self.lock:
+            self.lock.close()  # which lets the next one in
+
+
+class Watch(StopRequest):
+    """The loop asks after every step whether to stop: what it took is counted between the questions."""
+
+    def __init__(self, steps: int, device: torch.device, turn: Turn) -> None:
+        super().__init__()
+        self.turn = turn
+        self.steps, self.num_asked, self.kernels = steps, 0, Kernels(device)
+        self.spans: dict[str, float] = {}
+        self.host_ms: dict[str, float] = {}
+        self.seen: Any = None
+
+    def attach(self, trainer: Any) -> None:
+        """Count the seconds of the loop's parts, all of which it calls by these names."""
+        trainer._loader = lambda load=trainer._loader: self._iterated("waiting for data", load())
+        trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
+        trainer._meet = self._timed("meeting of processes", trainer._meet)
+        trainer._take_update = self._timed("update", trainer._take_update)
+        run = trainer.recorder.run
+        trainer.recorder.run = lambda part, *given: (
+            run(part, *given) if part is trainer.update else self._timed("forward and backward", run)(part, *given)
+        )
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any) -> Any:
+            started = time.perf_counter()
+            found = function(*given)
+            self.spans[name] = self.spans.get(name, 0.0) + time.perf_counter() - started
+            return found
+
+        return timed
+
+    def _kept(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """The last micro-batch as the method saw it."""
+
+        def kept(*given: Any) -> Any:
+            self.seen = see(*given)
+            return self.seen
+
+        return kept
+
+    def _iterated(self, name: str, loader: Any) -> Iterator[Any]:
+        batches = iter(loader)
+        take = self._timed(name, lambda: next(batches, None))
+        while (batch := take()) is not None:
+            yield batch
+
+    @property
+    def is_raised(self) -> bool:
+        self.num_asked += 1
+        if self.num_asked == self.steps - 1:
+            self.turn.wait()  # before the step after which the clock starts
+        if self.num_asked == self.steps:
+            self.spans.clear()
+        if self.num_asked == 2 * self.steps:
+            self.host_ms = {name: round(1000 * seconds / self.steps, 3) for name, seconds in self.spans.items()}
+            self.kernels.start()
+        if self.num_asked < 2 * self.steps + PROFILED:
+            return False
+        self.kernels.stop()
+        return True
+
+
+class Kernels:
+    """Milliseconds of a step by what the GPU's kernels are for, over a few steps. Kernels may run side by side."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_gpu, self.ms = device.type == "cuda", dict[str, float]()
+        self.profile: Any = None
+
+    def start(self) -> None:
+        if self.is_gpu:
+            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profile.start()
+
+    def stop(self) -> None:
+        if self.profile:
+            torch.cuda.synchronize()
+            self.profile.stop()
+            for event in self.profile.key_averages():
+                use = use_of(event.key)
+                self.ms[use] = round(self.ms.get(use, 0.0) + event.self_device_time_total / 1000 / PROFILED, 4)
+
+
+def use_of(kernel: str) -> str:
+    return next((use for use, parts in KERNELS.items() if any(part in kernel.lower() for part in parts)), "others")
