@@ -9,19 +9,16 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
+from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
 
 from pipeline.results import RunFolder
 from slurm import Cluster
 
 STEPS = 60
-PATIENCE_S = 900  # for anything, on a busy machine
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 SITE = {"device": "cpu", "checkpoint_s": 0}
 SLURM = {"partition": "main", "gres": None, "cpus": 1, "memory_gb": 1, "hours": 1, "warning_s": 20, "poll_s": 1}
@@ -106,13 +103,6 @@ def dense_study(configs: Path) -> dict:
 
 def write_yaml(path: Path, content: dict) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
-
-
-def wait_until(condition: Callable[[], Any], what: Callable[[], str], every_s: float = 0.2) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(every_s)
 
 
 def files_of(project: Project, run: str) -> dict[str, bytes]:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from patience import PATIENCE_S
 from slurm_files import CLUSTER, NODES, SEARCH_PATH, Files
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr", "sacct")
-PATIENCE_S = 300  # for a daemon on a busy machine
 # A cluster inside a job of another one must not take that job's variables for its own.
 FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_")
 

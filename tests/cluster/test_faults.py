@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
-from bench import Trial, files_of, wait_until
+from bench import Trial, files_of
+from patience import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from bench import PATIENCE_S, Trial, copy_for, files_of, wait_until
+from bench import Trial, copy_for, files_of
+from patience import PATIENCE_S, wait_until
 from project import Project
 
 from pipeline.report.draw import to_csv

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import PATIENCE_S, wait_until
 from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
 
 from pipeline.config import CONFIGS
@@ -29,7 +30,6 @@ pytestmark = pytest.mark.slow
 
 CHANGES = RICH, {"optim": {"epochs": 25}}
 RUN = tiny_run(*CHANGES)
-PATIENCE_S = 900  # for a start on a busy machine
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Job:
     def start_and_wait_for_checkpoint(self) -> subprocess.Popen:
         """A process that has written a checkpoint of its own and still runs."""
         known, process = self.checkpoints(), self.start()
-        wait_until(lambda: self.checkpoints() - known or process.poll() is not None, self.log)
+        wait_until(lambda: self.checkpoints() - known or process.poll() is not None, self.log.read_text)
         assert process.poll() is None, self.log.read_text()
         return process
 
@@ -85,13 +85,6 @@ class Job:
         """What must not depend on interruptions."""
         paths = self.paths.encoder, self.paths.heads, self.paths.metrics
         return {path.name: path.read_bytes() for path in paths}
-
-
-def wait_until(condition, log: Path, patience_s=PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +214,7 @@ def test_train__after_kill_of_the_shell_that_started_it__waits_for_the_orphan_an
     """As after `kill -9` of a local Snakemake: the training lives on, and the restarted rule must not fail."""
     job = new_job()
     shell = job.start_as_rule()
-    wait_until(job.checkpoints, job.log)
+    wait_until(job.checkpoints, job.log.read_text)
     (orphan,) = children_of(shell.pid)
     os.kill(orphan, signal.SIGSTOP)  # it must not finish before the second one has looked
     shell.kill()
@@ -230,7 +223,7 @@ def test_train__after_kill_of_the_shell_that_started_it__waits_for_the_orphan_an
 
     second = job.start_as_rule()
     words = f"process {orphan} on {socket.gethostname()} works on {RUN.name}; waiting for it"
-    wait_until(lambda: words in job.log.read_text(), job.log)
+    wait_until(lambda: words in job.log.read_text(), job.log.read_text)
     assert not job.paths.done.exists()
     os.kill(orphan, signal.SIGCONT)
 

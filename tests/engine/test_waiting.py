@@ -9,6 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from patience import PATIENCE_S, wait_until
 from tiny_runs import quick_to_start, tiny_run
 
 from pipeline.config import Layers
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.slow
 
 RUN = tiny_run({"optim": {"epochs": 1, "warmup_epochs": 0}})
 TIMEOUT_S = 15  # of a collective operation
-PATIENCE_S = 900  # for a start on a busy machine
 
 
 @contextmanager
@@ -67,13 +67,6 @@ def _train_as_rank(rank, port, config, results, images, options):
     except Exception as error:
         words = f"{type(error).__name__}: {error}"
     (results / f"rank{rank}.txt").write_text(words)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def last_words(results, children):

@@ -5,13 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from following import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from project import Project, copy_project
 
 from pipeline.records import write_record
@@ -88,10 +87,9 @@ class Server:
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 start_new_session=True,
             )
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            assert self.process.poll() is None and time.monotonic() < deadline, (self.folder / "server.log").read_text()
-            time.sleep(0.3)
+        said = (self.folder / "server.log").read_text
+        wait_until(lambda: self._answers() or self.process.poll() is not None, said, every_s=0.3)
+        assert self.process.poll() is None, said()
 
     def stop(self) -> None:
         if self.process:

@@ -2,14 +2,10 @@
 
 import os
 import subprocess
-import time
-from collections.abc import Callable
 
 from project import Project
 
 from pipeline.study.entries import Graph
-
-PATIENCE_S = 600  # for anything, on a busy machine
 
 
 class FollowerProcess(subprocess.Popen):
@@ -22,10 +18,3 @@ class FollowerProcess(subprocess.Popen):
 
     def output(self) -> str:
         return os.pread(self.log, 100_000, 0).decode()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out after {PATIENCE_S} s"
-        time.sleep(0.05)

@@ -5,7 +5,8 @@ import multiprocessing
 import time
 
 import pytest
-from following import PATIENCE_S, FollowerProcess, wait_until
+from following import FollowerProcess
+from patience import PATIENCE_S, wait_until
 from written import begin, finish, log_steps, points, statuses
 
 from pipeline.engine.meters import MetricsFile

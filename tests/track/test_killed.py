@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from following import PATIENCE_S, FollowerProcess, wait_until
+from following import FollowerProcess
+from patience import PATIENCE_S, wait_until
 from written import begin, finish, log_steps, statuses
 
 from pipeline.files import held, is_held

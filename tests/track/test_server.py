@@ -3,7 +3,8 @@
 import hashlib
 
 import pytest
-from following import PATIENCE_S, FollowerProcess, wait_until
+from following import FollowerProcess
+from patience import PATIENCE_S, wait_until
 from written import begin, classify_of, draw_table, evaluate, finish, log_steps, points
 
 from pipeline.files import held

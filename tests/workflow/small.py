@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import yaml
+from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
 
 from pipeline.errors import ConfigError
@@ -16,7 +16,6 @@ from pipeline.study.written import read_study
 
 LOCAL = ("--profile", "workflow/profiles/default")
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
-PATIENCE_S = 900  # for a start on a busy machine
 
 
 def finish_small_project(folder: Path) -> None:
@@ -58,9 +57,7 @@ def interrupt_training(project: Project, log: Path) -> set[str]:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     state = project.root / "results/demo/state"
-    deadline = time.monotonic() + PATIENCE_S
-    while process.poll() is None and not list(state.glob("*/step-*.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or list(state.glob("*/step-*.pt")), log.read_text)
     assert process.poll() is None, "Snakemake has ended before a run wrote a checkpoint"
     os.killpg(process.pid, signal.SIGINT)
     process.wait(timeout=PATIENCE_S)
