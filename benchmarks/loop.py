@@ -113,9 +113,12 @@ def measure_together(cases: list[Case], work: Path, options: argparse.Namespace)
     """One process for each loop. They compile at the same time, which is most of the time that a loop takes."""
     loops = [(case, batch) for case in cases for batch in options.batch]
     own = ["--turn", str(work), "--num-together", str(len(loops))]
+    # Torch compiles with as many processes as there are cores, in each of them.
+    compilers = max(1, 2 * len(os.sched_getaffinity(0)) // len(loops))
+    env = {"TORCHINDUCTOR_COMPILE_THREADS": str(compilers), **os.environ}
     started = {
         f"{case.method}, batch {batch}": subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], *own, "--only", case.method, "--batch", str(batch)]
+            [sys.executable, __file__, *sys.argv[1:], *own, "--only", case.method, "--batch", str(batch)], env=env
         )
         for case, batch in loops
     }
