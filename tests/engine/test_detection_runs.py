@@ -1,6 +1,6 @@
 """Whole runs of detection: they learn, resume, are shared by processes, and are read back."""
 
-import bites
+import bases
 import pytest
 import torch
 from every_key import NUM_TRAIN, NUM_VAL, short_run
@@ -31,7 +31,7 @@ def objects(tmp_path_factory):
 
 def test_train__bright_rectangles__are_found_and_the_run_is_read_back(objects, tmp_path):
     quick = {"method": {"width": 32, "fc_width": 64}, "optim": {"epochs": 30, "validate_every": 30, "base_lr": 0.003}}
-    run = short_run(bites.OBJECTS, CALM, quick, {"optim": {"micro_batch": 8}})
+    run = short_run(bases.OBJECTS, CALM, quick, {"optim": {"micro_batch": 8}})
     record, paths = finished(run, objects, tmp_path)
     metrics = record["metrics"]
     assert metrics["val_ap_b50"] > 40 and metrics["val_ap_m50"] > 40
@@ -44,7 +44,7 @@ def test_train__bright_rectangles__are_found_and_the_run_is_read_back(objects, t
 
 @pytest.mark.parametrize("step", [1, 5])
 def test_resume__detector_with_windows__ends_bit_identical(objects, tmp_path, step):
-    run = short_run(bites.OBJECTS, RICH)
+    run = short_run(bases.OBJECTS, RICH)
     expected = weights_of(fit(run, tmp_path / "uninterrupted", objects))
     assert fit(run, tmp_path / "stopped", objects, StopAfter(step)).step == step
     assert differing(expected, weights_of(fit(run, tmp_path / "stopped", objects))) == []
@@ -53,7 +53,7 @@ def test_resume__detector_with_windows__ends_bit_identical(objects, tmp_path, st
 def test_two_processes__with_a_micro_batch_each__train_as_one_with_both(objects, tmp_path):
     # Rounding must not decide the direction of an update.
     still = {"optim": {"base_lr": 1e-3, "eps": 1e-3}}
-    run = short_run(bites.OBJECTS, still)
+    run = short_run(bases.OBJECTS, still)
     train_together(run.model_dump(mode="json"), objects, tmp_path, data=run.data)
     alone = fit(run, tmp_path / "alone", objects)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))

@@ -6,7 +6,10 @@ found by walking the classes, the values are in bites.py.
 
 from fnmatch import fnmatch
 
+import bases
 import bites
+import eval_bites
+import method_bites
 import pytest
 from corrupted_sets import sets_of_roles
 from every_key import (
@@ -32,7 +35,7 @@ from pipeline.evals.base import EVALS, Subject
 from pipeline.methods.base import METHODS
 from pipeline.results import ScaleFolder
 
-TABLE = {**bites.RUN, **bites.OTHER_DATA, **bites.MODELS, **bites.METHODS}
+TABLE = {**bites.RUN, **bites.OTHER_DATA, **bites.MODELS, **method_bites.METHODS}
 BITES = {f"{key} {number}": (key, bite) for key, entries in TABLE.items() for number, bite in enumerate(entries)}
 FIELDS = {*run_fields(), *model_fields(), *method_fields(), *eval_fields()}
 METHOD_NAMES = {f"method.{name}.name" for name in METHODS.names()}
@@ -40,7 +43,7 @@ LABELS = {key for key in FIELDS if any(fnmatch(key, pattern) for pattern in bite
 
 
 def test_table__every_field_of_every_class__says_how_it_bites_or_why_not():
-    listed = {*TABLE, *bites.EVALS}
+    listed = {*TABLE, *eval_bites.EVALS}
     assert sorted(FIELDS - listed - LABELS - bites.NOT_SCIENCE.keys()) == [], "say in bites.py how these bite"
     assert sorted((listed | bites.NOT_SCIENCE.keys()) - FIELDS) == [], "there are no such fields"
     assert [pattern for pattern in bites.LABELS if not any(fnmatch(key, pattern) for key in FIELDS)] == []
@@ -52,7 +55,7 @@ def record(tmp_path_factory):
     """Records a run; beside it lie the files that some of them start from."""
     recorder = Recorder(tmp_path_factory.mktemp("every_key"))
     finer = {"data": {"image_size": 56}}
-    files = {"other": {}, "finer": finer, "finer_swin": merge(bites.SWIN, finer, {"model": {"pos_embed": "learn"}})}
+    files = {"other": {}, "finer": finer, "finer_swin": merge(bases.SWIN, finer, {"model": {"pos_embed": "learn"}})}
     for name, changes in files.items():
         encoder = build_method(short_run({"seed": 5}, changes)).export()
         save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
@@ -71,7 +74,7 @@ def test_key__changed_alone__changes_what_it_is_for(record, case):
 
 
 def eval_config(name, **fields):
-    return EVALS.get(name).Config(**merge(bites.EVAL_FIELDS.get(name, {}), fields))
+    return EVALS.get(name).Config(**merge(eval_bites.EVAL_FIELDS.get(name, {}), fields))
 
 
 @pytest.fixture
@@ -120,19 +123,19 @@ def step_that_takes_its_loss(method, batch, precision, compiled, steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", bites.EVALS)
+@pytest.mark.parametrize("key", eval_bites.EVALS)
 def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, unchanged, key):
     _, evaluation, name = key.split(".", 2)
-    for bite in bites.EVALS[key]:
+    for bite in eval_bites.EVALS[key]:
         assert evaluate(evaluation, bite.base, **below(name, bite.other)) != unchanged(evaluation, bite.base)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVALS.names())
 def test_evaluation__nothing_changed__finds_the_same(evaluate, unchanged, name):
-    bases = {"mp3": bites.MP3, "mixed": bites.MP3, "droppos": bites.DROPPOS, "perplexity": bites.LANGUAGE}
-    bases |= {"segmentation": bites.SCENES, "detection": bites.OBJECTS}
-    base = bites.MP3_SOUNDS if name == "mp3_sounds" else bases.get(name.split("_")[0], {})
+    runs = {"mp3": bases.MP3, "mixed": bases.MP3, "droppos": bases.DROPPOS, "perplexity": bases.LANGUAGE}
+    runs |= {"segmentation": bases.SCENES, "detection": bases.OBJECTS}
+    base = bases.MP3_SOUNDS if name == "mp3_sounds" else runs.get(name.split("_")[0], {})
     assert evaluate(name, base) == unchanged(name, base)
 
 
@@ -159,7 +162,7 @@ def test_fingerprint__key_of_the_data_changed__is_another(key):
 @pytest.mark.parametrize("key", sorted(key for key in LABELS if not fnmatch(key, "eval.*") and key not in METHOD_NAMES))
 def test_fingerprint__label_changed__is_another(key):
     *_, which, name = key.split(".")
-    base = bites.BASES.get(which, {})
+    base = bases.BASES.get(which, {})
     other = {"name": "other", "code_epoch": 2}.get(name, "released")
     assert fingerprint(key, other, base) != short_run(base).fingerprint
 
@@ -170,10 +173,10 @@ def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
 
 
 # The name of a result has these, its subjects and its data sets (tests/study/test_evaluations.py).
-@pytest.mark.parametrize("key", [*bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
+@pytest.mark.parametrize("key", [*eval_bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
 def test_science_of_an_evaluation__key_changed__is_another(key):
     _, name, field = key.split(".", 2)
-    for other in [bite.other for bite in bites.EVALS.get(key, [])] or [2]:
+    for other in [bite.other for bite in eval_bites.EVALS.get(key, [])] or [2]:
         assert eval_config(name, **below(field, other)).science() != eval_config(name).science()
 
 

@@ -1,6 +1,6 @@
 """Whole runs of segmentation: they learn, resume, are shared by processes, and are read back."""
 
-import bites
+import bases
 import pytest
 import torch
 from every_key import NUM_TRAIN, NUM_VAL, short_run
@@ -30,7 +30,7 @@ def scenes(tmp_path_factory):
 
 def test_train__bands_of_brightness__are_found_and_the_run_is_read_back(scenes, tmp_path):
     quick = {"method": {"width": 16}, "optim": {"epochs": 30, "validate_every": 30, "micro_batch": 8}}
-    run = short_run(bites.SCENES, CALM, quick)
+    run = short_run(bases.SCENES, CALM, quick)
     record, paths = finished(run, scenes, tmp_path)
     metrics = record["metrics"]
     assert metrics["val_miou"] > 60 and metrics["val_aacc"] > 80
@@ -43,7 +43,7 @@ def test_train__bands_of_brightness__are_found_and_the_run_is_read_back(scenes, 
 
 @pytest.mark.parametrize("step", [1, 5])
 def test_resume__with_norms_and_averages__ends_bit_identical(scenes, tmp_path, step):
-    run = short_run(bites.SCENES, RICH)
+    run = short_run(bases.SCENES, RICH)
     expected = weights_of(fit(run, tmp_path / "uninterrupted", scenes))
     assert any("running_var" in name for name in expected)
     assert fit(run, tmp_path / "stopped", scenes, StopAfter(step)).step == step
@@ -55,9 +55,9 @@ def test_two_processes__with_half_of_each_batch__train_as_one_with_all_of_it(sce
     """Norms see the same images, and pixels without a label, of which one half may have more, weigh the same."""
     # Rounding must not decide the direction of an update.
     still = {"method": {"dropout": 0.0, "average": average}, "optim": {"base_lr": 1e-3, "eps": 1e-3}}
-    run = short_run(bites.SCENES, still)
+    run = short_run(bases.SCENES, still)
     train_together(run.model_dump(mode="json"), scenes, tmp_path, data=run.data)
-    alone = fit(short_run(bites.SCENES, still, {"optim": {"micro_batch": 8}}), tmp_path / "alone", scenes)
+    alone = fit(short_run(bases.SCENES, still, {"optim": {"micro_batch": 8}}), tmp_path / "alone", scenes)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
     for name, value in alone.method.state_dict().items():
         assert torch.equal(first[f"method.{name}"], second[f"method.{name}"])

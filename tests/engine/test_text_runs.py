@@ -2,7 +2,7 @@
 
 import json
 
-import bites
+import bases
 import pytest
 import torch
 from every_key import short_run, write_texts
@@ -23,7 +23,7 @@ from pipeline.results import RunFolder
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
-RUNS = {"bert": bites.BERT, "gpt2": bites.GPT2, "language_model": bites.LANGUAGE, "masked_language": bites.MASKED}
+RUNS = {"bert": bases.BERT, "gpt2": bases.GPT2, "language_model": bases.LANGUAGE, "masked_language": bases.MASKED}
 # Everything random and stateful at once.
 RICH = {
     "model": {"dropout": 0.2},
@@ -55,7 +55,7 @@ def test_train__two_authors_who_sign__are_told_apart(texts, tmp_path, name):
 
 
 def test_train__lines_with_a_pattern__have_a_perplexity_far_below_the_number_of_words(texts, tmp_path):
-    run = short_run(bites.LANGUAGE, {"optim": {"epochs": 30, "base_lr": 0.05, "validate_every": 1}})
+    run = short_run(bases.LANGUAGE, {"optim": {"epochs": 30, "base_lr": 0.05, "validate_every": 1}})
     record, paths = finished(run, texts, tmp_path)
     metrics = record["metrics"]
     assert 1 < metrics["best_val_perplexity"] <= metrics["val_perplexity"] < 15  # of 27 words
@@ -92,9 +92,9 @@ def test_resume__text_run_stopped_at_any_step__ends_bit_identical(texts, tmp_pat
 
 
 def test_start__classifier_from_a_masked_language_model__takes_all_but_pooler_and_head(texts, tmp_path):
-    first = fit(short_run(bites.MASKED), tmp_path, texts)
+    first = fit(short_run(bases.MASKED), tmp_path, texts)
     publish(first)
-    second = build_trainer(short_run(bites.BERT, {"init": first.run.name, "seed": 3}), tmp_path, texts)
+    second = build_trainer(short_run(bases.BERT, {"init": first.run.name, "seed": 3}), tmp_path, texts)
     found, expected = second.method.encoder.state_dict(), first.method.encoder.state_dict()
     assert differing({name: found[name] for name in expected}, expected) == []
     report = second.init_report
@@ -103,9 +103,9 @@ def test_start__classifier_from_a_masked_language_model__takes_all_but_pooler_an
 
 
 def test_start__classifier_from_a_language_model__takes_all_but_its_head(texts, tmp_path):
-    first = fit(short_run(bites.LANGUAGE), tmp_path, texts)
+    first = fit(short_run(bases.LANGUAGE), tmp_path, texts)
     publish(first)
-    report = build_trainer(short_run(bites.GPT2, {"init": first.run.name}), tmp_path, texts).init_report
+    report = build_trainer(short_run(bases.GPT2, {"init": first.run.name}), tmp_path, texts).init_report
     assert (report.format, report.fresh, report.dropped) == ("gpt2", ["classifier.weight"], [])
 
 
