@@ -1,7 +1,7 @@
 """What was found, in words: sentences made of counts and numbers, and claims with the names that their cells have."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pipeline.report.collect import Content
@@ -83,18 +83,29 @@ def _listed(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def key_numbers(tables: Iterable[FilledTable]) -> KeyNumbers | None:
-    """The first column with a direction, of the table in which most rows have one; none where nothing ran."""
-    found = [keys for table in tables if table.figure is None and (keys := _key_column(view(table)))]
-    return max(found, key=lambda keys: len(keys.rows), default=None)
+def key_numbers(tables: Iterable[FilledTable], claims: list[JudgedClaim]) -> KeyNumbers | None:
+    """The column with a direction that most claims compare; of several, that of most rows. None where nothing ran."""
+    compared = Counter(column for claim in claims for column in _compared(claim))
+    found = [keys for table in tables if table.figure is None for keys in _key_columns(view(table))]
+
+    def weight(keys: KeyNumbers) -> tuple[int, int]:
+        columns = [keys.column.first, *keys.column.others]
+        return sum(compared[keys.table.id, column.id] for column in columns), len(keys.rows)
+
+    return max(found, key=weight, default=None)
 
 
-def _key_column(shown: TableView) -> KeyNumbers | None:
+def _compared(claim: JudgedClaim) -> set[tuple[str, str]]:
+    """The table and the column of each cell that a claim names: of "mjp.t4.a-deit-s:top1", mjp.t4 and top1."""
+    named = {name for predicate in claim.predicates for name in predicate.cells}
+    return {(".".join(row.split(".")[:2]), column) for row, _, column in (name.partition(":") for name in named)}
+
+
+def _key_columns(shown: TableView) -> Iterator[KeyNumbers]:
     for column in shown.columns:
         rows = [row for row in shown.rows if _ours(shown, row, column) is not None]
         if column.first.direction != "none" and rows:
-            return KeyNumbers(shown.table, column, rows)
-    return None
+            yield KeyNumbers(shown.table, column, rows)
 
 
 def _ours(shown: TableView, row: ShownRow, column: ShownColumn) -> float | None:

@@ -107,7 +107,7 @@ def _section(content: Content, name: str, scale: str, read: Read) -> StudySectio
     filled = [table for table in own if has_results(table, read)]
     figures = [figure for table in filled if (figure := drawn(table, read))]
     main = [*[figure for figure in figures if figure.svg][:1], *[figure for figure in figures if figure.pictures]]
-    keys = findings.key_numbers(filled)
+    keys = findings.key_numbers(filled, claims)
     return StudySection(
         name=name,
         title=next((table.study_title for table in own), name),

@@ -26,7 +26,7 @@ def table(name: str, columns: list[dict], *rows: list[float | None]) -> FilledTa
 
 
 def test_key_sentence__rows_in_any_order__goes_from_the_lowest_to_the_highest():
-    keys = key_numbers([table("mjp.t1", [TOP1], [72.0], [74.5], [70.25])])
+    keys = key_numbers([table("mjp.t1", [TOP1], [72.0], [74.5], [70.25])], [])
     assert key_sentence(keys) == (
         "Top-1 in Table 1 goes from 70.2 \u00b1 1.2 % (DeiT-S + JP) "
         "to 74.5 \u00b1 1.2 % (DeiT-S, no position embedding)."
@@ -34,14 +34,23 @@ def test_key_sentence__rows_in_any_order__goes_from_the_lowest_to_the_highest():
 
 
 def test_key_numbers__column_without_a_direction__says_nothing_and_the_next_is_taken():
-    assert key_numbers([table("mjp.t1", [TIME, DIFF_NORM], [1.0, 3.5], [2.0, 4.5])]).column.label == "Diff. norm"
-    assert key_numbers([table("mjp.t1", [TIME], [1.0])]) is None
+    both = table("mjp.t1", [TIME, DIFF_NORM], [1.0, 3.5], [2.0, 4.5])
+    assert key_numbers([both], []).column.label == "Diff. norm"
+    assert key_numbers([table("mjp.t1", [TIME], [1.0])], []) is None
 
 
 def test_key_numbers__of_several_tables__are_those_of_most_rows_that_ran():
     short, long = table("mjp.t1", [TOP1], [1.0], [None], [None], [None]), table("mjp.t2", [TOP1], [1.0], [2.0])
-    found = key_numbers([short, long])
+    found = key_numbers([short, long], [])
     assert (found.table.id, len(found.rows)) == ("mjp.t2", 2)
+
+
+def test_key_numbers__claims_compare_a_column__is_that_one_though_others_have_more_rows():
+    short = table("mjp.t1", [TOP1, DIFF_NORM], [70.0, 3.0], [71.0, 4.0])
+    long = table("mjp.t2", [TOP1], [1.0], [2.0], [3.0])
+    once, twice = claim("mjp.t2.0:top1", "mjp.t2.1:top1"), claim("mjp.t1.0:diff_norm", "mjp.t1.1:diff_norm")
+    found = key_numbers([long, short], [once, twice, twice])
+    assert (found.table.id, found.column.first.id) == ("mjp.t1", "diff_norm")
 
 
 def test_opening__comparable_numbers__counts_those_that_match():
