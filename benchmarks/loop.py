@@ -38,6 +38,7 @@ from watching import LOOK_S, PROFILED, Kernels, Turn, Watch
 
 from pipeline.config import CONFIGS, Layers, read_yaml
 from pipeline.data import residence
+from pipeline.data.loader import BATCHES_AHEAD
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World
 from pipeline.engine.loop import Trainer
@@ -102,10 +103,9 @@ def measure_all(cases: list[Case], work: Path, options: argparse.Namespace) -> l
     results: list[dict[str, Any]] = []
     for case in cases:
         for batch in options.batch:
-            with Turn(work, options.num_together) as turn:
-                results.append(measure(case, batch, work, options, turn))
-                print(line(results[-1]), flush=True)
-                keep(results, options)
+            results.append(measure(case, batch, work, options))
+            print(line(results[-1]), flush=True)
+            keep(results, options)
     return results
 
 
@@ -233,20 +233,21 @@ def run_of(case: Case, batch: int, options: argparse.Namespace) -> RunConfig:
         **{"num_train": options.count, "num_val": NUM_VAL, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
     }
     # More steps than are taken: the loop is stopped before it validates.
-    steps = 4 * (options.steps + PROFILED)
+    steps = 4 * (options.steps + PROFILED) + num_ahead(options.workers)
     optim = {"iterations": steps, "global_batch": batch, "micro_batch": batch, "base_lr": 1e-4}
     own = {"model": case.model_keys, "data": {**data, **case.data}, "optim": {**optim, **case.optim}}
     own["optim"] |= {"log_every": options.steps, "validate_every": steps}
     return parse_run(Layers(("model", model), ("method", method), ("the benchmark", own)))
 
 
-def measure(case: Case, batch: int, work: Path, options: argparse.Namespace, turn: Turn) -> dict[str, Any]:
+def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(options.device)
     is_gpu = device.type == "cuda"
     run, site = run_of(case, batch, options), site_of(work, options)
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    loop = measure_loop(run, work, site, options.steps, turn)
+    watch = Watch(options.steps, device_of(site), Turn(work, options.num_together), num_ahead(options.workers))
+    loop = measure_loop(run, work, site, watch)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
     kernel_s = sum(loop["kernels_ms"].values()) / 1000
@@ -277,13 +278,21 @@ def prepare_images(run: RunConfig, work: Path, options: argparse.Namespace) -> N
         prepare(run.data, site.data["files"], manifest.parent, site.workers, progress=False, cache=site.cache)
 
 
-def measure_loop(run: RunConfig, work: Path, site: Site, steps: int, turn: Turn) -> dict[str, Any]:
+def num_ahead(workers: int) -> int:
+    """Batches that may be ready before they are asked for: those of the workers, and one on the device."""
+    return BATCHES_AHEAD * workers + 1
+
+
+def device_of(site: Site) -> torch.device:
+    return torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
+
+
+def measure_loop(run: RunConfig, work: Path, site: Site, watch: Watch) -> dict[str, Any]:
     """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
-    device = torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
+    steps, device = watch.steps, device_of(site)
     paths = RunFolder(work / "results", run.name)
     if site.cache:
         residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
-    watch = Watch(steps, device, turn)
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
     with suppress(Requeue):

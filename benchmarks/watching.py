@@ -12,6 +12,7 @@ import torch
 from pipeline.engine.signals import StopRequest
 
 LOOK_S = 0.2  # between two looks at the others that were started together
+SETTLE_S = 1.0  # after the end of the one before, whose memory is still being freed
 PROFILED = 5  # steps
 # What a GPU's kernels are for, told by the names that cuBLAS, PyTorch and Triton give them; the first that fits.
 KERNELS = {
@@ -24,14 +25,14 @@ KERNELS = {
 
 
 class Turn:
-    """Loops that were started together compile at the same time. When all have, each has the machine for itself."""
+    """Loops that were started together compile at the same time. When all have, each has the machine for itself.
+
+    A turn ends with its process: freeing what it had would disturb the next one.
+    """
 
     def __init__(self, work: Path, num_together: int) -> None:
         self.folder, self.num_together = work / "arrived", num_together
         self.lock: IO[str] | None = None
-
-    def __enter__(self) -> "Turn":
-        return self
 
     def arrive(self, process: int) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -44,18 +45,15 @@ class Turn:
                 time.sleep(LOOK_S)
             self.lock = self.folder.with_suffix(".lock").open("w")
             fcntl.flock(self.lock, fcntl.LOCK_EX)
-
-    def __exit__(self, *error: object) -> None:
-        if self.lock:
-            self.lock.close()  # which lets the next one in
+            time.sleep(SETTLE_S)
 
 
 class Watch(StopRequest):
     """The loop asks after every step whether to stop: what it took is counted between the questions."""
 
-    def __init__(self, steps: int, device: torch.device, turn: Turn) -> None:
+    def __init__(self, steps: int, device: torch.device, turn: Turn, num_ahead: int) -> None:
         super().__init__()
-        self.turn = turn
+        self.turn, self.num_ahead, self.is_ahead = turn, num_ahead, False
         self.steps, self.num_asked, self.kernels = steps, 0, Kernels(device)
         self.spans: dict[str, float] = {}
         self.host_ms: dict[str, float] = {}
@@ -95,12 +93,18 @@ class Watch(StopRequest):
         take = self._timed(name, lambda: next(batches, None))
         while (batch := take()) is not None:
             yield batch
+            if self.is_ahead:
+                # Made while the step was compiled. Training on them would hide a loader that is too slow.
+                for _ in range(self.num_ahead):
+                    next(batches, None)
+                self.is_ahead = False
 
     @property
     def is_raised(self) -> bool:
         self.num_asked += 1
         if self.num_asked == self.steps - 1:
             self.turn.wait()  # before the step after which the clock starts
+            self.is_ahead = True
         if self.num_asked == self.steps:
             self.spans.clear()
         if self.num_asked == 2 * self.steps:

@@ -23,6 +23,7 @@ from pipeline.seeds import seed_everything
 Collate = Callable[[list[Any]], tuple[Any, Any]]
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
 
+BATCHES_AHEAD = 4  # that each worker of a training may have ready
 SENT_BY_VALUE = 2**19  # bytes of a tensor, at most: a pipe holds 64 kB at a time
 SENT_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64}  # numpy has these, too
 
@@ -107,7 +108,7 @@ def train_loader(
         batch_sampler=MicroBatches(plan, start, rank, world_size),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=BATCHES_AHEAD if workers else None,
         worker_init_fn=_begin_worker,
     )
 

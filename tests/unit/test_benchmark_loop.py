@@ -1,21 +1,22 @@
 """The benchmark of the loop: it trains for real, measures what it says, and its table is Markdown."""
 
 import json
+import subprocess
 import sys
 import time
-from threading import Thread
 
 import pytest
-from benchmark_script import load_benchmark
+import torch
+from benchmark_script import FOLDER, load_benchmark
 
-loop = load_benchmark("loop")
+loop, watching = load_benchmark("loop"), load_benchmark("watching")
 
 
 @pytest.mark.parametrize("case", loop.CASES, ids=lambda case: case.method)
 @pytest.mark.parametrize("size", loop.MODELS)
 def test_case__every_one__is_a_run_that_ends_before_it_validates(case, size):
     run = loop.run_of(case, 8, loop.parse_options(["--size", str(size), "--count", "100", "--steps", "7"]))
-    assert run.total_steps > 2 * 7 + loop.PROFILED
+    assert run.total_steps > 2 * 7 + loop.PROFILED + loop.num_ahead(loop.parse_options([]).workers)
     assert run.optim.validate_every * run.steps_per_epoch >= run.total_steps
 
 
@@ -39,25 +40,42 @@ def test_main__together_on_a_cpu__measures_loops_and_bare_steps_and_writes_both(
     assert header.count("|") == rule.count("|") == row.count("|") == 9
 
 
-def test_turn__of_two__comes_when_both_have_arrived_and_one_has_left(tmp_path):
-    first, second, order = loop.Turn(tmp_path, 2), loop.Turn(tmp_path, 2), []
+def test_watch__when_its_turn_comes__leaves_out_what_was_made_ahead(tmp_path):
+    watch = watching.Watch(2, torch.device("cpu"), watching.Turn(tmp_path, 0), num_ahead=3)
+    batches = watch._iterated("waiting for data", range(20))
+    trained = [next(batches)]
+    assert not watch.is_raised
+    assert [*trained, next(batches), next(batches)] == [0, 4, 5]
 
-    def take(turn, name):
-        with turn:
-            turn.wait()
-            order.append(name)
-            time.sleep(0.3)
-            order.append(name)
 
-    early = Thread(target=take, args=(first, "early"))
-    early.start()
-    time.sleep(3 * loop.LOOK_S)
-    assert order == []  # one of two has compiled
-    second.arrive(0)
-    late = Thread(target=take, args=(second, "late"))
-    late.start()
-    early.join(), late.join()
-    assert order in ([*["early"] * 2, *["late"] * 2], [*["late"] * 2, *["early"] * 2])
+WAITS = """
+import sys, time
+from pathlib import Path
+sys.path += [{folder!r}, {root!r}]
+from watching import Turn
+turn = Turn(Path({work!r}), 2)
+print("ready", flush=True)
+sys.stdin.readline()
+turn.wait()
+print(time.time(), flush=True)
+time.sleep(0.5)
+print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_turn__of_two_processes__comes_when_both_have_arrived_and_one_has_ended(tmp_path):
+    code = WAITS.format(folder=str(FOLDER), root=str(FOLDER.parent), work=str(tmp_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    first, second = (subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2))
+    assert [each.stdout.readline() for each in (first, second)] == ["ready\n"] * 2
+    first.stdin.write("\n")
+    first.stdin.flush()
+    time.sleep(3 * watching.LOOK_S)
+    asked = time.time()  # one of two has compiled so far
+    spans = [each.communicate("\n" if each is second else None)[0].split() for each in (second, first)]
+    (begun, ended), (begun_later, _) = sorted([float(word) for word in span] for span in spans)
+    assert asked < begun < ended < begun_later
 
 
 def test_images__given_folder__are_repeated_and_without_files_refused(tmp_path):
