@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -32,7 +32,6 @@ class Turn:
 
     def __init__(self, work: Path, num_together: int) -> None:
         self.folder, self.num_together = work / "arrived", num_together
-        self.lock: IO[str] | None = None
 
     def arrive(self, process: int) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -43,8 +42,8 @@ class Turn:
             self.arrive(os.getpid())
             while len(list(self.folder.iterdir())) < self.num_together:
                 time.sleep(LOOK_S)
-            self.lock = self.folder.with_suffix(".lock").open("w")
-            fcntl.flock(self.lock, fcntl.LOCK_EX)
+            lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR)  # which nothing closes
+            fcntl.flock(lock, fcntl.LOCK_EX)
             time.sleep(SETTLE_S)
 
 

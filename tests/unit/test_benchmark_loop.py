@@ -53,19 +53,18 @@ import sys, time
 from pathlib import Path
 sys.path += [{folder!r}, {root!r}]
 from watching import Turn
-turn = Turn(Path({work!r}), 2)
 print("ready", flush=True)
 sys.stdin.readline()
-turn.wait()
+Turn(Path({work!r}), 2).wait()
 print(time.time(), flush=True)
-time.sleep(0.5)
+time.sleep({hold})
 print(time.time(), flush=True)
 """
 
 
 @pytest.mark.slow
 def test_turn__of_two_processes__comes_when_both_have_arrived_and_one_has_ended(tmp_path):
-    code = WAITS.format(folder=str(FOLDER), root=str(FOLDER.parent), work=str(tmp_path))
+    code = WAITS.format(folder=str(FOLDER), root=str(FOLDER.parent), work=str(tmp_path), hold=2 * watching.SETTLE_S)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     first, second = (subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2))
     assert [each.stdout.readline() for each in (first, second)] == ["ready\n"] * 2
