@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loop import MODELS, NUM_CLASSES, found_pictures, made_pictures
+from loop import MODELS, NUM_CLASSES, device_of, found_pictures, made_pictures
 from report import where, write
 
 from pipeline.config import CONFIGS, Layers, read_yaml
@@ -134,7 +134,7 @@ def set_up(work: Path, options: argparse.Namespace) -> Bench:
     for number, content in enumerate(pictures):
         (work / "pictures").mkdir(exist_ok=True)
         (work / "pictures" / f"{number}.jpg").write_bytes(content)
-    device = torch.device(options.device, 0) if options.device == "cuda" else torch.device(options.device)
+    device = device_of(options.device)
     sets = {count: sets_of(count, options) for count in (options.count // 4, options.count)}
     every = [data for by_role in sets.values() for data in by_role.values()]
     site = Site(device=options.device, workers=options.workers, views=options.views)

@@ -241,17 +241,15 @@ def run_of(case: Case, batch: int, options: argparse.Namespace) -> RunConfig:
 
 
 def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    device = torch.device(options.device)
-    is_gpu = device.type == "cuda"
     run, site = run_of(case, batch, options), site_of(work, options)
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    watch = Watch(options.steps, device_of(site), Turn(work, options.num_together), num_ahead(options.workers))
+    watch = Watch(options.steps, device_of(site.device), Turn(work, options.num_together), num_ahead(options.workers))
     loop = measure_loop(run, work, site, watch)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]
     kernel_s = sum(loop["kernels_ms"].values()) / 1000
-    busy = min(1.0, kernel_s * loop["images_per_s"] / batch) if is_gpu else None
+    busy = min(1.0, kernel_s * loop["images_per_s"] / batch) if watch.kernels.is_gpu else None
     return {
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
         **{"gflop_per_image": step_cost(run)["gflop_per_image"], "recorded": loop["recorded"]},
@@ -283,13 +281,14 @@ def num_ahead(workers: int) -> int:
     return BATCHES_AHEAD * workers + 1
 
 
-def device_of(site: Site) -> torch.device:
-    return torch.device(site.device, 0) if site.device == "cuda" else torch.device(site.device)
+def device_of(name: str) -> torch.device:
+    """The first GPU, or the CPU."""
+    return torch.device(name, 0) if name == "cuda" else torch.device(name)
 
 
 def measure_loop(run: RunConfig, work: Path, site: Site, watch: Watch) -> dict[str, Any]:
     """`Trainer.fit`, stopped after twice as many steps and a few that are profiled; then its step on one batch."""
-    steps, device = watch.steps, device_of(site)
+    steps, device = watch.steps, device_of(site.device)
     paths = RunFolder(work / "results", run.name)
     if site.cache:
         residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory

@@ -98,7 +98,11 @@ def key_numbers(tables: Iterable[FilledTable], claims: list[JudgedClaim]) -> Key
 def _compared(claim: JudgedClaim) -> set[tuple[str, str]]:
     """The table and the column of each cell that a claim names: of "mjp.t4.a-deit-s:top1", mjp.t4 and top1."""
     named = {name for predicate in claim.predicates for name in predicate.cells}
-    return {(".".join(row.split(".")[:2]), column) for row, _, column in (name.partition(":") for name in named)}
+    return {(_table_of(name), name.partition(":")[2]) for name in named}
+
+
+def _table_of(cell: str) -> str:
+    return ".".join(cell.split(".")[:2])
 
 
 def _key_columns(shown: TableView) -> Iterator[KeyNumbers]:
@@ -145,7 +149,7 @@ def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str) -> Claim
     numbers = _grouped((place.column.label, _number(place)) for place in known if place.cell.ours is not None)
     missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
     absent = [name for name in names if name not in places or places[name].cell.ours is None]
-    targets = dict.fromkeys(target_name(".".join(name.split(".")[:2])) for name in absent)
+    targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
     return ClaimInWords(
         claim, VERDICTS[claim.verdict], numbers, missing, [command_for(target, scale) for target in targets]
     )

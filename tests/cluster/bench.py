@@ -183,7 +183,9 @@ class Trial:
     def release_when_queued(self) -> None:
         """Wait for the job's way back into the queue and let it start at once."""
         job = self.job
-        wait_until(lambda: self.jobs().get(job) == "PENDING", lambda: f"job {job} is not back:\n{self.evidence()}")
+        wait_until(
+            lambda: self.jobs().get(job) == "PENDING", lambda: f"job {job} is not back:\n{self.evidence()}", every_s=0.2
+        )
         self.cluster.release(job)
 
     def finish(self, launcher: subprocess.Popen) -> None:
