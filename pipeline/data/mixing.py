@@ -94,9 +94,9 @@ class Erasing:
         return NO_BOX
 
 
-def erase(images: Tensor, boxes: Tensor) -> Tensor:
-    """Images (B, C, H, W) with noise from the device's generator in their boxes (B, 4)."""
-    return torch.where(inside(boxes, *images.shape[-2:]).unsqueeze(1), torch.randn_like(images), images)
+def erase(images: Tensor, boxes: Tensor, noise: Tensor) -> Tensor:
+    """Images (B, C, H, W) with noise, as large as they are, in their boxes (B, 4)."""
+    return torch.where(inside(boxes, *images.shape[-2:]).unsqueeze(1), noise, images)
 
 
 def inside(boxes: Tensor, height: int, width: int) -> Tensor:

@@ -4,6 +4,7 @@ timm's operations are called with stand-ins for the image: a ramp of all 256 val
 one, whatever the image; a blank that notes how it would be warped. So all arithmetic of arguments is theirs, too.
 """
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -45,9 +46,8 @@ GROUPS = {
     **dict.fromkeys((Kind.COLOUR, Kind.SHARPNESS), Group.BLENDED),
     Kind.WARP: Group.WARPED,
 }
-# A group may be filled up to a multiple of this share of the batch, so that the same sizes come again: RandAugment,
-# which carries out half of what it chooses, has 27, 7 and 17 % of the images in them.
-FILLED_TO = {Group.MAPPED: 3 / 8, Group.BLENDED: 1 / 8, Group.WARPED: 1 / 4}
+# Of the images of a batch, in each round of RandAugment, which carries out half of what it chooses.
+SHARES = {Group.MAPPED: 0.27, Group.BLENDED: 0.07, Group.WARPED: 0.17}
 
 
 class Operation(NamedTuple):
@@ -191,7 +191,7 @@ def batched(drawn: Sequence[Sequence[Operation]], fill: bool = False) -> tuple[T
     for by_group in rounds if fill else []:
         for group, these in zip(Group, by_group, strict=True):
             # Filled up with the first of them: done twice, an operation gives the same image twice.
-            these += these[:1] * (-len(these) % max(1, round(FILLED_TO[group] * len(drawn))))
+            these += these[:1] * (-len(these) % filled_to(group, len(drawn)))
     counts = [[len(these) for these in by_group] for by_group in rounds]
     found = [each for by_group in rounds for these in by_group for each in these]
     values = np.array([each.values + NO_VALUES[len(each.values) :] for _, each in found], dtype=np.float64)
@@ -199,6 +199,16 @@ def batched(drawn: Sequence[Sequence[Operation]], fill: bool = False) -> tuple[T
     images, kinds = ([image for image, _ in found], [each.kind for _, each in found])
     parts = np.array([images, kinds], dtype=np.int64).tobytes(), values.tobytes(), tables
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if found else NOTHING, counts
+
+
+@lru_cache(maxsize=64)
+def filled_to(group: Group, batch: int) -> int:
+    """A group is filled up to a multiple of this: five standard deviations above its mean, so that one size is enough.
+
+    Every other size is compiled, for seconds, and recorded by itself.
+    """
+    mean = SHARES[group] * batch
+    return min(batch, math.ceil(mean + 5 * math.sqrt(mean * (1 - SHARES[group]))))
 
 
 def unpacked(packed: Tensor, counts: Counts) -> Operations:

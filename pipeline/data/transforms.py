@@ -162,11 +162,13 @@ class BatchTransform(Normaliser):
         self.smoothing = smoothing
         self.erasing = Erasing(augment.erasing) if augment.erasing else None
         self.mixing = Mixing(augment) if augment.mixup or augment.cutmix else None
-        self.replayed = Replayed("mixing and erasing", device)
+        self.replayed, self.change = Replayed("mixing and erasing", device), self._changed
 
     def prepare(self, records: bool, compiles: bool) -> None:
         """On a GPU, where a site wishes it."""
         self.replayed.is_on = records
+        if compiles:
+            self.change = torch.compile(self._changed)
         self.views.prepare(records, compiles)
 
     def __call__(self, images: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,8 +179,15 @@ class BatchTransform(Normaliser):
         return self.replayed.run(self._transformed, tuple(images.shape), images, labels, *drawn)
 
     def _transformed(self, images: Tensor, labels: Tensor, boxes: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
+        # Drawn here: a compiled function would draw other numbers.
+        noise = torch.randn(images.shape, device=self.device) if len(boxes) else NOTHING
+        return self.change(images, labels, boxes, noise, mixing)
+
+    def _changed(
+        self, images: Tensor, labels: Tensor, boxes: Tensor, noise: Tensor, mixing: Tensor
+    ) -> tuple[Tensor, Tensor]:
         images = self.normalise(images)
-        images = erase(images, boxes) if len(boxes) else images
+        images = erase(images, boxes, noise) if len(boxes) else images
         drawn = mixing if len(mixing) else None
         targets = soft_targets(labels, self.num_classes, self.smoothing, drawn)
         return (images if drawn is None else mix(images, drawn)), targets
@@ -186,7 +195,7 @@ class BatchTransform(Normaliser):
     def erase(self, images: Tensor) -> Tensor:
         """Normalised images with a box of noise in some of them, where the view says so."""
         boxes = self._boxes(images)
-        return erase(images, send(boxes, self.device)) if len(boxes) else images
+        return erase(images, send(boxes, self.device), torch.randn_like(images)) if len(boxes) else images
 
     def _boxes(self, images: Tensor) -> Tensor:
         return self.erasing.draw(len(images), *images.shape[-2:]) if self.erasing else NOTHING
