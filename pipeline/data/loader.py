@@ -109,11 +109,11 @@ def train_loader(
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=BATCHES_AHEAD if workers else None,
-        worker_init_fn=_begin_worker,
+        worker_init_fn=begin_worker,
     )
 
 
-def _begin_worker(worker: int) -> None:
+def begin_worker(worker: int) -> None:
     """Leave signals to the loop, and send small tensors by value.
 
     A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint.
@@ -161,7 +161,7 @@ def eval_loader(
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=(2 if pieces == 1 else 4) if workers else None,
-        worker_init_fn=_begin_worker,
+        worker_init_fn=begin_worker,
     )
 
 

@@ -36,12 +36,11 @@ class Mixing:
     def draw(self, height: int, width: int) -> Tensor:
         """(8,): weights of the own and of the other image, the same for their targets, and the box that is swapped."""
         share, is_cutmix = self._decide()
-        if share == 1.0:
-            return torch.tensor([1.0, 0.0, 1.0, 0.0, *NO_BOX])
-        if not is_cutmix:
-            return torch.tensor([share, 1.0 - share] * 2 + [*NO_BOX])
-        box, share = self.cutmix_box((height, width), share)
-        return torch.tensor([1.0, 0.0, share, 1.0 - share, *map(int, box)])
+        weights, box = [share, 1.0 - share] * 2, NO_BOX
+        if is_cutmix and share < 1.0:
+            box, share = self.cutmix_box((height, width), share)
+            weights = [1.0, 0.0, share, 1.0 - share]
+        return torch.tensor([*weights, *box], dtype=torch.float32)  # timm's box and share are numpy's numbers
 
     def _decide(self) -> tuple[float, bool]:
         """The share of the own image, and whether the other one gets a box of it."""

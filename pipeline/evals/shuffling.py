@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from pipeline.data.loader import begin_worker
 from pipeline.methods.base import Method
 from pipeline.models.jigsaw import chosen_set, permuted, shuffle_patches
 from pipeline.models.patches import Grid, grid_of
@@ -49,7 +50,7 @@ class Shuffler:
 
 def drawn_for(grid: Grid, ratio: float, seed: int, is_ahead: bool) -> Iterator[tuple[Tensor, Tensor]]:
     """Orders and choices without end, drawn when they are asked for or ahead."""
-    ahead: Any = {"num_workers": 1, "prefetch_factor": AHEAD} if is_ahead else {}
+    ahead: Any = {"num_workers": 1, "prefetch_factor": AHEAD, "worker_init_fn": begin_worker} if is_ahead else {}
     # With a generator of its own: the loader would use the one that measures are seeded by.
     return iter(DataLoader(Draws(grid, ratio, seed), None, generator=torch.Generator(), **ahead))
 

@@ -46,6 +46,7 @@ def test_mix__any_seed__has_the_images_targets_and_following_draws_of_timm(recip
         seed_everything("mix", seed)
         drawn = mixing.draw(*SHAPE[-2:])
         assert np.random.rand() == following
+        assert drawn.dtype == torch.float32  # always: a step is compiled and recorded for one type
         assert torch.equal(mix(images, drawn), wanted)
         assert torch.equal(soft_targets(labels, 5, 0.1, drawn), wanted_targets)
         num_changed += not torch.equal(wanted, images)
