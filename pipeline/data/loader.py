@@ -5,10 +5,15 @@ micro-batch m of it every `num_micro`-th entry from the m-th on, so that repeate
 micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes micro-batches r, r + world, ...
 """
 
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import active_children
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
+from threading import Thread
 from typing import Any
 
 import torch
@@ -114,13 +119,34 @@ def train_loader(
 
 
 def begin_worker(worker: int) -> None:
-    """Leave signals to the loop, and send small tensors by value.
+    """Leave signals to the loop, end with it, and send small tensors by value.
 
     A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     ForkingPickler.register(Tensor, _sent)
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed would wait for ever for somebody to read what it has sent."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _end_workers() -> None:
+    """Those of a loader that is still held when this process ends, by the traceback of an error, say.
+
+    multiprocessing would send SIGTERM, which they ignore, and wait for them.
+    """
+    for child in active_children():
+        if child.daemon:
+            child.kill()
+
+
+Finalize(None, _end_workers, exitpriority=0)  # before multiprocessing ends children
 
 
 def _sent(tensor: Tensor) -> Any:
