@@ -254,8 +254,8 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
         **{"name": run.method.name, "model": run.model.name, "image_size": options.size, "batch": batch},
         **{"gflop_per_image": step_cost(run)["gflop_per_image"], "recorded": loop["recorded"]},
         **{"loop_images_per_s": loop["images_per_s"], "bare_images_per_s": bare, "ratio": loop["images_per_s"] / bare},
-        **{"gpu_busy": busy, "data_wait": loop["data_wait"], "host_ms": loop["host_ms"]},
-        **{name: loop[name] for name in ("kernels_ms", "bare_kernels_ms")},
+        **{"gpu_busy": busy, "data_wait": loop["data_wait"]},
+        **{name: loop[name] for name in ("host_ms", "longest_ms", "kernels_ms", "bare_kernels_ms")},
     }
 
 
@@ -300,7 +300,8 @@ def measure_loop(run: RunConfig, work: Path, site: Site, watch: Watch) -> dict[s
     return {
         **{name: timing[name] for name in ("images_per_s", "data_wait")},
         **bare_step(trainer, watch.seen, steps, device),
-        **{"kernels_ms": watch.kernels.ms, "host_ms": watch.host_ms, "recorded": bool(timing.get("recorded"))},
+        **{"kernels_ms": watch.kernels.ms, "host_ms": watch.host_ms, "longest_ms": watch.longest_ms},
+        "recorded": bool(timing.get("recorded")),
     }
 
 
@@ -328,14 +329,14 @@ def bare_step(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> 
 
 
 HEADER = [
-    "| loop | batch | images/s | bare step | ratio | GPU busy | waiting for data | host, ms a step |",
+    "| loop | batch | images/s | bare step | ratio | GPU busy | waiting for data | host, ms a step (longest) |",
     "|---|---|---|---|---|---|---|---|",
 ]
 
 
 def line(result: dict[str, Any]) -> str:
     busy = f"{100 * result['gpu_busy']:.0f} %" if result["gpu_busy"] is not None else "n/a"
-    host = ", ".join(f"{name} {ms:.2g}" for name, ms in result["host_ms"].items())
+    host = ", ".join(f"{name} {ms:.2g} ({result['longest_ms'][name]:.2g})" for name, ms in result["host_ms"].items())
     rates = " | ".join(f"{result[name]:,.0f}" for name in ("loop_images_per_s", "bare_images_per_s"))
     name = f"{result['model']}/{result['name']} {result['image_size']} px"
     measured = f"{result['ratio']:.2f} | {busy} | {100 * result['data_wait']:.0f} %"

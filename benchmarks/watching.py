@@ -54,8 +54,9 @@ class Watch(StopRequest):
         super().__init__()
         self.turn, self.num_ahead, self.is_ahead = turn, num_ahead, False
         self.steps, self.num_asked, self.kernels = steps, 0, Kernels(device)
-        self.spans: dict[str, float] = {}
-        self.host_ms: dict[str, float] = {}
+        self.spans: dict[str, list[float]] = {}  # seconds of every call, by part
+        self.host_ms: dict[str, float] = {}  # of a step
+        self.longest_ms: dict[str, float] = {}  # of a call: a part that is slow once is not one that is always slow
         self.seen: Any = None
 
     def attach(self, trainer: Any) -> None:
@@ -73,7 +74,7 @@ class Watch(StopRequest):
         def timed(*given: Any) -> Any:
             started = time.perf_counter()
             found = function(*given)
-            self.spans[name] = self.spans.get(name, 0.0) + time.perf_counter() - started
+            self.spans.setdefault(name, []).append(time.perf_counter() - started)
             return found
 
         return timed
@@ -107,7 +108,8 @@ class Watch(StopRequest):
         if self.num_asked == self.steps:
             self.spans.clear()
         if self.num_asked == 2 * self.steps:
-            self.host_ms = {name: round(1000 * seconds / self.steps, 3) for name, seconds in self.spans.items()}
+            self.host_ms = {name: round(1000 * sum(spans) / self.steps, 3) for name, spans in self.spans.items()}
+            self.longest_ms = {name: round(1000 * max(spans), 3) for name, spans in self.spans.items()}
             self.kernels.start()
         if self.num_asked < 2 * self.steps + PROFILED:
             return False
