@@ -62,9 +62,10 @@ class Registry(Generic[Entry]):
     def _import(self, name: str, path: Path) -> None:
         try:
             importlib.import_module(f"{self.package}.{path.stem}")
-        except SyntaxError as error:
+        except SyntaxError as error:  # there, or in a module that it imports
+            where = shown(Path(error.filename or path))
             raise ConfigError(
-                f"{self.kind} {name!r}: {shown(path)} is not valid Python ({error.msg}, line {error.lineno}); fix it"
+                f"{self.kind} {name!r}: {where} is not valid Python ({error.msg}, line {error.lineno}); fix it"
             ) from None
 
     def _files(self) -> dict[str, Path]:

@@ -90,6 +90,16 @@ def test_registry__a_half_written_file_beside_it__still_gives_the_others(package
         REGISTRY.get("broken")
 
 
+def test_registry__a_mistake_in_a_module_that_a_file_imports__names_that_module(package):
+    (package / "helper.py").write_text("x = 1\n  y = 2\n")
+    text = "import things.helper\nfrom things.base import REGISTRY\n\n@REGISTRY.register('new')\nclass New: ...\n"
+    (package / "new.py").write_text(text)
+    from things.base import REGISTRY
+
+    with pytest.raises(ConfigError, match=r"thing 'new': .*helper.py is not valid Python .*line 2"):
+        REGISTRY.get("new")
+
+
 def test_registry__one_name_in_two_files__is_refused_with_both(package):
     (package / "other.py").write_text("@REGISTRY.register('good')\nclass Other: ...\n")
     from things.base import REGISTRY
