@@ -34,6 +34,7 @@ class DeviceViews:
         self.how = Colouring(data.augment.interpolation, fill.to(device))
         self.store = torch.empty(0, data.channels, dtype=torch.uint8)
         self.changes, self.taps_of, self.resize = changes_for(self.how, False), taps_of, resize_batch
+        self.compiles = False
         self.replayed = Replayed("views", device)
 
     def keep(self, num_pixels: int, parts: Iterable[np.ndarray]) -> None:
@@ -56,7 +57,7 @@ class DeviceViews:
 
     def prepare(self, records: bool, compiles: bool) -> None:
         """On a GPU, where a site wishes it."""
-        self.replayed.is_on = records
+        self.replayed.is_on, self.compiles = records, compiles
         if compiles:
             self.changes = changes_for(self.how, True)
             self.taps_of, self.resize = torch.compile(taps_of), torch.compile(resize_batch)
@@ -73,9 +74,12 @@ class DeviceViews:
         self, extent: int, counts: Counts, cuts: Tensor, operations: Tensor, pixels: Tensor | None = None
     ) -> Tensor:
         """Tensors are on the device; without pixels they are those of a set that lives there."""
-        pixels = self.store if pixels is None else pixels
+        lines = torch.arange(extent, device=self.device)
+        if pixels is not None and self.compiles:
+            for varying in (pixels, lines):  # else other lengths would be compiled when they first come
+                torch._dynamo.maybe_mark_dynamic(varying, 0)
         taps = self.taps_of(cuts, max(self.size), self.how.interpolation)
-        images = self.resize(pixels, cuts, taps, extent, self.size)
+        images = self.resize(self.store if pixels is None else pixels, cuts, taps, lines, self.size)
         return operate(images, unpacked(operations, counts), counts, self.changes)
 
 

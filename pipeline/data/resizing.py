@@ -70,14 +70,14 @@ class Taps(NamedTuple):
     weights: Tensor  # int32
 
 
-def resize_batch(pixels: Tensor, cuts: Tensor, taps: Taps, extent: int, size: tuple[int, int]) -> Tensor:
-    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `extent`: the most that an outer axis keeps.
+def resize_batch(pixels: Tensor, cuts: Tensor, taps: Taps, lines: Tensor, size: tuple[int, int]) -> Tensor:
+    """uint8 (pixels, C), int64 (B, 16) -> uint8 (B, C, *size); `lines`: 0, 1, ..., all that an outer axis may keep.
 
     Taps are computed apart: compiled into the sums, they would be computed anew for each pixel.
     """
     offset, _, outer_stride = (cuts[:, key, None] for key in range(3))
     # Beyond what is kept of an image, its last row again, whose weights are 0.
-    rows = torch.minimum(torch.arange(extent, device=cuts.device), _kept(cuts[:, OUTER:]) - 1)
+    rows = torch.minimum(lines, _kept(cuts[:, OUTER:]) - 1)
     first = (offset + rows * outer_stride)[..., None]
     (across, down), (across_weights, down_weights) = (part.unbind(1) for part in taps)
     narrow = _weighted(lambda tap: pixels[first + across[:, None, :, tap]], across_weights[:, None, :, None])

@@ -66,7 +66,7 @@ def _map(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tenso
 
 
 def _blend(images: Tensor, kinds: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-    is_colour = (kinds == Kind.COLOUR)[:, None, None, None]
+    is_colour = (kinds == Kind.COLOUR.value)[:, None, None, None]  # torch does not compile a comparison with an enum
     return _blended(torch.where(is_colour, _grey(images)[:, None], _smooth(images)), images, values[:, 0])
 
 
@@ -84,7 +84,7 @@ def _tables(images: Tensor, kinds: Tensor, factors: Tensor, given: Tensor) -> Te
         (Kind.EQUALISE, _equalised(counts)),
         (Kind.CONTRAST, _contrasted(images, factors)),
     ):
-        tables = torch.where((kinds == kind)[:, None, None], made, tables)
+        tables = torch.where((kinds == kind.value)[:, None, None], made, tables)
     return tables
 
 

@@ -21,6 +21,7 @@ from pipeline.data.prepare import prepare
 from pipeline.data.residence import PlacedImages, completed_on_device, settled
 from pipeline.data.transforms import ImageView
 from pipeline.registry import TASKS
+from pipeline.seeds import seed_everything
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -296,6 +297,53 @@ def test_views__completed_on_a_gpu__never_wait_for_it():
             views.apply(staged)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile as it is, but for machine code; what it cannot put into one graph is refused. Graphs so far."""
+    import torch._dynamo
+
+    compiled, graphs = torch.compile, []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend=keep, fullgraph=True))
+    yield graphs
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+def test_views__compiled__are_compiled_once_for_any_number_of_pixels_and_lines(traced):
+    data = config(image_size=32, augment={"crop": "resized"})
+    kind, views = kind_of(data), DeviceViews(data, CPU)
+    views.prepare(records=False, compiles=True)
+    loader = train_loader(BatchPlan(0, 8, 1, 12, 2, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    batches = [staged for staged, _ in loader]
+    assert len({staged.extent for staged in batches}) > 1 and len({len(staged.pixels) for staged in batches}) > 20
+    plain = DeviceViews(data, CPU)
+    assert all(torch.equal(views.apply(staged), plain.apply(staged)) for staged in batches)
+    assert len(traced) == 2  # the taps, and the images
+
+
+@pytest.mark.slow
+def test_views_and_mixing__compiled__are_whole_graphs_and_give_the_same(traced):
+    mixing = {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5}
+    data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"], **mixing})
+    kind = kind_of(data)
+    plain, compiled = (TASKS.get("classify")(data, CPU, 0.1).transform for _ in range(2))
+    compiled.prepare(records=False, compiles=True)
+    loader = train_loader(BatchPlan(0, 8, 1, 3, 8, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    for step, batch in enumerate(loader):
+        found = []
+        for transform in (plain, compiled):
+            seed_everything("step", step)
+            found.append(transform(*batch))
+        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert traced
 
 
 def test_task_with_batches_of_its_own__keeps_the_views_of_the_host(opened):

@@ -22,7 +22,7 @@ def resized(images, axes, size, interpolation="bicubic"):
     extent = max(each.outer.kept for each in cuts)
     pixels = torch.from_numpy(np.concatenate([image.reshape(-1, image.shape[2]) for image in images]))
     rows = torch.tensor([each.row for each in cuts])
-    found = resize_batch(pixels, rows, taps_of(rows, max(size), interpolation), extent, size)
+    found = resize_batch(pixels, rows, taps_of(rows, max(size), interpolation), torch.arange(extent), size)
     assert found.dtype == torch.uint8
     return found.permute(0, 2, 3, 1).numpy()
 
@@ -63,7 +63,7 @@ def test_resize_batch__region_of_an_image__is_pillows_crop_resized():
     image, (top, left, height, width) = noise(50, 60), (5, 7, 33, 41)
     each = cut(top * 60 + left, 60, Axis(height, 24), Axis(width, 32))
     rows, pixels = torch.tensor([each.row]), torch.from_numpy(image.reshape(-1, 3))
-    found = resize_batch(pixels, rows, taps_of(rows, 32, "bicubic"), height, (24, 32))
+    found = resize_batch(pixels, rows, taps_of(rows, 32, "bicubic"), torch.arange(height), (24, 32))
     expected = pillow(np.ascontiguousarray(image[top : top + height, left : left + width]), (24, 32))
     assert np.array_equal(found[0].permute(1, 2, 0).numpy(), expected)
 
