@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.errors import DataError
+from pipeline.processes import end_with_parent
 
 CHUNK = 64
 Map = Callable[[Callable, Iterable], Iterable]
@@ -80,7 +81,7 @@ def mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
         yield map
         return
     # Forked, because a fresh interpreter would import torch again in every worker.
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(workers, get_context("fork"), end_with_parent) as pool:
         try:
             yield lambda function, items: pool.map(function, items, chunksize=CHUNK)
         except BrokenProcessPool:

@@ -5,15 +5,12 @@ micro-batch m of it every `num_micro`-th entry from the m-th on, so that repeate
 micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes micro-batches r, r + world, ...
 """
 
-import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import active_children
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
-from threading import Thread
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pipeline.data.kind import View
 from pipeline.data.samples import Samples
+from pipeline.processes import end_with_parent
 from pipeline.seeds import seed_everything
 
 Collate = Callable[[list[Any]], tuple[Any, Any]]
@@ -125,15 +123,8 @@ def begin_worker(worker: int) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     ForkingPickler.register(Tensor, _sent)
-
-
-def _end_with(parent: int) -> None:
-    """A worker whose parent was killed would wait for ever for somebody to read what it has sent."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _end_workers() -> None:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from pipeline.config import CONFIGS, Layers, fingerprint
 from pipeline.files import write_json
+from pipeline.processes import end_with_parent
 from pipeline.registry import KINDS
 from pipeline.study.entries import Graph
 
@@ -57,7 +58,7 @@ def _count(configs: dict[str, dict[str, Any]]) -> dict[str, Cost]:
     # From a server that has imported torch but never computed: a fork of this process could wait for its threads.
     context = get_context("forkserver")
     context.set_forkserver_preload(["timm", "pipeline.plan.operations", "pipeline.engine.loop"])
-    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), context, end_with_parent) as pool:
         return dict(zip(configs, bar(pool.map(_count_one, configs.values())), strict=True))
 
 

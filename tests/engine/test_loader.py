@@ -2,14 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from patience import PATIENCE_S, wait_until
 from tiny_runs import NUM_TRAIN, tiny_run
 
 from pipeline.data.kind import kind_of
@@ -128,40 +124,6 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
     assert len(list(iterator)) == run.total_steps * run.optim.num_micro - len(first)
-
-
-HOLDING = """
-import sys
-from pipeline.data.loader import BatchPlan, train_loader
-
-numbers = list(range(1000))
-loader = iter(train_loader(BatchPlan(0, 1000, 1, 100, 2, 1), numbers, lambda number: (number, "x" * 2**17), 0, 0, 1, 2))
-next(loader)  # results that nobody reads fill the pipe
-print(*(worker.pid for worker in loader._workers), flush=True)
-sys.stdin.readline()
-raise ValueError("whose traceback holds the loader")
-"""
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("how", ["killed", "failed"])
-def test_workers__of_a_process_that_was_killed_or_failed__end_with_it(how):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLDING], text=True, **pipes) as parent:
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(workers) == 2 and all(map(is_alive, workers))
-        if how == "killed":
-            parent.kill()
-        _, said = parent.communicate("\n", timeout=PATIENCE_S)
-    assert parent.returncode == (-signal.SIGKILL if how == "killed" else 1)
-    assert how == "killed" or "ValueError: whose traceback holds the loader" in said
-    wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def various_tensors(samples):

@@ -1,0 +1,49 @@
+"""Processes end with the one that they work for: none is left after a kill, and none keeps it from ending."""
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from patience import PATIENCE_S
+
+LOADER = """
+from pipeline.data.loader import BatchPlan, train_loader
+
+numbers = list(range(1000))
+view = lambda number: (number, "x" * 2**17)  # results that nobody reads fill the pipe
+loader = iter(train_loader(BatchPlan(0, 1000, 1, 100, 2, 1), numbers, view, 0, 0, 1, 2))
+next(loader)
+"""
+POOL = """
+import time
+from pipeline.data.inspection import mapper
+
+opened = mapper(2)
+found = iter(opened.__enter__()(time.sleep, [0.0] * 1000))
+next(found)
+"""
+THEN = """
+print("at work", flush=True)
+input()
+raise ValueError("whose traceback holds all of it")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "failed"])
+@pytest.mark.parametrize("starts", [LOADER, POOL], ids=["loader", "pool"])
+def test_workers__of_a_process_that_was_killed_or_failed__end_with_it(starts, how):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", starts + THEN], text=True, **pipes) as parent:
+        assert parent.stdout.readline() == "at work\n"
+        workers = psutil.Process(parent.pid).children()
+        assert len(workers) == 2
+        if how == "killed":
+            parent.kill()
+        _, said = parent.communicate("\n", timeout=PATIENCE_S)
+    assert parent.returncode == (-signal.SIGKILL if how == "killed" else 1)
+    assert how == "killed" or "ValueError: whose traceback holds all of it" in said
+    _, left = psutil.wait_procs(workers, PATIENCE_S)
+    assert not left
