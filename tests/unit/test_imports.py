@@ -11,7 +11,7 @@ ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
     {"errors"},
-    {"config", "source", "seeds", "dynamo", "sizes", "trees"},
+    {"config", "source", "seeds", "dynamo", "sizes", "trees", "processes"},
     {"files", "registry", "logs", "recording"},
     {"records", "provenance"},
     {"models"},
