@@ -132,6 +132,7 @@ def _end_workers() -> None:
 
     multiprocessing would send SIGTERM, which they ignore, and wait for them.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would say that they were killed
     for child in active_children():
         if child.daemon:
             child.kill()
