@@ -1,7 +1,10 @@
 """Processes that others start end with them, however those end."""
 
 import os
+import signal
 import time
+from multiprocessing import active_children
+from multiprocessing.util import Finalize
 from threading import Thread
 
 
@@ -17,3 +20,17 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
+
+
+def _end_children() -> None:
+    """Workers of a loader that is still held when this process ends, by the traceback of an error, say.
+
+    multiprocessing would send SIGTERM, which they ignore, and wait for them.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would say that they were killed
+    for child in active_children():
+        if child.daemon:
+            child.kill()
+
+
+Finalize(None, _end_children, exitpriority=0)  # before multiprocessing ends children

@@ -8,9 +8,7 @@ micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import active_children
 from multiprocessing.reduction import ForkingPickler
-from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -125,20 +123,6 @@ def begin_worker(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     ForkingPickler.register(Tensor, _sent)
-
-
-def _end_workers() -> None:
-    """Those of a loader that is still held when this process ends, by the traceback of an error, say.
-
-    multiprocessing would send SIGTERM, which they ignore, and wait for them.
-    """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would say that they were killed
-    for child in active_children():
-        if child.daemon:
-            child.kill()
-
-
-Finalize(None, _end_workers, exitpriority=0)  # before multiprocessing ends children
 
 
 def _sent(tensor: Tensor) -> Any:
