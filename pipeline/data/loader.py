@@ -8,6 +8,7 @@ micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, Dataset
 
+from pipeline.data.handover import Handover, handover_for, sent
 from pipeline.data.kind import View
 from pipeline.data.samples import Samples
+from pipeline.data.staging import StagedView
 from pipeline.processes import end_with_parent
 from pipeline.seeds import seed_everything
 
@@ -110,18 +113,26 @@ def train_loader(
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=BATCHES_AHEAD if workers else None,
-        worker_init_fn=begin_worker,
+        worker_init_fn=_beginning(view, plan.global_batch // plan.num_micro, workers, BATCHES_AHEAD),
     )
 
 
-def begin_worker(worker: int) -> None:
-    """Leave signals to the loop, end with it, and send small tensors by value.
+def _beginning(view: View, batch: int, workers: int, ahead: int) -> Callable[[int], None]:
+    """What a worker begins with; one that stages views may have so many batches ready."""
+    handover = handover_for(workers, ahead, view.num_bytes(batch)) if isinstance(view, StagedView) else None
+    return partial(begin_worker, handover=handover)
+
+
+def begin_worker(worker: int, handover: Handover | None = None) -> None:
+    """Leave signals to the loop, end with it, send small tensors by value and pixels where they lie.
 
     A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
+    if handover:
+        handover.begin(worker)
     ForkingPickler.register(Tensor, _sent)
 
 
@@ -131,6 +142,8 @@ def _sent(tensor: Tensor) -> Any:
     For every such memory the receiver connects to the worker and waits for a thread of it that hardly gets a turn: four
     small tensors took 2 to 5 ms, as long as a step; by value they take 0.2 ms.
     """
+    if lying := sent(tensor):
+        return lying
     if tensor.nbytes > SENT_BY_VALUE or tensor.dtype not in SENT_TYPES or tensor.requires_grad:
         return reduce_tensor(tensor)
     return torch.from_numpy, (tensor.numpy(),)
@@ -156,14 +169,15 @@ def eval_loader(
     mine = [chunk for part in parts for chunk in cut(part, batch)][rank::world_size]
     keys = [piece for chunk in mine for piece in cut(chunk, batch // pieces)]
     workers = min(workers, len(keys))  # others would start, which takes a while, and have nothing to do
+    ahead = 2 if pieces == 1 else 4
     return DataLoader(
         EvalViews(samples, view),
         collate_fn=getattr(view, "collate", collate),
         batch_sampler=keys,
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
-        prefetch_factor=(2 if pieces == 1 else 4) if workers else None,
-        worker_init_fn=begin_worker,
+        prefetch_factor=ahead if workers else None,
+        worker_init_fn=_beginning(view, batch // pieces, workers, ahead),
     )
 
 

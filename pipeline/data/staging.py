@@ -6,6 +6,7 @@ and processes.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,10 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.data.cache import Decoded
+from pipeline.data.handover import joined
 from pipeline.data.operation_draws import Counts, Operation, batched
 from pipeline.data.residence import Placed
-from pipeline.data.resizing import Axis, cut
+from pipeline.data.resizing import MAX_SHRINK, Axis, cut
 from pipeline.data.view_steps import Decision, Plan, decisions
+from pipeline.sizes import pair
 
 if TYPE_CHECKING:
     from pipeline.data.classified import DataConfig
@@ -56,6 +59,7 @@ class StagedView:
         self.steps, self.channels = steps, data.channels
         self.none = np.empty((0, data.channels), dtype=np.uint8)
         self.resample = Image.Resampling[data.augment.interpolation.upper()]
+        self.size = pair(data.image_size)
 
     def __call__(self, sample: tuple[Seen, int]) -> tuple[StagedImage, int]:
         image, label = sample
@@ -93,6 +97,10 @@ class StagedView:
         plan.first = min(top, 0), min(left, 0)
         return seen
 
+    def num_bytes(self, batch: int) -> int:
+        """Of the pixels of a batch, at most (`Plan.is_large`)."""
+        return batch * prod(MAX_SHRINK * side for side in self.size) * self.channels
+
     def collate(self, samples: Sequence[tuple[StagedImage, int]]) -> tuple[Staged, Tensor]:
         """In place of the task's: labels are numbers in every task that images with labels have."""
         images, labels = zip(*samples, strict=True)
@@ -102,7 +110,7 @@ class StagedView:
             for offset, image in zip(offsets, images, strict=False)
         ]
         extent = -(-max(each.outer.kept for each in cuts) // EXTENT_STEP) * EXTENT_STEP
-        pixels = torch.from_numpy(np.concatenate([image.pixels for image in images]))
+        pixels = joined([image.pixels for image in images])
         # Views are recorded of sets that live on the device alone.
         operations, counts = batched([image.operations for image in images], fill=not len(pixels))
         rows = torch.from_numpy(np.array([each.row for each in cuts], dtype=np.int64))
