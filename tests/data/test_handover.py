@@ -53,6 +53,16 @@ def test_handed_over__any_number_of_workers__are_the_batches_of_one_process(want
         assert lies_there and not is_elsewhere
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies into pinned memory")
+def test_handed_over__to_a_gpu__is_copied_before_its_place_is_filled_again():
+    expected = [numbers for _, numbers, _ in batches(Numbered(), 0)]
+    found = list(train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2))  # none is used before all have come
+    assert len(found) == len(expected)
+    for (pixels, numbers), same in zip(found, expected, strict=True):
+        assert pixels.is_pinned() and torch.equal(numbers, same)
+        assert pixels[:, 0].tolist() == [number for number in same.tolist() for _ in range(50 + number)]
+
+
 def test_handed_over__more_than_fits__is_sent_as_any_tensor(wanted):
     for pixels, numbers, lies_there in batches(Numbered(limit=100), 1):
         assert not lies_there
