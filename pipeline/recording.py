@@ -4,9 +4,11 @@ A recording holds addresses, so arguments are copied to where those of the first
 generator of the device with every recording, and a replay draws from the state that the generator has by then.
 """
 
+import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class Recording:
         # only what this one does is watched for calls that a recording cannot hold.
         try:
             with (
+                no_garbage_collection(),
                 torch.cuda.stream(torch.cuda.current_stream()),
                 torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
             ):
@@ -104,6 +107,18 @@ class Replayed:
                 return None
             self.recordings[sizes] = recording
         return self.recordings.get(sizes)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A CUDA graph that Python happens to free while another one is recorded would make that recording fail."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def shapes_of(tree: Tree) -> Shapes:

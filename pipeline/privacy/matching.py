@@ -28,9 +28,9 @@ from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 from pipeline.privacy.client import Client, Gradients, protect
 from pipeline.privacy.distances import DISTANCES
-from pipeline.privacy.graphed import Step, graphed
 from pipeline.privacy.labels import recover_labels
 from pipeline.privacy.priors import disagreement, patch_borders, size, total_variation
+from pipeline.recording import Replayed
 from pipeline.seeds import generator_for
 
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -144,7 +144,8 @@ class Attack:
         self.target = {name: self._for_starts(value) for name, value in observed.gradients.items()}
         self.labels = self._for_starts(observed.labels)
         self.shuffled = None if observed.shuffled is None else self._for_starts(observed.shuffled)
-        self.steps: dict[int, Step] = {}
+        self.replayed = Replayed("steps of the attack", client.slots.device)
+        self.replayed.is_on = client.slots.device.type == "cuda"  # else the GPU waits for the host most of the time
 
     def _for_starts(self, values: Tensor) -> Tensor:
         return values.repeat_interleave(self.cfg.seeds, dim=0)
@@ -165,7 +166,8 @@ class Attack:
         images, first, second = state.images, state.first, state.second
         distances = []
         for step in tqdm(range(state.step, state.step + steps), "matching gradients", disable=None, leave=False):
-            distance, gradient = self._step(self._half(step), images)(images)
+            half = self._half(step)
+            distance, gradient = self.replayed.run(partial(self._descent, half), (half, images.shape), images)
             first = torch.lerp(gradient, first, BETAS[0])
             second = torch.lerp(gradient.square(), second, BETAS[1])
             mean, square = (
@@ -176,12 +178,6 @@ class Attack:
                 images = images.clamp(*self.bounds)
             distances.append(distance)
         return State(images, first, second, torch.cat([state.curve, torch.stack(distances, dim=2)], dim=2))
-
-    def _step(self, half: int, like: Tensor) -> Step:
-        """What an iteration of this half computes, as one graph on a GPU."""
-        if half not in self.steps:
-            self.steps[half] = graphed(partial(self._descent, half), like)
-        return self.steps[half]
 
     def _descent(self, half: int, images: Tensor) -> tuple[Tensor, Tensor]:
         """The distance (G, S), and the gradient of the loss with respect to the images, or its sign."""

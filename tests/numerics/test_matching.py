@@ -207,6 +207,18 @@ def test_attack__images_side_by_side__are_those_of_each_alone():
     assert not torch.allclose(together.images[0], together.images[1], atol=0.1)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="records CUDA graphs")
+def test_attack__on_a_gpu__replays_its_steps_and_finds_what_a_cpu_does():
+    cfg, images, labels = Matching(**SHORT), smooth_images(2), torch.tensor([3, 8])
+    expected = attack(plain(), images, labels, None, cfg, BOUNDS)
+    client = Client(plain().cuda(), torch.float64)
+    observed = observe(client, images.cuda(), labels.cuda(), None, cfg, Protection(), 0)
+    tried = Attack(client, observed, cfg, BOUNDS)
+    found = tried.advance(tried.start(images.shape[1:], 0), cfg.iterations)
+    assert len(tried.replayed.recordings) == 2  # of both halves
+    torch.testing.assert_close(found.curve[:, 0].cpu(), expected.curve, rtol=1e-6, atol=0)
+
+
 class Killed(Exception):
     pass
 
