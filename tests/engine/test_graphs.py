@@ -18,7 +18,7 @@ from pipeline.engine.optim import build_optimizer
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
-from pipeline.recording import Replayed
+from pipeline.recording import CALLED, Replayed
 from pipeline.results import RunFolder
 from pipeline.seeds import seed_everything
 from pipeline.site import Site
@@ -227,23 +227,21 @@ def test_gpu__part_that_waits_for_the_device__is_called_and_the_reason_said(capl
 
 @needs_gpu
 def test_gpu__older_graph_that_python_could_free_meanwhile__does_not_end_a_recording(caplog):
-    older = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(older):
-        torch.zeros(1, device="cuda")
-    circle = [older]
-    circle.append(circle)  # only the garbage collector frees it
-    gc.collect()
-    del older, circle
-
     def part(value):
-        for _ in range(10_000):  # enough for the collector to come
-            garbage = []
-            garbage.append(garbage)
+        if gc.isenabled():
+            gc.collect()  # as Python may at any time
         return value + 1
 
     replayed = Replayed("these", torch.device("cuda"))
     replayed.is_on = True
-    found = [float(replayed.run(part, 0, torch.full((), value, device="cuda"))) for value in range(5)]
+    found = [float(replayed.run(part, 0, torch.full((), value, device="cuda"))) for value in range(CALLED)]
+    older = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(older):
+        torch.zeros(1, device="cuda")
+    circle = [older]
+    circle.append(circle)  # only the collector frees it
+    del older, circle
+    found += [float(replayed.run(part, 0, torch.full((), value, device="cuda"))) for value in range(CALLED, 5)]
     assert found == [1, 2, 3, 4, 5]
     assert replayed.recordings and not caplog.text
     assert gc.isenabled()
