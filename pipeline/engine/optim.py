@@ -319,7 +319,7 @@ def clip_gradients(method: nn.Module, cfg: OptimConfig) -> Tensor:
 def _clip_each(gradients: list[Tensor], limit: float) -> Tensor:
     """Clip every tensor by its own norm (DINO's way, which DropPos took over); returns the norm of them all.
 
-    Norms are those of many tensors at once, as in torch's own clipping: one by one, they took a tenth of a step of DeiT-S.
+    Norms are those of many tensors at once, as in torch's own clipping: one by one, they took a tenth of DeiT-S's step.
     """
     norms = torch.stack(torch._foreach_norm(gradients))
     scales = (limit / (norms + 1e-6)).clamp(max=1.0)
