@@ -8,6 +8,7 @@ import logging
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import get_start_method
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,6 +19,7 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+_numbers = count()
 _memories: WeakValueDictionary[int, "Handover"] = WeakValueDictionary()  # of this process, by their numbers
 
 
@@ -44,7 +46,7 @@ class Handover:
         # Pages that are never written take no memory.
         self.bytes = np.frombuffer(mmap.mmap(-1, workers * places * num_bytes), dtype=np.uint8)
         self.places = self.bytes.reshape(workers, places, num_bytes)
-        self.number = id(self)
+        self.number = next(_numbers)
         _memories[self.number] = self
 
     def begin(self, worker: int) -> None:
@@ -55,7 +57,7 @@ class Handover:
 
 def handover_for(workers: int, ahead: int, num_bytes: int) -> Handover | None:
     """Where pixels go to a GPU, from workers that are forks of this process; none where memory cannot be had."""
-    if not (workers and is_wanted() and get_start_method() == "fork"):
+    if not (workers and num_bytes and is_wanted() and get_start_method() == "fork"):
         return None
     try:
         return Handover(workers, ahead + 1, num_bytes)
@@ -70,13 +72,13 @@ def is_wanted() -> bool:
 
 def joined(parts: Sequence[np.ndarray]) -> Tensor:
     """Arrays (n, C), one after the other; in a worker that hands over, in its next place."""
-    count, channels = sum(map(len, parts)), parts[0].shape[1]
-    if not (count and _mine and count * channels <= _mine[0].places.shape[1]):
+    length, channels = sum(map(len, parts)), parts[0].shape[1]
+    if not (length and _mine and length * channels <= _mine[0].places.shape[1]):
         return torch.from_numpy(np.concatenate(parts))
     mine = _mine[0]
     place = mine.places[mine.num_filled % len(mine.places)]
     mine.num_filled += 1
-    found = place[: count * channels].reshape(count, channels)
+    found = place[: length * channels].reshape(length, channels)
     np.concatenate(parts, out=found)
     return torch.from_numpy(found)
 

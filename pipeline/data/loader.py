@@ -6,7 +6,7 @@ micro-batches, as repeated augmentation spreads them over GPUs. Rank r computes 
 """
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -70,6 +70,38 @@ class EvalViews(Dataset):
         return self.view(self.samples[index])
 
 
+class Loader(DataLoader):
+    """Batches of views, made by workers of which each may have `ahead` of them ready."""
+
+    def __init__(
+        self,
+        views: TrainViews | EvalViews,
+        keys: Iterable[Any],
+        batch: int,
+        workers: int,
+        ahead: int,
+        collate: Collate | None,
+    ) -> None:
+        super().__init__(
+            views,
+            collate_fn=getattr(views.view, "collate", collate),  # what a device completes has a form of its own
+            batch_sampler=keys,
+            num_workers=workers,
+            pin_memory=torch.cuda.is_available(),
+            prefetch_factor=ahead if workers else None,
+        )
+        self.num_bytes = views.view.num_bytes(batch) if isinstance(views.view, StagedView) else 0
+
+    def __iter__(self) -> Any:
+        """Every pass has workers of its own, and memory in which they hand over pixels."""
+        handover = handover_for(self.num_workers, self.prefetch_factor or 0, self.num_bytes)
+        self.worker_init_fn = partial(begin_worker, handover=handover)
+        batches = super().__iter__()
+        self.worker_init_fn = None
+        setattr(batches, "handover", handover)  # noqa: B010 - it is there as long as they come
+        return batches
+
+
 class MicroBatches:
     """The keys of one rank's micro-batches from a given update on, to the end of training."""
 
@@ -104,23 +136,10 @@ def train_loader(
     world_size: int,
     workers: int,
     collate: Collate | None = None,
-) -> DataLoader:
+) -> Loader:
     """Inputs and targets of this rank's micro-batches, from update `start` on."""
-    return DataLoader(
-        TrainViews(samples, view, plan.seed),
-        collate_fn=getattr(view, "collate", collate),  # what a device completes has a form of its own
-        batch_sampler=MicroBatches(plan, start, rank, world_size),
-        num_workers=workers,
-        pin_memory=torch.cuda.is_available(),
-        prefetch_factor=BATCHES_AHEAD if workers else None,
-        worker_init_fn=_beginning(view, plan.global_batch // plan.num_micro, workers, BATCHES_AHEAD),
-    )
-
-
-def _beginning(view: View, batch: int, workers: int, ahead: int) -> Callable[[int], None]:
-    """What a worker begins with; one that stages views may have so many batches ready."""
-    handover = handover_for(workers, ahead, view.num_bytes(batch)) if isinstance(view, StagedView) else None
-    return partial(begin_worker, handover=handover)
+    views, keys = TrainViews(samples, view, plan.seed), MicroBatches(plan, start, rank, world_size)
+    return Loader(views, keys, plan.global_batch // plan.num_micro, workers, BATCHES_AHEAD, collate)
 
 
 def begin_worker(worker: int, handover: Handover | None = None) -> None:
@@ -159,7 +178,7 @@ def eval_loader(
     collate: Collate | None = None,
     parts: Sequence[Sequence[int]] | None = None,
     pieces: int = 1,
-) -> DataLoader:
+) -> Loader:
     """Inputs and targets, in order: every `world_size`-th batch, so that batches are the same for any number.
 
     `parts` are indices of samples, by default one part of all of them; no batch has samples of two parts. Each batch
@@ -169,16 +188,7 @@ def eval_loader(
     mine = [chunk for part in parts for chunk in cut(part, batch)][rank::world_size]
     keys = [piece for chunk in mine for piece in cut(chunk, batch // pieces)]
     workers = min(workers, len(keys))  # others would start, which takes a while, and have nothing to do
-    ahead = 2 if pieces == 1 else 4
-    return DataLoader(
-        EvalViews(samples, view),
-        collate_fn=getattr(view, "collate", collate),
-        batch_sampler=keys,
-        num_workers=workers,
-        pin_memory=torch.cuda.is_available(),
-        prefetch_factor=ahead if workers else None,
-        worker_init_fn=_beginning(view, batch // pieces, workers, ahead),
-    )
+    return Loader(EvalViews(samples, view), keys, batch // pieces, workers, 2 if pieces == 1 else 4, collate)
 
 
 def cut(indices: Any, size: int) -> list[Any]:

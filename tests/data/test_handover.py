@@ -78,8 +78,20 @@ def test_handover__without_a_gpu_or_workers_or_memory__is_none(monkeypatch, want
     assert handover.handover_for(2, 4, 1000) is None
 
 
-def test_memory__of_a_loader_that_is_gone__is_given_back(wanted):
-    made = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2)
-    assert len(handover._memories) == 1
-    del made
+def test_handed_over__two_passes_at_once__do_not_meet(wanted):
+    loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2)
+    expected = [numbers for _, numbers, _ in batches(Numbered(), 0)]
+    passes = iter(loader), iter(loader)
+    for both in zip(*passes, expected, strict=True):
+        for pixels, numbers in both[:2]:
+            assert torch.equal(numbers, both[2])
+            assert pixels[:, 0].tolist() == [number for number in numbers.tolist() for _ in range(50 + number)]
+
+
+def test_memory__of_a_pass_that_is_over__is_given_back(wanted):
+    loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2)
+    for _ in range(2):
+        assert not handover._memories
+        for _ in loader:
+            assert len(handover._memories) == 1
     assert not handover._memories
