@@ -28,6 +28,11 @@ class Numbered(StagedView):
         return handover.joined(pixels), torch.tensor(numbers)
 
 
+def values_of(numbers):
+    """Of their pixels, in each channel."""
+    return [number for number in numbers.tolist() for _ in range(50 + number)]
+
+
 @pytest.fixture
 def wanted(monkeypatch):
     monkeypatch.setattr(handover, "is_wanted", lambda: True)
@@ -60,13 +65,13 @@ def test_handed_over__to_a_gpu__is_copied_before_its_place_is_filled_again():
     assert len(found) == len(expected)
     for (pixels, numbers), same in zip(found, expected, strict=True):
         assert pixels.is_pinned() and torch.equal(numbers, same)
-        assert pixels[:, 0].tolist() == [number for number in same.tolist() for _ in range(50 + number)]
+        assert pixels[:, 0].tolist() == values_of(same)
 
 
 def test_handed_over__more_than_fits__is_sent_as_any_tensor(wanted):
     for pixels, numbers, lies_there in batches(Numbered(limit=100), 1):
         assert not lies_there
-        assert pixels[:, 0].tolist() == [number for number in numbers.tolist() for _ in range(50 + number)]
+        assert pixels[:, 0].tolist() == values_of(numbers)
 
 
 def test_handover__without_a_gpu_or_workers_or_memory__is_none(monkeypatch, wanted, caplog):
@@ -86,7 +91,7 @@ def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alo
     second = iter(loader)
     next(second), next(second)  # the second one would lie where the first pass has its next batch
     pixels, numbers = next(first)
-    assert pixels[:, 0].tolist() == [number for number in numbers.tolist() for _ in range(50 + number)]
+    assert pixels[:, 0].tolist() == values_of(numbers)
 
 
 def test_memory__of_a_pass_that_is_over__is_given_back(wanted):
