@@ -12,7 +12,7 @@ PLAN = BatchPlan(seed=0, num_images=40, repeats=1, epochs=4, global_batch=4, num
 
 
 class Numbered(StagedView):
-    """Of each number as many pixels, all of that value."""
+    """Of each number 50 pixels and as many more, all of that value."""
 
     def __init__(self, limit=10_000):
         self.limit = limit
