@@ -139,8 +139,8 @@ def test_recipes__new_kind_of_data__is_prepared_trained_on_and_evaluated(finishe
 
 @pytest.mark.slow
 def test_recipes__new_method__is_covered_by_the_tests_of_every_method(project):
-    tests = Path(ROOT / "tests/unit/test_methods.py")
-    command = [sys.executable, "-m", "pytest", "-q", str(tests), "-k", "mine and not compile", "-p", "no:cacheprovider"]
+    tests = [str(ROOT / "tests/unit" / name) for name in ("test_methods.py", "test_method_models.py")]
+    command = [sys.executable, "-m", "pytest", "-q", *tests, "-k", "mine and not compile", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=project.root, env=project.env, capture_output=True, text=True, check=False)
     passed = re.search(r"(\d+) passed", done.stdout)
     assert done.returncode == 0 and passed and int(passed[1]) >= 8, done.stdout[-3000:] + done.stderr
