@@ -99,9 +99,7 @@ def _wait(job: str, path: Path) -> Job | None:
     """What the queue said last, once the file exists, the job has ended, or the time is up."""
     deadline, seen = time.monotonic() + QUEUE_S, None
     while not path.exists():
-        answer = ask()
-        seen = seen if answer.problem else answer.jobs.get(job)
-        has_ended = not answer.problem and (seen is None or seen.has_ended)
+        seen, has_ended = _asked(job, seen)
         if has_ended or (time.monotonic() > deadline and (seen is None or seen.state == "PENDING")):
             # A network folder shows a new file a moment late.
             time.sleep(LOOK_S)
@@ -115,12 +113,17 @@ def _wait(job: str, path: Path) -> Job | None:
 def _wait_for_end(job: str) -> None:
     """Until then it writes into its folder, which could not be removed."""
     deadline = time.monotonic() + END_S
-    while time.monotonic() < deadline:
-        answer = ask()
-        seen = answer.jobs.get(job)
-        if not answer.problem and (seen is None or seen.has_ended):
-            return
+    while time.monotonic() < deadline and not _asked(job)[1]:
         time.sleep(LOOK_S)
+
+
+def _asked(job: str, before: Job | None = None) -> tuple[Job | None, bool]:
+    """What the queue says of a job, and whether it has ended; what it said `before` where it does not answer."""
+    answer = ask()
+    if answer.problem:
+        return before, False
+    seen = answer.jobs.get(job)
+    return seen, seen is None or seen.has_ended
 
 
 def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
