@@ -9,7 +9,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from patience import PATIENCE_S
@@ -95,6 +96,16 @@ class Cluster:
         except subprocess.TimeoutExpired:
             self.kill_daemon(name)
         del self.daemons[name]
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """A daemon is away for a while; whatever happens meanwhile, it comes back for the tests that follow."""
+        self.stop_daemon(name)
+        try:
+            yield
+        finally:
+            self.start_daemon(name)
+            self.wait_for_nodes()
 
     def kill_daemon(self, name: str) -> None:
         self.daemons[name].kill()
