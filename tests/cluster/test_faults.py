@@ -90,10 +90,12 @@ def lost_node(trial: Trial) -> Trial:
     trial.wait_for_words("runs on n1")
     trial.wait_for_steps()
     trial.cluster.lose_node("n1")
-    trial.release_when_queued()
-    wait_until(lambda: "another job has taken over" in trial.evidence(), trial.evidence, every_s=1)
-    trial.finish(launcher)
-    trial.cluster.start_daemon("slurmd-n1")
+    try:
+        trial.release_when_queued()
+        wait_until(lambda: "another job has taken over" in trial.evidence(), trial.evidence, every_s=1)
+        trial.finish(launcher)
+    finally:
+        trial.cluster.start_daemon("slurmd-n1")  # for the tests that follow
     return trial
 
 

@@ -6,17 +6,7 @@ from functools import partial
 import pytest
 import timm
 import torch
-from method_cases import (
-    CASES,
-    HEADLESS,
-    OF_TEXTS,
-    batch_for,
-    build,
-    loss_of,
-    of_task,
-    seeded,
-    size_of,
-)
+from method_cases import CASES, HEADLESS, OF_TEXTS, batch_for, build, loss_of, of_task, seeded, size_of
 from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS
 from torch import nn
