@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from disks import read_only
@@ -55,6 +57,37 @@ def test_site__queue_for_jobs_and_a_site_without_one__is_refused():
         invocation.check_site(Site(), "local", "slurm")
     invocation.check_site(Site(), "local", "local")
     invocation.check_site(Site(slurm=Slurm()), "slurm", "slurm")
+
+
+@pytest.mark.parametrize(
+    ("typed", "environment", "profile", "chosen"),
+    [
+        ("mine", "theirs", "slurm", "mine"),
+        (None, "theirs", "slurm", "theirs"),
+        (None, None, "slurm", "slurm"),
+        ("mine", None, None, "mine"),
+        (None, None, None, "local"),
+    ],
+)
+def test_site__named_in_several_places__is_the_one_typed_then_the_environments_then_the_profiles(
+    monkeypatch, typed, environment, profile, chosen
+):
+    monkeypatch.delenv("PATCHWORK_SITE", raising=False)
+    if environment:
+        monkeypatch.setenv("PATCHWORK_SITE", environment)
+    on_command_line = {"site": typed} if typed else {}
+    workflow = SimpleNamespace(config_settings=SimpleNamespace(config=on_command_line))
+    config = ({"site": profile} if profile else {}) | on_command_line  # Snakemake merges both
+    assert invocation.choose_site_name(workflow, config) == chosen
+
+
+@pytest.mark.parametrize(("cores", "nodes"), [(None, None), (3, None), (None, 5)])
+def test_cores__of_this_machine__are_taken_where_neither_cores_nor_jobs_are_given(cores, nodes):
+    workflow = SimpleNamespace(resource_settings=SimpleNamespace(cores=cores, nodes=nodes), global_resources={})
+    invocation.take_all_cores(workflow)
+    found = len(os.sched_getaffinity(0)) if (cores, nodes) == (None, None) else cores
+    assert workflow.resource_settings.cores == found
+    assert workflow.global_resources == ({"_cores": found} if found != cores else {})
 
 
 @pytest.mark.parametrize("target", ["mjp_table4", "all", "results/demo/report/all.html", "train_run", "README.md"])

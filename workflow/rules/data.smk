@@ -1,22 +1,22 @@
 # Another manifest retrains what was trained on the data; the same one, written again, does not.
 rule prepare_data:
     input:
-        prepare_inputs,
+        JOBS.prepare_inputs,
     output:
         "results/{scale}/data/{data}/manifest.json",
     log:
         "results/{scale}/logs/prepare_data/{data}.log",
     benchmark:
         "results/{scale}/benchmarks/prepare_data/{data}.tsv"
-    priority: prepare_priority
+    priority: JOBS.prepare_priority
     conda:
         "../envs/patchwork.yaml"
     threads: max(1, SITE.workers)
     resources:
-        **QUEUE | {"slurm_partition": CPU_PARTITION},
-        runtime=int(SLURM.hours * 60),
+        **JOBS.queue | {"slurm_partition": JOBS.cpu_partition},
+        runtime=int(JOBS.slurm.hours * 60),
     params:
-        data=prepare_params,
+        data=JOBS.prepare_params,
     message:
         "prepare {wildcards.data}"
     shell:

@@ -2,7 +2,7 @@
 # are finished for the same weights and data are not computed again.
 rule evaluate:
     input:
-        evaluate_inputs,
+        JOBS.evaluate_inputs,
     output:
         "results/{scale}/evals/{job}.json",
     log:
@@ -11,13 +11,14 @@ rule evaluate:
         "results/{scale}/benchmarks/evaluate/{job}.tsv"
     conda:
         "../envs/patchwork.yaml"
-    threads: SLURM.cpus if SITE.slurm else SITE.threads
+    threads: JOBS.slurm.cpus if SITE.slurm else SITE.threads
     resources:
-        **QUEUE | {"slurm_partition": evaluate_partition, "mem_mb": evaluate_memory},
-        gres=evaluate_gres,
-        runtime=evaluate_minutes,
+        **JOBS.queue
+        | {"slurm_partition": JOBS.evaluate_partition, "mem_mb": JOBS.evaluate_memory},
+        gres=JOBS.evaluate_gres,
+        runtime=JOBS.evaluate_minutes,
     params:
-        evaluations=eval_configs,
+        evaluations=JOBS.evaluate_params,
     message:
         "evaluate {wildcards.job}"
     shell:

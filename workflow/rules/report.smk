@@ -1,7 +1,7 @@
 # Tables know configs only through `params`: a new tolerance redraws them, a new comment does not.
 rule draw_table:
     input:
-        table_inputs,
+        JOBS.table_inputs,
     output:
         "results/{scale}/tables/{rows}/{table}.json",
     log:
@@ -12,7 +12,7 @@ rule draw_table:
     conda:
         "../envs/patchwork.yaml"
     params:
-        spec=table_params,
+        spec=JOBS.table_params,
     message:
         "draw {wildcards.table} ({wildcards.rows})"
     shell:
@@ -30,7 +30,7 @@ use rule draw_table as draw_figure with:
 
 rule judge_claims:
     input:
-        claims_inputs,
+        JOBS.claims_inputs,
     output:
         "results/{scale}/tables/{rows}/{study}.claims.json",
     log:
@@ -41,7 +41,7 @@ rule judge_claims:
     conda:
         "../envs/patchwork.yaml"
     params:
-        claims=claims_params,
+        claims=JOBS.claims_params,
     message:
         "judge the claims of {wildcards.study}"
     shell:
@@ -50,7 +50,7 @@ rule judge_claims:
 
 rule write_report:
     input:
-        report_inputs,
+        JOBS.report_inputs,
     output:
         "results/{scale}/report/{rows}.html",
         "results/{scale}/report/{rows}.json",
@@ -63,7 +63,7 @@ rule write_report:
     conda:
         "../envs/patchwork.yaml"
     params:
-        spec=report_params,
+        spec=JOBS.report_params,
     message:
         "write the report"
     shell:

@@ -10,7 +10,7 @@ for study in graph(SCALE).studies():
                 for table in graph(SCALE).tables
                 if table.startswith(f"{study}.")
             ],
-            f"results/{SCALE}/tables/all/{study}.claims.json",
+            judged(study, SCALE, "all"),
         localrule: True
 
 

@@ -3,14 +3,14 @@
 # Checkpoints live in results/{scale}/state and are no output: Snakemake deletes outputs, and a killed run must continue.
 rule train_run:
     input:
-        train_inputs,
+        JOBS.train_inputs,
     output:
         "results/{scale}/runs/{run}/train.json",
     log:
         "results/{scale}/logs/train_run/{run}.log",
     benchmark:
         "results/{scale}/benchmarks/train_run/{run}.tsv"
-    priority: train_priority
+    priority: JOBS.train_priority
     localrule: True
     conda:
         "../envs/patchwork.yaml"
