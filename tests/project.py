@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import BUILD_S
+from warm_python import module_of, run_module
 
 from pipeline.files import held
 from pipeline.study.entries import Graph
@@ -20,7 +22,6 @@ from pipeline.study.entries import Graph
 ROOT = Path(__file__).resolve().parents[1]
 # Bytecode comes along: where Python may not write any, each process in a copy would compile the project anew.
 LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "*.egg-info", ".*_cache", "cache", "tmp"]
-BUILD_S = 1800  # for what is made once, on a busy machine
 
 
 class Project:
@@ -41,8 +42,11 @@ class Project:
         }
 
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess:
+        env = {**self.env, **env}
+        if found := module_of(command):
+            return subprocess.CompletedProcess(command, *run_module(*found, self.root, env, BUILD_S))
         return subprocess.run(
-            command, cwd=self.root, env={**self.env, **env}, capture_output=True, text=True, timeout=1800, check=False
+            command, cwd=self.root, env=env, capture_output=True, text=True, timeout=BUILD_S, check=False
         )
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from patience import PATIENCE_S
 from tiny_runs import ALONE, RICH, tiny_run
 from torch import nn
 
@@ -61,7 +62,7 @@ print(json.dumps({"counters": len(counters), "real": sys.modules["torch._dynamo"
 def in_fresh_process(script: str, *arguments: object) -> dict:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

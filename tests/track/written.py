@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 
+from patience import PATIENCE_S
 from result_files import write_evaluation
 
 from pipeline.engine.meters import MetricsFile
@@ -82,5 +83,5 @@ def statuses(database: Path, graph: Graph) -> dict[str, str]:
 
 
 def _query(database: Path, graph: Graph, query: str) -> list[tuple]:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60) as connection:
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=PATIENCE_S) as connection:
         return connection.execute(query, [f"patchwork-{graph.scale}"]).fetchall()

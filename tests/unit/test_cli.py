@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 from pipeline.cli import build_parser, main
 from pipeline.options import GUIDE
@@ -111,5 +112,5 @@ def test_ctrl_c__while_modules_are_imported__leaves_one_line(tmp_path):
     ) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=600)
+        _, error = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, error) == (75, "interrupted; the same command continues\n")

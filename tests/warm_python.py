@@ -1,0 +1,137 @@
+"""Python processes that start in milliseconds: forks of one process that has imported the slow libraries.
+
+Importing torch or Snakemake takes longer than most commands that the tests run. A command that is started here is still
+a process of its own, with its own folder, environment, output and exit code, and it imports the project's code anew
+from the folder it runs in. Only the libraries are there already. All processes of a test session share one server,
+which ends with the session.
+"""
+
+import functools
+import json
+import os
+import runpy
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIBRARIES = (
+    *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
+    *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
+    *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
+)
+MODULES = {"snakemake": "snakemake", "dvc": "dvc"}  # programs that are modules, too
+
+
+def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    """The module that a command runs, and its arguments; None if it is another program."""
+    program, *arguments = command
+    if program in MODULES:
+        return MODULES[program], arguments
+    if program == "python" and arguments[:1] == ["-m"]:
+        return arguments[1], arguments[2:]
+    return None
+
+
+def run_module(
+    module: str, arguments: list[str], folder: Path, env: dict[str, str], timeout_s: float
+) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `python -m module arguments`."""
+    streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
+    request = {"module": module, "arguments": arguments, "folder": str(folder), "env": env}
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(str(server_of_session()))
+            socket.send_fds(connection, [b"."], streams)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = connection.makefile().readline()
+        assert answer, f"the process that runs {module} for the tests has ended"
+        stdout, stderr = (os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams)
+        return int(answer), stdout, stderr
+    finally:
+        for stream in streams:
+            os.close(stream)
+
+
+@functools.cache
+def server_of_session() -> Path:
+    """The socket of the server, which the first process that needs it starts."""
+    from patience import PATIENCE_S
+
+    from pipeline.files import held
+
+    session = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    folder = Path(tempfile.gettempdir()) / f"patchwork-tests-{session}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    place, log = folder / "socket", folder / "log"
+    with held(folder / "lock", "the server for tests", patience_s=PATIENCE_S):
+        if not place.exists():
+            command = [sys.executable, __file__, str(place), str(session)]
+            with log.open("wb") as file:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                )
+            while not place.exists():
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.05)
+    return place
+
+
+def serve(place: Path, session: int) -> dict | None:
+    """Fork for every request until the session has ended. In a fork for a command, return its request."""
+    for name in LIBRARIES:
+        __import__(name)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{place}.new")
+        listener.listen(64)
+        os.rename(f"{place}.new", place)
+        children: set[int] = set()
+        while Path(f"/proc/{session}").exists():
+            if select.select([listener], [], [], 1.0)[0]:
+                connection, _ = listener.accept()
+                child = os.fork()
+                if child == 0:
+                    listener.close()
+                    return take_request(connection)
+                children.add(child)
+                connection.close()
+            children -= {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
+    shutil.rmtree(place.parent, ignore_errors=True)
+    return None
+
+
+def take_request(connection: socket.socket) -> dict:
+    """Return the request in a process of its own, and report its exit code from this one."""
+    _, streams, _, _ = socket.recv_fds(connection, 1, 2)
+    request = json.loads(connection.makefile().readline())
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        for target, stream in enumerate(streams, start=1):
+            os.dup2(stream, target)
+            os.close(stream)
+        return request
+    _, status = os.waitpid(child, 0)
+    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+def become(request: dict) -> None:
+    """Run the module as a new interpreter would."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    added = request["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [request["folder"], *filter(None, added), *sys.path[1:]]
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    if (asked := serve(Path(sys.argv[1]), int(sys.argv[2]))) is not None:
+        become(asked)
