@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from toy_study import measure, toy_graph
 
 from pipeline import check, config, site
 from pipeline.errors import ConfigError
 from pipeline.study import draft, graph
+from pipeline.study.entries import Graph
+from pipeline.study.graph import load_graph
 
 
 class Project:
@@ -48,15 +51,44 @@ class Project:
         return str(caught.value).splitlines()
 
 
+@pytest.fixture(scope="session")
+def kept_graph(tmp_path_factory) -> bytes:
+    """The graph file of an unchanged copy, as `load_graph` keeps it: resolving configs takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        copy = copy_configs(tmp_path_factory.mktemp("kept"), patch)
+        load_graph("demo")
+    return (copy.results / "demo/graph.json").read_bytes()
+
+
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Project:
-    shutil.copytree(config.CONFIGS, tmp_path / "configs")
-    for path in (tmp_path / "configs" / "study").glob("*.yaml"):
+def project(tmp_path, monkeypatch, kept_graph) -> Project:
+    """A copy of the configs with one study, and its graph at scale demo."""
+    copy = copy_configs(tmp_path, monkeypatch)
+    (copy.results / "demo").mkdir(parents=True)
+    (copy.results / "demo/graph.json").write_bytes(kept_graph)
+    return copy
+
+
+def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    shutil.copytree(config.CONFIGS, root / "configs")
+    for path in (root / "configs" / "study").glob("*.yaml"):
         if path.stem != "mjp":
             path.unlink()
-    copy = Project(tmp_path)
+    copy = Project(root)
     for module in (check, config, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)
     return copy
+
+
+@pytest.fixture
+def toy(project) -> Graph:
+    """The toy study without results."""
+    return toy_graph()
+
+
+@pytest.fixture
+def measured(toy) -> Graph:
+    """The toy study with everything trained and evaluated."""
+    return measure(toy)

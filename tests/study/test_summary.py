@@ -1,16 +1,21 @@
 """The terminal summary: only what ran, with its error, the same runs once, figures by name."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 from report_content import make_claims, make_figures, make_tables
 from result_files import write_training
+from toy_study import A, B, C, draw, result_of
 
 from pipeline.cli import main
+from pipeline.files import write_text
 from pipeline.report import summary
+from pipeline.report.collect import collect
 from pipeline.report.records import FilledTable, JudgedStudy
+from pipeline.report.summary import summarise, summarise_targets
 from pipeline.results import ScaleFolder
-from pipeline.study.graph import build_graph
+from pipeline.study.graph import build_graph, load_graph
 
 
 def lines_of(*tables: dict) -> list[str]:
@@ -106,3 +111,159 @@ def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, 
     assert main(["claims", "--study", "mien"]) == 1
     assert "no study 'mien' at scale demo; did you mean 'mine'?" in capsys.readouterr().err
     assert not two_studies.results.claims("mien", "all").exists()
+
+
+# Of a study, from its results
+
+
+def test_collect__headline__has_its_runs_alone(measured):
+    draw(measured, "headline")
+
+    tables, claims, runs = collect(measured, "headline")
+
+    assert [table.id for table in tables] == ["toy.t1"]
+    assert [study.study for study in claims] == ["toy"]
+    assert [run.name for run in runs] == [A, B]
+    assert runs[0].summary == {"params_m": 22.05, "wall_s": 1.5}
+
+
+def test_collect__run_not_finished__is_left_out(measured):
+    draw(measured, "all")
+    measured.results.run(B).done.unlink()
+
+    assert [run.name for run in collect(measured, "all").runs] == [A, C]
+
+
+def write_benchmark(graph, rule, job, seconds):
+    path = graph.results.folder / "benchmarks" / rule / f"{job}.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"s\th:m:s\tmax_rss\tcpu_time\n{seconds}\t0:00:00\t800.1\t12.5\n")
+
+
+@pytest.fixture
+def shown(measured) -> list[str]:
+    draw(measured, "headline")
+    write_benchmark(measured, "train_run", A, 52.7901)
+    write_benchmark(measured, "train_run", B, 50.33)
+    write_benchmark(measured, "draw_table", "headline-toy.t1", 0.61)
+    write_text(measured.results.report("headline"), "")
+    return summarise(measured, "headline").splitlines()
+
+
+def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
+    assert shown[:8] == [
+        "scale toy: ours +/- its standard error, and the paper's in brackets",
+        "",
+        "Toys",
+        "toy, Table 1  Parameters (M)    Top-1 (%)  Against A    Diff. Norm.",
+        "Row A            22.1 (22.0)  79.8 (79.8)        0.0  17.46 (16.21)",
+        "Row B            22.2 (22.0)  80.2 (80.5)  0.3 (0.7)    8.00 (8.96)",
+        "1 more row: snakemake toy_table1 --config scale=toy",
+        "",
+    ]
+
+
+def test_summary__claims__are_counted(shown):
+    assert "claims of toy at scale toy: 1 true, 1 false, 0 within noise, 1 undecided" in shown
+
+
+def test_summary__times__are_summed_by_rule_longest_first(shown):
+    assert "time, summed over jobs: train_run 103 s in 2 jobs; draw_table 1 s in 1 job" in shown
+
+
+def test_summary__last_line__is_the_path_of_the_report(shown):
+    assert shown[-1] == "report: results/toy/report/headline.html"
+
+
+def test_summary__results_outside_the_repository__gives_the_whole_path(measured, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.setattr("pipeline.results.RESULTS", elsewhere)
+    said = summarise(measured, "headline")
+
+    assert said.endswith(f"report: {elsewhere}/toy/report/headline.html, not written yet")
+
+
+def test_summary__nothing_measured_by_snakemake__says_so(measured):
+    draw(measured, "headline")
+
+    assert "time, summed over jobs: none measured" in summarise(measured, "headline")
+
+
+def test_summary__half_of_the_runs_finished_and_nothing_drawn__shows_what_there_is(measured):
+    measured.results.run(B).done.unlink()
+    result_of(measured, B).unlink()
+
+    lines = summarise_targets(measured, ["toy_table1"]).splitlines()
+
+    assert [line.split("  ")[0] for line in lines[4:7]] == ["Row A", "Row B", "Row C"]
+    assert "79.8 (79.8)" in lines[4] and "n/a (80.5)" in lines[5]
+    assert not any("files:" in line or "claims" in line for line in lines)
+
+
+def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_they_say_now(measured):
+    draw(measured, "all")
+    path = result_of(measured, A)
+    path.write_text(path.read_text().replace("79.84", "55.5"))
+
+    assert "55.5 (79.8)" in summarise_targets(measured, ["toy_table1"])
+
+
+def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
+    draw(measured, "all")
+
+    lines = summarise_targets(measured, ["toy"]).splitlines()
+
+    assert any(line.startswith("claims of toy at scale toy: ") for line in lines)
+    assert "files: results/toy/tables/all/toy.t1.md, .csv and .html" in lines
+
+
+def test_summary__claim_on_cells_of_another_study__is_decided_by_their_results(measured):
+    table = measured.tables["toy.t1"]
+    rows = {key.replace("toy", "own"): row for key, row in table.rows.items()}
+    measured.tables["own.t1"] = table.model_copy(update={"study": "own", "rows": rows})
+    claim = measured.claims["toy"]["toy.c1"].model_copy(update={"holds": ["own.t1.b:top1 > toy.t1.a:top1"]})
+    measured.claims["own"] = {"own.c1": claim}
+
+    assert "claims of own at scale toy: 1 true, " in summarise_targets(measured, ["own"])
+
+
+def test_summary__mistyped_target__is_one_message_with_near_names(project, capsys):
+    assert main(["summary", "mjp_tabel4"]) == 1
+
+    assert "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?" in capsys.readouterr().err
+
+
+def test_summary__nothing_finished__names_the_tables_without_results(project, capsys):
+    assert main(["summary", "--rows", "all"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("no results yet for: mjp_table1, mjp_table2, mjp_table3, mjp_table4, ")
+    assert lines[-1] == "report: results/demo/report/all.html, not written yet"
+
+
+def test_report__before_anything_is_finished__is_a_page_that_says_so(project, capsys):
+    assert main(["report", "--rows", "all"]) == 0
+
+    page = (project.results / "demo/report/all.html").read_text()
+    assert "has not been written" in page
+
+
+def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, capsys):
+    assert main(["claims", "--study", "mjp"]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("DataError: ")
+    assert error.count("\n") == 1
+
+
+def test_cli__table_of_the_real_study_before_anything_ran__is_written_with_reasons(project):
+    assert main(["table", "--table", "mjp.t4"]) == 0
+
+    path = load_graph("demo").results.table("mjp.t4", "all")
+    filled = json.loads(path.read_text())
+    assert {found["verdict"] for row in filled["rows"] for found in row["cells"].values()} == {"not run"}
+    assert {suffix for suffix in (".csv", ".md", ".html") if path.with_suffix(suffix).exists()} == {
+        ".csv",
+        ".md",
+        ".html",
+    }

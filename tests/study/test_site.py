@@ -1,0 +1,45 @@
+"""The site file: what is wrong with one is said, and folders are found from anywhere."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.config import CONFIGS, names
+from pipeline.errors import ConfigError
+from pipeline.site import load_site
+
+
+def test_site__mistyped_key__names_file_key_and_nearest(project, capsys):
+    project.edit("site/local.yaml", "checkpoint_s", "checkpoints_s")
+
+    assert main(["train", "--run", "any"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "ConfigError: configs/site/local.yaml: checkpoints_s: unknown key; did you mean 'checkpoint_s'?"
+    )
+
+
+def test_site__named_by_the_environment_but_not_there__names_the_nearest(project, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_SITE", "slrum")
+
+    with pytest.raises(ConfigError, match=r"configs/site/slrum\.yaml: no such file; did you mean 'slurm'\?"):
+        load_site()
+
+
+@pytest.mark.parametrize("site", names(CONFIGS / "site"))
+def test_site__every_one_we_ship__is_sound(site, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_SITE", site)
+
+    assert load_site().processes >= 1
+
+
+def test_site__relative_and_home_folders__become_absolute(project, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    project.edit("site/local.yaml", "data: {}", "data: {a: images, b: ~/images, c: $SCRATCH/images}")
+
+    assert load_site().data == {
+        "a": project.root / "images",
+        "b": Path("/home/someone/images"),
+        "c": Path("/scratch/images"),
+    }
