@@ -1,9 +1,15 @@
-"""The small data set, written and prepared once."""
+"""The small data set, written and prepared once, and a recorder of short runs on it."""
 
 import shutil
 
+import bases
 import pytest
+from every_key import Recorder, short_run
+from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
+
+from pipeline.config import merge
+from pipeline.engine.loop import build_method
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +30,15 @@ def prepared(images, tmp_path_factory):
 def results(prepared, tmp_path):
     """A results folder of the test's own in which the small set is prepared."""
     return shutil.copytree(prepared, tmp_path / "results")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Records a run; beside it lie the files that some of them start from."""
+    recorder = Recorder(tmp_path_factory.mktemp("every_key"))
+    finer = {"data": {"image_size": 56}}
+    files = {"other": {}, "finer": finer, "finer_swin": merge(bases.SWIN, finer, {"model": {"pos_embed": "learn"}})}
+    for name, changes in files.items():
+        encoder = build_method(short_run({"seed": 5}, changes)).export()
+        save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
+    return recorder

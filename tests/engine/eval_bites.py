@@ -3,6 +3,10 @@
 from bases import DECODER, DROPPOS, LANGUAGE, MP3, MP3_SOUNDS, OBJECTS, SCENES, jigsaw
 from every_key import Bite
 
+from pipeline.config import merge
+from pipeline.evals.base import EVALS as REGISTRY
+from pipeline.evals.base import EvalConfig
+
 # What an evaluation needs beside its subjects; by name of the evaluation.
 TIMED = {
     "model": {"name": "mini", "arch": "vit_tiny_patch16_224", "patch_size": 7, "embed_dim": 16, "depth": 1}
@@ -246,3 +250,8 @@ EVALS = {
     "eval.position_probe.untrained": [Bite(True, "validation")],
     "eval.position_probe.seed": [Bite(1, "validation")],
 }
+
+
+def eval_config(name: str, **fields: object) -> EvalConfig:
+    """The config of an evaluation as it is tried here, with these fields changed."""
+    return REGISTRY.get(name).Config(**merge(EVAL_FIELDS.get(name, {}), fields))

@@ -8,6 +8,7 @@ import copy
 import gzip
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +16,7 @@ from typing import Any, get_args
 import torch
 from pydantic import BaseModel
 from tiny_maps import NUM_LABELS, write_scenes
-from tiny_runs import ALONE, prepare_in, tiny_config, weights_of, write_images
+from tiny_runs import ALONE, StopAfter, prepare_in, tiny_config, weights_of, write_images
 from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_sounds import SOUNDS, write_sounds
 
@@ -23,7 +24,7 @@ from pipeline.config import Layers, merge
 from pipeline.data.kind import parse_data
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
-from pipeline.engine.signals import StopRequest
+from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import PatchworkError
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS, Method
@@ -32,6 +33,7 @@ from pipeline.registry import KINDS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
+BEFORE_UPDATES = ("start", "batches", "draws")  # of what is seen of a run
 FAMILIES = ("vit", "swin", "cnn", "bert", "gpt2")  # a field of a model is one for each of them
 NUM_TRAIN, NUM_VAL = 24, 20
 SHORT = {
@@ -77,6 +79,11 @@ class Bite:
     def expected(self) -> set[str]:
         words = set(self.at.split())
         return words if words & {"validation", "refused"} else words | {"updates", "validation"}
+
+    @property
+    def before_updates(self) -> set[str]:
+        """What changes before the first update, if anything does."""
+        return set(self.at.split()) & set(BEFORE_UPDATES)
 
 
 @dataclass
@@ -164,29 +171,40 @@ class Recorder:
         for data in (short_run().data, *others):
             prepare_in(self.prepared, self.images, data)
         self.known: dict[str, Record | PatchworkError] = {}
+        self.num_runs = 0
 
     def __call__(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
-        """The record of a run, or the error that refuses it."""
+        """The record of a whole run, or the error that refuses it."""
         changes = merge(*changes)
         key = repr(changes)
         if key not in self.known:
-            try:
-                self.known[key] = self._record(short_run(changes))
-            except PatchworkError as error:
-                self.known[key] = error
+            self.known[key] = self._record(changes, StopRequest())
         return self.known[key]
+
+    def first_update(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
+        """The same of a run that is stopped after one update; nothing is kept of it."""
+        return self._record(merge(*changes), StopAfter(1))
 
     def site(self) -> Site:
         names = ("small", *[other["name"] for other in OTHERS.values()])
         return Site(device="cpu", weights=str(self.folder), data=dict.fromkeys(names, self.images))
 
-    def _record(self, run: RunConfig) -> Record:
+    def _record(self, changes: dict[str, Any], stop: StopRequest) -> Record | PatchworkError:
+        try:
+            return self._train(short_run(changes), stop)
+        except PatchworkError as error:
+            return error
+
+    def _train(self, run: RunConfig, stop: StopRequest) -> Record:
         # A folder for each: a run that found the state of another would continue it.
-        results = shutil.copytree(self.prepared, self.folder / f"results{len(self.known)}")
-        trainer = Trainer(run, RunFolder(results, run.name), self.images, self.site(), ALONE, StopRequest())
+        self.num_runs += 1
+        results = shutil.copytree(self.prepared, self.folder / f"results{self.num_runs}")
+        trainer = Trainer(run, RunFolder(results, run.name), self.images, self.site(), ALONE, stop)
         start, inputs = copy.deepcopy(trainer.method.state_dict()), []
         trainer.model.register_forward_pre_hook(lambda _, given: inputs.append(copy.deepcopy(given)))
-        validation = trainer.fit()
+        validation = {}
+        with suppress(Requeue):
+            validation = trainer.fit()
         batches, draws = [(images, targets) for images, targets, _ in inputs], [draw for *_, draw in inputs if draw]
         return Record(start, batches, draws, weights_of(trainer), validation, trainer.method)
 
@@ -202,8 +220,13 @@ def write_texts(folder: Path) -> None:
         (folder / f"{split}.txt.gz").write_bytes(gzip.compress("".join(lines).encode()))
 
 
-def differences(base: Record | PatchworkError, other: Record | PatchworkError) -> set[str]:
-    """Names of what differs between two runs; of batches and draws only as many as both had are compared."""
+def differences(
+    base: Record | PatchworkError, other: Record | PatchworkError, parts: Iterable[str] | None = None
+) -> set[str]:
+    """Names of what differs between two runs, of these parts of them or of all.
+
+    Of batches and draws only as many as both had are compared.
+    """
     assert isinstance(base, Record), f"the base itself is refused: {base}"
     if not isinstance(other, Record):
         return {"refused"}
@@ -216,7 +239,7 @@ def differences(base: Record | PatchworkError, other: Record | PatchworkError) -
         "updates": (base.updates, other.updates),
         "validation": (base.validation, other.validation),
     }
-    return {name for name, (first, second) in pairs.items() if not _equal(first, second)}
+    return {name for name in parts or pairs if not _equal(*pairs[name])}
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -11,9 +11,9 @@ import bites
 import eval_bites
 import method_bites
 import pytest
-from corrupted_sets import sets_of_roles
+from eval_bites import eval_config
 from every_key import (
-    Recorder,
+    BEFORE_UPDATES,
     below,
     differences,
     eval_fields,
@@ -23,17 +23,9 @@ from every_key import (
     run_fields,
     short_run,
 )
-from safetensors.torch import save_file
-from threaded_server import server_in_a_thread
-from tiny_runs import ALONE
 
-from pipeline.config import merge
-from pipeline.engine.loop import build_method
-from pipeline.engine.timing import StepCost
-from pipeline.evals import cost, permutation_cost, split_wire
-from pipeline.evals.base import EVALS, Subject
+from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS
-from pipeline.results import ScaleFolder
 
 TABLE = {**bites.RUN, **bites.OTHER_DATA, **bites.MODELS, **method_bites.METHODS}
 BITES = {f"{key} {number}": (key, bite) for key, entries in TABLE.items() for number, bite in enumerate(entries)}
@@ -50,93 +42,15 @@ def test_table__every_field_of_every_class__says_how_it_bites_or_why_not():
     assert sorted(listed & (LABELS | bites.NOT_SCIENCE.keys())) == [], "these are in two lists"
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory):
-    """Records a run; beside it lie the files that some of them start from."""
-    recorder = Recorder(tmp_path_factory.mktemp("every_key"))
-    finer = {"data": {"image_size": 56}}
-    files = {"other": {}, "finer": finer, "finer_swin": merge(bases.SWIN, finer, {"model": {"pos_embed": "learn"}})}
-    for name, changes in files.items():
-        encoder = build_method(short_run({"seed": 5}, changes)).export()
-        save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
-    return recorder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BITES)
 def test_key__changed_alone__changes_what_it_is_for(record, case):
     key, bite = BITES[case]
-    base, changed = record([bite.base]), record([bite.base, nested(key, bite.other), bite.with_it])
-    assert differences(base, changed) == bite.expected
-
-
-# Evaluations
-
-
-def eval_config(name, **fields):
-    return EVALS.get(name).Config(**merge(eval_bites.EVAL_FIELDS.get(name, {}), fields))
-
-
-@pytest.fixture
-def evaluate(record, monkeypatch):
-    """What an evaluation finds in a recorded run, which plays all of its roles."""
-    for module in (cost, permutation_cost):
-        monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
-    monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
-    results = ScaleFolder(record.prepared)
-
-    def found(name, base, **fields):
-        kind, run = EVALS.get(name), short_run(base)
-        subject = Subject(run, record([base]).method)
-        data, made = sets_of_roles(kind, run.data, record.images, results)
-        site = record.site()
-        site = site.model_copy(update={"data": {**site.data, **made}})
-        evaluation = kind(eval_config(name, **fields), data, results, site, ALONE)
-        outcome = evaluation.compute(**dict.fromkeys(kind.roles(), subject))
-        return outcome.metrics, outcome.files
-
-    return found
-
-
-@pytest.fixture(scope="module")
-def known():
-    return {}
-
-
-@pytest.fixture
-def unchanged(evaluate, known):
-    """What an evaluation finds with its own fields; computed once for all keys, as it is the same each time."""
-
-    def found(name, base):
-        key = f"{name} {base}"
-        if key not in known:
-            known[key] = evaluate(name, base)
-        return known[key]
-
-    return found
-
-
-def step_that_takes_its_loss(method, batch, precision, compiled, steps):
-    """In place of seconds, which differ each time, a number that depends on all that a step is given."""
-    loss = method(batch.images, batch.targets, method.draw(batch, 0.5)).loss.item()
-    return StepCost([loss + 1000 * steps + len(batch.images)] * 3, warm_up_s=0.0, peak_memory_gib=None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", eval_bites.EVALS)
-def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, unchanged, key):
-    _, evaluation, name = key.split(".", 2)
-    for bite in eval_bites.EVALS[key]:
-        assert evaluate(evaluation, bite.base, **below(name, bite.other)) != unchanged(evaluation, bite.base)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVALS.names())
-def test_evaluation__nothing_changed__finds_the_same(evaluate, unchanged, name):
-    runs = {"mp3": bases.MP3, "mixed": bases.MP3, "droppos": bases.DROPPOS, "perplexity": bases.LANGUAGE}
-    runs |= {"segmentation": bases.SCENES, "detection": bases.OBJECTS}
-    base = bases.MP3_SOUNDS if name == "mp3_sounds" else runs.get(name.split("_")[0], {})
-    assert evaluate(name, base) == unchanged(name, base)
+    base, changes = record([bite.base]), [bite.base, nested(key, bite.other), bite.with_it]
+    early = bite.before_updates
+    if early and differences(base, record.first_update(changes), BEFORE_UPDATES) == early:
+        return  # other updates and another validation follow from these
+    assert differences(base, record(changes)) == bite.expected
 
 
 # Names

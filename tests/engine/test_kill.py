@@ -28,7 +28,7 @@ from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
 
-CHANGES = RICH, {"optim": {"epochs": 25}}
+CHANGES = RICH, {"optim": {"epochs": 15}}
 RUN = tiny_run(*CHANGES)
 
 
@@ -120,7 +120,7 @@ def test_kill__at_random_moments__ends_with_the_same_bytes(uninterrupted, new_jo
     rng = random.Random(seed)
     for _ in range(2):
         process = job.start_and_wait_for_checkpoint()
-        time.sleep(rng.uniform(0, 0.8))
+        time.sleep(rng.uniform(0, 0.4))
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not job.paths.done.exists()
@@ -133,7 +133,7 @@ def test_sigterm__to_the_whole_job_with_loader_workers__checkpoints_and_continue
     job = new_job(workers=2)
     process = job.start_and_wait_for_checkpoint()
     os.killpg(process.pid, signal.SIGTERM)
-    code, message = process.wait(30), job.log.read_text()
+    code, message = process.wait(PATIENCE_S), job.log.read_text()
     assert code == 75, message
     stopped_at = max(int(name.split("-")[1]) for name in job.checkpoints())
     assert (
@@ -162,13 +162,13 @@ def two_processes(new_job):
     job = new_job(processes=2)
     launcher = job.start_and_wait_for_checkpoint()
     launcher.send_signal(signal.SIGTERM)
-    stopped, message = launcher.wait(30), job.log.read_text()
+    stopped, message = launcher.wait(PATIENCE_S), job.log.read_text()
 
     launcher = job.start_and_wait_for_checkpoint()
     ranks = processes_of(launcher.pid)
     os.kill(ranks[1], signal.SIGKILL)
     since = time.monotonic()
-    killed = launcher.wait(60)
+    killed = launcher.wait(PATIENCE_S)
     seconds = time.monotonic() - since
     survivors = [pid for pid in ranks.values() if Path(f"/proc/{pid}").exists()]
 

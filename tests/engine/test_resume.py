@@ -13,6 +13,8 @@ from pipeline.results import RunFolder
 pytestmark = pytest.mark.slow
 
 KINDS = {"supervised": {}, "rich mjp": RICH, **PRETRAINING}
+# The others are stopped after every step, which shows whatever a checkpoint of theirs could lack.
+of_two_kinds = pytest.mark.parametrize("uninterrupted", ["supervised", "rich mjp"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -29,6 +31,7 @@ def test_fit__same_seed__gives_identical_weights(uninterrupted, images, tmp_path
     assert RunFolder(tmp_path, run.name).metrics.read_bytes() == metrics
 
 
+@of_two_kinds
 def test_fit__another_seed__gives_other_weights(uninterrupted, images, tmp_path):
     run, weights, _ = uninterrupted
     other = weights_of(fit(run.model_copy(update={"seed": 1}), tmp_path, images))
@@ -36,12 +39,14 @@ def test_fit__another_seed__gives_other_weights(uninterrupted, images, tmp_path)
     assert is_matrix - {"method.encoder.pos_embed"} <= set(differing(weights, other))
 
 
+@of_two_kinds
 def test_fit__two_loader_workers__gives_identical_weights(uninterrupted, images, tmp_path):
     run, weights, _ = uninterrupted
     assert differing(weights, weights_of(fit(run, tmp_path, images, workers=2))) == []
 
 
 # 5: between two lines; 12: on a validation. The next test has every other step.
+@of_two_kinds
 @pytest.mark.parametrize("step", [5, 12])
 def test_resume__stopped_once__ends_bit_identical(uninterrupted, images, tmp_path, step):
     run, weights, metrics = uninterrupted
@@ -69,6 +74,7 @@ def best_by_hand(trainer):
     return {name.removeprefix("val_"): max(r[name] for r in validations) for name in names}
 
 
+@of_two_kinds
 def test_resume__newest_checkpoint_damaged__ends_bit_identical(uninterrupted, images, tmp_path, caplog):
     run, weights, metrics = uninterrupted
     fit(run, tmp_path, images, StopAfter(7))
@@ -82,6 +88,7 @@ def test_resume__newest_checkpoint_damaged__ends_bit_identical(uninterrupted, im
     assert continued.paths.metrics.read_bytes() == metrics
 
 
+@of_two_kinds
 def test_resume__finished_run__trains_no_step(uninterrupted, images, tmp_path):
     run, weights, metrics = uninterrupted
     first = fit(run, tmp_path, images)
