@@ -99,6 +99,15 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "upernet on a Swin": Case("upernet", {"width": 8, "inference": "whole"}, tiny_swin()),
     "language_model, with a key": Case("language_model", {"permutation": {"key": "used"}}, GPT2),
 }
+# Each method with its defaults, and variants whose loss is computed by other code: slow tests try these alone. The
+# other cases differ from one of them in values, or in what is drawn.
+PATHS = [
+    *METHODS.names(),
+    *("mjp row C", "mjp, positions hidden", "mjp row H (pca)", "mjp of the paper", "mjp on a Swin", "mjp on a ResNet"),
+    *("mp3 on frames, some known", "droppos, no attentive reconstruction", "droppos, learned positions"),
+    *("supervised, relative", "supervised, rows permuted and a key", "supervised on a BERT, rows permuted and a key"),
+    *("supervised on a GPT-2, with a key", "mask_rcnn with windows", "upernet on a Swin"),
+]
 HEADLESS = ("pretrain", "segment", "detect")  # tasks whose encoders classify nothing
 OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import timm
 import torch
-from method_cases import CASES, HEADLESS, OF_TEXTS, batch_for, build, loss_of, of_task, seeded, size_of
+from method_cases import CASES, HEADLESS, OF_TEXTS, PATHS, batch_for, build, loss_of, of_task, seeded, size_of
 from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS
 from torch import nn
@@ -76,7 +76,7 @@ def train(method, batches, lr, progress):
 
 # Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in of_task("classify") if case != "mjp row C"])
+@pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("classify") and case != "mjp row C"])
 def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
     method, batch = build(case), batch_for(case, 16)
     first = loss_of(method, batch, 0.0).loss.item()
@@ -86,7 +86,7 @@ def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*of_task("pretrain"), *of_task("language")])
+@pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("pretrain") + of_task("language")])
 def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
     """At progress 1, where DropPos no longer smooths its targets and its loss can reach 0.
 
@@ -113,7 +113,7 @@ def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
 
 
 @pytest.mark.slow
-@every_method
+@pytest.mark.parametrize("case", PATHS)
 def test_compile__several_draws__is_one_graph_compiled_once(case):
     """Or one for each of the parts that compile."""
     method, batch = build(case), batch_for(case)
