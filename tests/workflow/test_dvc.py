@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -65,6 +66,7 @@ def recorded(done):
     project.first_repro = succeed(project, "dvc", "repro")
     commit(project, "as reproduced")
     succeed(project, "dvc", "push")
+    project.first_status = succeed(project, "dvc", "status")
     return project
 
 
@@ -91,7 +93,7 @@ def pulled(recorded):
 @pytest.mark.slow
 def test_repro__after_snakemake__reruns_nothing_and_status_is_clean(recorded):
     assert recorded.first_repro.count("Nothing to be done") == 1 and counted_jobs(recorded.first_repro) == {}
-    assert "up to date" in succeed(recorded, "dvc", "status")
+    assert "up to date" in recorded.first_status
 
 
 @pytest.mark.slow
@@ -113,10 +115,11 @@ def test_pull_elsewhere__then_an_edit__reruns_exactly_what_it_affects(pulled):
 
 
 @pytest.mark.slow
-def test_pull_elsewhere__weights_and_table_changed__are_not_taken_over(pulled):
+def test_pull_elsewhere__weights_and_table_changed__are_not_taken_over(pulled, tmp_path):
     from snakemake.persistence.file import FilePersistence
 
-    shutil.rmtree(pulled.root / ".snakemake")
+    pulled = pulled.copy_to(tmp_path / "clone")
+    shutil.rmtree(pulled.root / ".snakemake", ignore_errors=True)
     table = pulled.root / "results/demo/tables/headline/mjp.t1.json"
     weights = next(pulled.root.glob("results/demo/runs/*/encoder.safetensors"))
     for path in (table, weights):
@@ -131,8 +134,9 @@ def test_pull_elsewhere__weights_and_table_changed__are_not_taken_over(pulled):
     assert all(f"{file} or what belongs to it is not as recorded" in output for file in damaged)
 
 
-@pytest.mark.slow
-def test_repro__job_fails_half_way__says_why_and_keeps_what_was_made(recorded):
+@pytest.fixture(scope="module")
+def failed(recorded):
+    """`dvc repro` when a job fails, and what was there afterwards."""
     lock = (recorded.root / "dvc.lock").read_text()
     table = "results/demo/tables/headline/mjp.t1.json"
     with (
@@ -140,16 +144,24 @@ def test_repro__job_fails_half_way__says_why_and_keeps_what_was_made(recorded):
         recorded.changed(STUDY, "tolerance: 0.5", "tolerance: 0.7"),  # stands in Table 1 alone
     ):
         result = recorded.run("dvc", "repro")
-    output = result.stdout + result.stderr
-    assert result.returncode != 0 and "failed to reproduce 'reproduce'" in output and "absent.pth" in output
-    cells = [cell for row in recorded.read(table)["rows"] for cell in row["cells"].values()]
-    assert 0.7 in [cell["tolerance"] for cell in cells]
-    assert len(list(recorded.root.glob("results/demo/runs/*/encoder.safetensors"))) == 2
-    assert (recorded.root / "dvc.lock").read_text() == lock
+    return SimpleNamespace(
+        code=result.returncode,
+        output=result.stdout + result.stderr,
+        cells=[cell for row in recorded.read(table)["rows"] for cell in row["cells"].values()],
+        num_encoders=len(list(recorded.root.glob("results/demo/runs/*/encoder.safetensors"))),
+        has_same_lock=(recorded.root / "dvc.lock").read_text() == lock,
+    )
 
 
 @pytest.mark.slow
-def test_repro__one_field_of_one_run__reruns_it_and_the_diffs_name_the_moved_cells(recorded):
+def test_repro__job_fails_half_way__says_why_and_keeps_what_was_made(failed):
+    assert failed.code != 0 and "failed to reproduce 'reproduce'" in failed.output and "absent.pth" in failed.output
+    assert 0.7 in [cell["tolerance"] for cell in failed.cells]
+    assert failed.num_encoders == 2 and failed.has_same_lock
+
+
+@pytest.mark.slow
+def test_repro__one_field_of_one_run__reruns_it_and_the_diffs_name_the_moved_cells(recorded, failed):
     succeed(recorded, "dvc", "checkout", "--force")  # whatever a failed attempt has left
     recorded.edit(*EDIT_OF_D)
     output = succeed(recorded, "dvc", "repro")

@@ -43,6 +43,7 @@ def imported(result: CompletedProcess) -> set[str]:
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_verb__that_computes_nothing__imports_no_torch_and_only_what_it_draws_with(done, verb, needed):
+    done.graph("demo")
     assert imported(pipeline(done, *verb)) <= needed
 
 
@@ -79,5 +80,5 @@ def test_snakemake__reading_the_workflow__imports_no_torch(done):
 
 
 def test_check__when_a_config_changed__needs_torch_and_nothing_else_that_is_slow(done):
-    done.edit("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6")
-    assert imported(pipeline(done, "check")) == {"torch"}
+    with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):
+        assert imported(pipeline(done, "check")) == {"torch"}

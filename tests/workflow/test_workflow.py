@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import yaml
 from disks import small_disk
-from project import counted_jobs
+from project import Project, counted_jobs
 from small import LOCAL
 
 # What any new number of one study leads to.
@@ -134,8 +134,15 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
     assert jobs["evaluate"] == 3 and "train_run" not in jobs
 
 
+@pytest.fixture
+def copied(done, tmp_path) -> Project:
+    """A copy of the finished project for a test that changes its results."""
+    return done.copy_to(tmp_path / "clone")
+
+
 @pytest.mark.slow
-def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(done):
+def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(copied):
+    done = copied
     source = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
     result, table = done.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
     before = json.loads(result.read_text())
@@ -146,11 +153,11 @@ def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(done):
     assert "a result is missing or changed; it is evaluated again" in finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"]
     assert row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
-    # What follows from the new table is left to the next test, which brings the demo up to date.
 
 
 @pytest.mark.slow
-def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(done):
+def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(copied):
+    done = copied
     row = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"]
     result, other = (done.root / "results/demo" / row.cells[key].sources[0] for key in ("top1", "consistency"))
     before, written = json.loads(result.read_text()), other.stat().st_mtime_ns
