@@ -1,6 +1,8 @@
 """Fixtures that tests of several folders share."""
 
+import itertools
 import os
+import random
 import shutil
 import signal
 import threading
@@ -10,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -33,8 +36,48 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--shuffle",
+        nargs="?",
+        const="new",
+        metavar="SEED",
+        help="run the tests of a random third of all files in random order, or with `all` those of every file; SEED "
+        "repeats such a run",
+    )
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        config.option.shuffle = config.workerinput["shuffle"]
+    elif config.option.shuffle in ("new", "all"):
+        config.option.shuffle = config.option.shuffle.replace("new", "third") + f"-{random.randrange(10**6)}"
+
+
+def pytest_configure_node(node):
+    """The processes of xdist collect the tests in one order."""
+    node.workerinput["shuffle"] = node.config.option.shuffle
+
+
+def pytest_report_header(config):
+    seed = config.option.shuffle
+    return f"shuffled: --shuffle={seed} repeats the order of these tests" if seed else None
+
+
+def pytest_collection_modifyitems(config, items):
+    if seed := config.option.shuffle:
+        shuffle(items, seed)
     items.sort(key=place_of)
+
+
+def shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Change the order inside files: tests that depend on each other's traces then fail."""
+    files = {path: list(group) for path, group in itertools.groupby(items, key=lambda item: item.path)}
+    for path, group in files.items():
+        draw = random.Random(f"{seed} {path.name}")
+        if draw.random() < 1 / 3 or seed.startswith("all-"):
+            draw.shuffle(group)
+    items[:] = itertools.chain.from_iterable(files.values())
 
 
 def place_of(item: pytest.Item) -> int:
@@ -43,15 +86,33 @@ def place_of(item: pytest.Item) -> int:
 
 
 class ByFile(LoadScopeScheduling):
-    """Each file in one process for the sake of its fixtures, and all of tests/cluster in one: there is one cluster."""
+    """Each file in one process for the sake of its fixtures, and all of tests/cluster in one: there is one cluster.
+
+    These tests mostly wait for SLURM, so the last process starts with them and the others never get them.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::")[0])
         return str(file.parent if file.parent.name == "cluster" else file)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        scopes = list(self.workqueue)
+        if node is self.nodes[-1]:
+            scopes.sort(key=lambda scope: Path(scope).name != "cluster")
+        else:
+            scopes.sort(key=lambda scope: Path(scope).name == "cluster")
+        self.workqueue.move_to_end(scopes[0], last=False)
+        super()._assign_work_unit(node)
+
 
 def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One for each core, as far as memory allows, and one that waits for the cluster, whose tests are all slow."""
+    has_cluster = "not slow" not in config.option.markexpr
+    return min(len(os.sched_getaffinity(0)), 4) + has_cluster
 
 
 @pytest.fixture(scope="session")
