@@ -49,10 +49,15 @@ def _estimate_run(graph: Graph, site: Site, name: str, study: str, speeds: Speed
 
 
 def images_left(graph: Graph, name: str) -> int:
-    """What a run still has to look at: one that has begun continues after its last checkpoint."""
+    """What a run still has to look at: one that has begun continues after its last checkpoint.
+
+    One that is finished and has to be trained again, from other weights, begins at its first step.
+    """
     optim, num_train = graph.runs[name].config["optim"], graph.runs[name].config["data"]["num_train"]
     steps = optim.get("iterations") or num_train // optim["global_batch"] * optim["epochs"]
-    return (steps - graph.results.run(name).last_step()) * optim["global_batch"]
+    folder = graph.results.run(name)
+    done = 0 if folder.done.exists() else folder.last_step()
+    return (steps - done) * optim["global_batch"]
 
 
 def chain_hours(runs: Iterable[RunEstimate]) -> float:

@@ -26,17 +26,25 @@ class Work:
 def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
     """Everything that the targets need and that is not finished yet."""
     asked, left, done = needed_work(graph, targets), Work(), Work()
+    untrained = {name for name in asked.runs if not graph.results.run(name).done.exists()}
     for name, study in asked.runs.items():
-        (done if graph.results.run(name).done.exists() else left).runs[name] = study
+        # A run is trained again after the one that it starts from.
+        (left if untrained & graph.with_inits([name]) else done).runs[name] = study
     for job, study in asked.evaluations.items():
         is_done = graph.results.eval_job(job).exists() and not left.runs.keys() & set(graph.eval_jobs[job].runs)
         (done if is_done else left).evaluations[job] = study
     for (table, rows), study in asked.tables.items():
         is_there = graph.results.table(table, rows).exists()
-        is_done = is_there and all((graph.results.folder / file).exists() for file in graph.files(table, rows))
+        is_done = is_there and not any(_is_pending(left, file) for file in graph.files(table, rows))
         (done if is_done else left).tables[table, rows] = study
     left.finished = done
     return left
+
+
+def _is_pending(left: Work, file: str) -> bool:
+    """Whether a file that a table waits for is still to be written, or written again."""
+    kind, name = PurePosixPath(file).parts[:2]
+    return name.removesuffix(".json") in left.evaluations if kind == "evals" else name in left.runs
 
 
 def needed_work(graph: Graph, targets: Iterable[str]) -> Work:

@@ -10,7 +10,6 @@ from pipeline.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
-from pipeline.errors import ConfigError
 from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
 from pipeline.plan import text
@@ -19,7 +18,7 @@ from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on,
 from pipeline.plan.operations import count_operations, step_cost
 from pipeline.plan.rough import rough
 from pipeline.plan.speed import Case, Speeds, nearest_case
-from pipeline.plan.work import needed_work, pending_work
+from pipeline.plan.work import pending_work
 from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
 from pipeline.study import graph as graphs
@@ -50,38 +49,6 @@ def finish(graph, name, images_per_s=100.0, processes=1, device="a GPU") -> RunF
     lines = [{"step": step, "images_per_s": images_per_s if step else 1.0} for step in range(5)]
     put(paths.timing, "".join(f"{json.dumps(line)}\n" for line in lines))
     return paths
-
-
-def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
-    name, run = next((name, run) for name, run in graph.runs.items() if run.init)
-    work = needed_work(graph, [name])
-    assert work.runs.keys() == {name, run.init} and not work.evaluations and not work.tables
-
-
-def test_work__of_all__is_every_run_once_and_every_subject_of_an_evaluation(graph):
-    work = needed_work(graph, [])
-    assert needed_work(graph, ["mp3", "all", "mjp_table4"]).runs.keys() == work.runs.keys()
-    seconds = {entry.subjects["second"] for entry in graph.evals.values() if "second" in entry.subjects}
-    assert seconds and seconds <= work.runs.keys() <= graph.runs.keys()
-
-
-def test_target__mistyped__names_the_nearest(graph):
-    name = next(iter(graph.runs))
-    for target, near in (("mjp_tabel4", "mjp_table4"), (f"{name}x", name)):
-        with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
-            pending_work(graph, [target])
-
-
-def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
-    first = pending_work(graph, ["mjp_table4"])
-    job = next(iter(first.evaluations))
-    (name,) = graph.eval_jobs[job].runs
-    finish(graph, name)
-    put(graph.results.eval_job(job), "{}")
-    left = pending_work(graph, ["mjp_table4"])
-    assert first.runs.keys() - left.runs.keys() == {name} == left.finished.runs.keys()
-    assert first.evaluations.keys() - left.evaluations.keys() == {job} == left.finished.evaluations.keys()
-    assert left.tables == first.tables
 
 
 @pytest.mark.parametrize("name", ["mjp", "mp3", "droppos", "mae", "droppos_swin", "supervised-resnet"])
@@ -337,16 +304,6 @@ def test_costs__of_runs_that_differ_in_their_step__are_counted_apart(graph, chan
     graph.runs[second].config = merge(graph.runs[second].config, change)
     costs = costs_of(graph, [first, second])
     assert costs[first] != costs[second]
-
-
-def test_pending_work__table_drawn__is_done_only_with_the_files_it_was_drawn_from(graph):
-    table = "mjp.t4"
-    put(graph.results.table(table, "all"), "{}")
-    assert (table, "all") in pending_work(graph, ["mjp_table4"]).tables
-    for file in graph.files(table, "all"):
-        put(graph.results.folder / file, "{}")
-    left = pending_work(graph, ["mjp_table4"])
-    assert not left.tables and (table, "all") in left.finished.tables
 
 
 @pytest.mark.parametrize(
