@@ -18,6 +18,7 @@ from pipeline.data.prepare import prepare
 from pipeline.data.residence import PlacedImages, completed_on_device
 from pipeline.data.transforms import eval_view
 from pipeline.errors import PatchworkError
+from pipeline.files import ROOM
 from pipeline.registry import TASKS
 
 SEEN = {"image_size": 28, "eval_crop": 0.875}  # evaluated from 32 pixels, trained from as many
@@ -152,6 +153,27 @@ def test_cache__no_room__is_refused_before_it_begins(images, tmp_path, monkeypat
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1e6}))
     with pytest.raises(PatchworkError, match=r"the cache of .* train images needs"):
         written(images, tmp_path)
+
+
+@pytest.mark.parametrize("missing", [0, 1], ids=["room for the rest", "a byte too little"])
+def test_cache__almost_complete_on_an_almost_full_disk__needs_room_for_the_rest_alone(
+    images, tmp_path, monkeypatch, missing
+):
+    cfg = written(images, tmp_path)
+    split = kind_of(cfg).cache(tmp_path / "cache", "train", read_manifest(tmp_path / "out" / "manifest.json"))
+    whole, last = split.pixels.read_bytes(), opened(cfg, images, tmp_path).decoded(-1).pixels.size
+    split.record.unlink()
+    os.replace(split.places, split.places_part)
+    split.pixels.unlink()
+    split.pixels_part.write_bytes(whole[:-1])  # torn, so that the last image is decoded again
+    free = ROOM + last - missing
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
+    if missing:
+        with pytest.raises(PatchworkError, match=rf"needs {(ROOM + last) / 1e6:.1f} MB"):
+            written(images, tmp_path)
+    else:
+        written(images, tmp_path)
+        assert split.pixels.read_bytes() == whole
 
 
 def test_cache__announced__with_its_size_and_time(images, tmp_path, caplog):
