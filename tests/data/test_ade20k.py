@@ -1,5 +1,6 @@
 """ADE20K in its published layout: pairs, numbers of classes, every mistake, and the views after mmsegmentation."""
 
+import re
 import shutil
 
 import numpy as np
@@ -169,6 +170,24 @@ def test_stamp__classes_changed__are_noticed_though_images_are_the_same(tmp_path
     assert "training/ADE_train_00000001.jpg: found " in message and "the train images that were verified" in message
     after = prepare(cfg, tmp_path, out, progress=False)
     assert after.splits["train"].fingerprint != before.splits["train"].fingerprint
+
+
+@pytest.mark.parametrize(
+    "file", ["images/training/ADE_train_00000001.jpg", "annotations/training/ADE_train_00000001.png"]
+)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(b"", "found other content than was verified"), (b"x", r"found \d+ bytes, expected \d+")],
+    ids=["same size", "longer"],
+)
+def test_stamp__either_file_of_a_pair_changed__is_noticed(tmp_path, file, change, words):
+    cfg, out = config("ade20k"), tmp_path / "results" / "data" / "ade20k"
+    prepare(cfg, write_ade20k(tmp_path), out, progress=False)
+    content = bytearray((tmp_path / file).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / file).write_bytes(content + change)
+    message = message_of(open_split, cfg, tmp_path, "train", out)
+    assert re.search(rf"ADE_train_00000001.jpg: {words}", message)
 
 
 # Views
