@@ -1,4 +1,4 @@
-"""The small data set, written and prepared once, and a recorder of short runs on it."""
+"""The small data set, a recorder of short runs on it, and a launcher with the cluster that it talks to."""
 
 import shutil
 
@@ -7,9 +7,16 @@ import pytest
 from every_key import Recorder, short_run
 from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
+from told_cluster import NEW, Cluster
 
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
+from pipeline.engine.signals import StopRequest
+from pipeline.launch import slurm
+from pipeline.launch.resources import Shape
+from pipeline.launch.slurm import Launcher
+from pipeline.results import RunFolder
+from pipeline.site import Site, Slurm
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +49,22 @@ def record(tmp_path_factory):
         encoder = build_method(short_run({"seed": 5}, changes)).export()
         save_file(encoder.state_dict(), recorder.folder / f"{name}.safetensors")
     return recorder
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """In place of SLURM: jobs are in the states that the test gives them."""
+    cluster = Cluster()
+    monkeypatch.setattr(slurm, "scancel", cluster.cancel)
+    monkeypatch.setattr(slurm, "LOOK_S", 0.001)
+    return cluster
+
+
+@pytest.fixture
+def launcher(cluster, tmp_path, monkeypatch):
+    """The launcher of one run, which submits to that cluster."""
+    site = Site(slurm=Slurm(poll_s=0.001))
+    paths = RunFolder(tmp_path / "demo", "run")
+    launcher = Launcher("job", paths, site, Shape(1, 1), "local", NEW, StopRequest(), cluster)
+    monkeypatch.setattr(launcher, "_submit", cluster.submit)
+    return launcher

@@ -2,60 +2,21 @@
 
 import json
 import logging
+import os
+import time
 
 import pytest
+from told_cluster import NEW, OLD, finished
 
-from pipeline.config import CONFIGS
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import write_json
 from pipeline.launch import slurm
 from pipeline.launch.job import Outcome
-from pipeline.launch.queue import Answer, Job
 from pipeline.launch.resources import Shape
 from pipeline.launch.slurm import JobRecord, Launcher
-from pipeline.records import Inputs, TrainRecord
 from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
-
-OLD, NEW = Inputs(data="a" * 64, init="b" * 64), Inputs(data="c" * 64, init="b" * 64)
-
-
-class Cluster:
-    """Jobs by id, with their states; submitting and cancelling change them."""
-
-    def __init__(self):
-        self.states, self.cancelled, self.now = {}, [], 1.0
-
-    def look(self, newer_than=0.0):
-        self.now = max(self.now, newer_than) + 1
-        jobs = {key: Job(key, state, "None", "n1", "job", str(CONFIGS.parent)) for key, state in self.states.items()}
-        return Answer(self.now, jobs)
-
-    def submit(self):
-        self.states["new"] = "PENDING"
-        return "new"
-
-    def cancel(self, job):
-        self.cancelled.append(job)
-        self.states[job] = "CANCELLED"
-
-
-@pytest.fixture
-def cluster(monkeypatch):
-    cluster = Cluster()
-    monkeypatch.setattr(slurm, "scancel", cluster.cancel)
-    monkeypatch.setattr(slurm, "LOOK_S", 0.001)
-    return cluster
-
-
-@pytest.fixture
-def launcher(cluster, tmp_path, monkeypatch):
-    site = Site(slurm=Slurm(poll_s=0.001))
-    paths = RunFolder(tmp_path / "demo", "run")
-    launcher = Launcher("job", paths, site, Shape(1, 1), "local", NEW, StopRequest(), cluster)
-    monkeypatch.setattr(launcher, "_submit", cluster.submit)
-    return launcher
 
 
 def submitted(launcher, inputs, job="7"):
@@ -113,11 +74,6 @@ def test_launcher__remembered_job__says_what_it_is_for(launcher):
     assert json.loads(launcher.paths.job.read_text()) == {"job": "8", "time": 2.0, "inputs": NEW.model_dump()}
 
 
-def finished(launcher, inputs):
-    record = TrainRecord(run="run", metrics={}, files={}, inputs=inputs, provenance={})
-    write_json(launcher.paths.finished, record.model_dump())
-
-
 def test_launcher__finished_for_other_inputs__submits(cluster, launcher):
     finished(launcher, OLD)
 
@@ -144,3 +100,124 @@ def test_launcher__inputs_changed_while_the_job_waited__says_so_and_does_not_sub
     write_json(launcher.paths.outcome, outcome.model_dump())
     with pytest.raises(LaunchError, match=r"the data changed from c+ to a+ while job 7 was queued or ran.*start again"):
         launcher._judge("7", "COMPLETED")
+
+
+# Submitting
+
+
+class Sbatch:
+    """In place of submitit's executor: refuses with each of the messages, then takes the job as number 9."""
+
+    def __init__(self, launcher, *refusals):
+        self.launcher, self.refusals, self.num_calls, self.before = launcher, [*refusals], 0, []
+
+    def __call__(self, folder, python):
+        assert folder == self.launcher.paths.jobs
+        return self
+
+    def update_parameters(self, **options):
+        self.options = options
+
+    def submit(self, job):
+        from submitit.core.utils import FailedJobError
+
+        self.num_calls += 1
+        self.before.append(JobRecord.model_validate_json(self.launcher.paths.job.read_bytes()))
+        if self.refusals:
+            raise FailedJobError(self.refusals.pop(0))
+        self.job_id, self.came_back = "9", time.time()
+        return self
+
+
+@pytest.fixture
+def submit(launcher, monkeypatch):
+    """Submits for real, but for sbatch; returns what stands for it."""
+
+    def run(*refusals):
+        sbatch = Sbatch(launcher, *refusals)
+        monkeypatch.setattr("submitit.SlurmExecutor", sbatch)
+        sbatch.job = Launcher._submit(launcher)
+        return sbatch
+
+    monkeypatch.setattr(slurm, "SBATCH_S", 0.0)
+    return run
+
+
+def test_submit__job_taken__is_remembered_from_before_sbatch_to_after_it(launcher, submit, caplog):
+    """Killed within sbatch, the next launcher knows that there may be a job; an answer from within it is too old."""
+    with caplog.at_level(logging.INFO):
+        sbatch = submit()
+    assert (sbatch.job, sbatch.num_calls) == ("9", 1)
+    assert [(record.job, record.inputs) for record in sbatch.before] == [(None, NEW)]
+    record = JobRecord.model_validate_json(launcher.paths.job.read_bytes())
+    assert record.job == "9" and record.time >= sbatch.came_back >= sbatch.before[0].time
+    assert sbatch.options["job_name"] == "job" and sbatch.options["nodes"] == 1
+    assert caplog.messages == [f"submitted job 9: 1 node x 1 process; its log: {launcher.paths.jobs}/9_0_log.out"]
+
+
+def test_submit__refused_for_now__is_tried_again(cluster, submit):
+    busy = "sbatch: error: Unable to contact SLURM controller (connect failure)"
+    sbatch = submit(busy, busy)
+    assert (sbatch.job, sbatch.num_calls) == ("9", 3)
+
+
+def test_submit__refused_but_the_job_arrived__is_not_submitted_twice(cluster, launcher, submit):
+    cluster.states["8"] = "PENDING"
+    sbatch = submit("sbatch: error: Socket timed out on send/recv operation")
+    assert (sbatch.job, sbatch.num_calls) == ("8", 1)
+    assert JobRecord.model_validate_json(launcher.paths.job.read_bytes()).job == "8"
+
+
+def test_submit__refused_for_good__says_what_sbatch_said_last(submit):
+    refusal = "sbatch: warning: x\nsbatch: error: invalid partition specified: gpux\n"
+    with pytest.raises(
+        LaunchError, match=r"refused the job: sbatch: error: invalid partition specified: gpux; .*doctor"
+    ):
+        submit(refusal)
+
+
+def test_find__record_of_a_submission_that_did_not_come_back__is_looked_for_after_it_may_have_arrived(
+    cluster, launcher, monkeypatch
+):
+    slept, asked = [], []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    look = cluster.look
+    cluster.look = lambda newer_than: (asked.append(newer_than), look(newer_than))[1]
+    cluster.states["7"] = "RUNNING"
+    since = time.time()
+    assert launcher._find(JobRecord(job=None, time=since, inputs=NEW)).id == "7"
+    assert slept == [pytest.approx(slurm.SBATCH_S, abs=1)] and asked[0] >= since
+    assert launcher._find(JobRecord(job="7", time=since - 100, inputs=NEW)).id == "7"
+    assert len(slept) == 1 and asked[1] == since - 100
+
+
+def test_find__queue_that_cannot_be_read__is_asked_again(cluster, launcher):
+    cluster.show("(no controller)", "(no controller)", None)
+    assert launcher._find(JobRecord(job="7", time=1.0, inputs=NEW)) is None
+
+
+# The command
+
+
+def test_train_on_cluster__interrupted__continues_with_the_same_command(tmp_path, monkeypatch, caplog):
+    made = []
+
+    def run(launcher):
+        made.append(launcher)
+        raise slurm.Interrupted("asked to stop: job 7 goes on")
+
+    monkeypatch.setattr(Launcher, "run", run)
+    paths = RunFolder(tmp_path / "demo", "run")
+    with caplog.at_level(logging.INFO):
+        code = slurm.train_on_cluster(paths, Site(slurm=Slurm(poll_s=3)), Shape(1, 1), "local", NEW, StopRequest())
+    assert code == 75 and caplog.messages == ["asked to stop: job 7 goes on; the same command continues"]
+    # The same run at another scale is another job; all scales share what squeue said.
+    assert made[0].name == "demo-run"
+    assert (made[0].queue.path, made[0].queue.poll_s) == (tmp_path / "queue.json", 3)
+
+
+def test_forget_own_job__variables_of_the_job_it_runs_in__are_dropped_but_for_the_clusters_config(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    slurm.forget_own_job()
+    assert [name for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "SLURM_CONF") if name in os.environ] == ["SLURM_CONF"]

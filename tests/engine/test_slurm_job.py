@@ -1,0 +1,177 @@
+"""What a SLURM job leaves behind, and what is read from it: how it ended, and the end of its logs."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.engine.signals import StopRequest
+from pipeline.errors import DataError, LaunchError
+from pipeline.files import write_json, write_text
+from pipeline.launch import job
+from pipeline.launch.job import Outcome, TrainJob, address_of, log_tail, read_outcome, take_place
+from pipeline.launch.slurm import JobRecord, waiting_job
+from pipeline.records import Inputs
+from pipeline.results import RunFolder
+
+INPUTS = Inputs(data="a" * 64, init=None)
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunFolder(tmp_path / "demo", "run")
+
+
+def wrote(folder, job, process, text):
+    path = folder / f"{job}_{process}_log.out"
+    path.write_text(text)
+    return path
+
+
+def test_log_tail__of_twelve_processes__has_the_first_three_by_number(tmp_path):
+    """By text, 10 and 11 would come before 2."""
+    paths = [wrote(tmp_path, "7", process, f"I am {process}\n") for process in range(12)]
+    wrote(tmp_path, "77", 0, "of another job\n")
+    said = "\n".join(f"--- {paths[process]}\nI am {process}" for process in range(3))
+    assert log_tail(tmp_path, "7") == said
+
+
+def test_log_tail__of_long_and_empty_logs__has_the_last_lines_of_those_that_wrote_any(tmp_path):
+    wrote(tmp_path, "7", 0, "\n\n")
+    path = wrote(tmp_path, "7", 1, "".join(f"line {number}\n" for number in range(50)) + "\n\n")
+    assert log_tail(tmp_path, "7", num_lines=2) == f"--- {path}\nline 48\nline 49"
+    assert len(log_tail(tmp_path, "7").splitlines()) == 21
+
+
+def test_log_tail__without_any_log__names_the_folder(tmp_path):
+    assert log_tail(tmp_path, "7") == f"(nothing in {tmp_path})"
+
+
+def ended(paths, job):
+    outcome = Outcome(job=job, start=0, rank=0, code=75, why="time limit", step=3)
+    write_json(paths.outcome, outcome.model_dump())
+    return outcome
+
+
+def test_outcome__of_an_earlier_job__is_not_that_of_this_one(paths):
+    assert read_outcome(paths, "7") is None
+    outcome = ended(paths, "7")
+    assert read_outcome(paths, "7") == outcome and read_outcome(paths, "77") is None
+
+
+def test_waiting_job__is_the_one_submitted_until_it_has_ended_or_the_run_is_finished(paths):
+    assert waiting_job(paths) is None
+    for number in (None, "7"):  # without a job: a submission that has not come back
+        write_json(paths.job, JobRecord(job=number, time=1.0, inputs=INPUTS).model_dump())
+        assert waiting_job(paths) == number
+    ended(paths, "6")
+    assert waiting_job(paths) == "7"
+    ended(paths, "7")
+    assert waiting_job(paths) is None
+    ended(paths, "6")
+    paths.finished.touch()
+    assert waiting_job(paths) is None
+
+
+# Inside the job
+
+
+@pytest.mark.parametrize(
+    ("rank", "code", "stopped_by", "exit_code", "leaves_word", "requeued"),
+    [
+        (0, 0, None, 0, True, []),
+        (0, 75, signal.SIGUSR2, 75, True, ["7"]),
+        (0, 75, signal.SIGTERM, 75, True, []),
+        (0, 1, None, 1, True, []),
+        (1, 0, None, 0, False, []),
+        (1, 75, signal.SIGUSR2, 0, False, []),
+        (1, 1, None, 1, True, []),
+    ],
+    ids=[
+        "main process finished",
+        "main process before the time limit",
+        "main process told to end",
+        "main process failed",
+        "another finished",
+        "another before the time limit",
+        "another failed",
+    ],
+)
+def test_job__end_of_a_process__is_told_once_and_requeued_by_the_main_one_before_a_time_limit(
+    paths, monkeypatch, rank, code, stopped_by, exit_code, leaves_word, requeued
+):
+    stop, asked = StopRequest(), []
+    stop.signal, stop.why = stopped_by, "told to" if stopped_by else ""
+    stop.listen = lambda: stop
+    monkeypatch.setattr(job, "STOP", stop)
+    monkeypatch.setattr(job, "requeue", asked.append)
+    monkeypatch.setattr(TrainJob, "_train", lambda self: code)
+    for name, value in {"RANK": rank, "SLURM_JOB_ID": 7, "SLURM_RESTART_COUNT": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(SystemExit) as end:
+        TrainJob(paths, "local")()
+    expected = Outcome(job="7", start=2, rank=rank, code=code, why=stop.why, step=0)
+    assert end.value.code == exit_code and asked == requeued
+    assert read_outcome(paths, "7") == (expected if leaves_word else None)
+
+
+def test_job__trains_what_was_submitted__and_a_mistake_of_the_user_is_one_line_and_exit_code_1(
+    paths, monkeypatch, caplog
+):
+    def refuse(config, folder, site, stop):
+        assert (config, folder, os.environ["PATCHWORK_SITE"]) == ({"seed": 3}, paths, "slurm")
+        raise DataError("the images are gone")
+
+    write_text(paths.submitted, "seed: 3\n")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setenv("PATCHWORK_SITE", "local")
+    monkeypatch.setattr(job, "take_place", lambda: None)
+    monkeypatch.setattr(job, "train_here", refuse)
+    assert TrainJob(paths, "slurm")._train() == 1
+    assert caplog.messages == ["DataError: the images are gone"]
+    command = ["pipeline", "train", "--scale", "demo", "--site", "slurm", "--config", str(paths.submitted)]
+    assert sys.argv == command
+
+
+PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def placed(monkeypatch, starts=0, **changes):
+    """What torch is told in process 3 of 4, on the second of two nodes, or as changed."""
+    facts = {"global_rank": 3, "local_rank": 1, "num_tasks": 4, "num_nodes": 2, "hostnames": ["n1", "n2"]}
+    monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(raw_job_id="7", **facts | changes))
+    monkeypatch.setattr(job, "resolves", lambda name: True)
+    monkeypatch.setattr(job, "start_logging", lambda: None)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(starts))
+    for name in PLACES:
+        monkeypatch.setenv(name, "")
+    take_place()
+    return [os.environ[name] for name in PLACES]
+
+
+def test_place__of_a_process_on_two_nodes__is_among_all_of_them_and_they_meet_on_the_first(monkeypatch):
+    assert placed(monkeypatch)[:4] == ["3", "1", "4", "n1"]
+    assert placed(monkeypatch, num_nodes=1, hostnames=["n1"])[3] == "127.0.0.1"
+    assert placed(monkeypatch, global_rank=0, local_rank=0, num_tasks=1) == ["0", "0", "1", "", ""]
+
+
+def test_place__each_start_of_a_job__has_another_port(monkeypatch):
+    ports = {int(placed(monkeypatch, starts)[4]) for starts in range(50)}
+    assert len(ports) == 50 and min(ports) >= 20000 and max(ports) < 30000
+
+
+@pytest.mark.parametrize(
+    ("known", "found"), [(["n1", "10.0.0.1"], "n1"), (["10.0.0.1"], "10.0.0.1"), ([], None)], ids=str
+)
+def test_address__of_a_node__is_its_name_or_slurms_address_or_an_error_that_names_both(monkeypatch, known, found):
+    answer = subprocess.CompletedProcess([], 0, "NodeName=n1 Arch=x86_64\n   NodeAddr=10.0.0.1 NodeHostName=n1\n", "")
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: answer)
+    monkeypatch.setattr(job, "resolves", lambda name: name in known)
+    if found:
+        assert address_of("n1") == found
+    else:
+        with pytest.raises(LaunchError, match=r"node n1 does not resolve, and SLURM's address of it is 10\.0\.0\.1;"):
+            address_of("n1")

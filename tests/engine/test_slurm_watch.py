@@ -1,0 +1,137 @@
+"""The launcher while a job waits and runs: what it makes of the states that squeue shows, and of how a job ended."""
+
+import logging
+import signal
+
+import pytest
+from told_cluster import NEW, finished, reach
+
+from pipeline.errors import LaunchError
+from pipeline.files import write_json
+from pipeline.launch import slurm
+from pipeline.launch.job import Outcome
+from pipeline.launch.queue import Job
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        ("RUNNING", None, "RUNNING", None, None),
+        ("RUNNING", "(no controller)", "(no controller)", "COMPLETED", "COMPLETED"),
+        ("PENDING", "(no controller)", None, "(no controller)", "NODE_FAIL"),
+        ("COMPLETING", "COMPLETING", "COMPLETING", "TIMEOUT", "TIMEOUT"),
+    ],
+    ids=["requeued", "queue not read", "ended between problems", "ends slowly"],
+)
+def test_watch__job_has_ended__only_when_two_answers_in_a_row_say_so(cluster, launcher, states):
+    cluster.show(*states)
+    assert launcher._watch("7") == (states[-1] or "no longer in the queue") and cluster.shown == len(states)
+
+
+@pytest.mark.parametrize(("state", "cancelled"), [("RUNNING", []), ("PENDING", ["7"])])
+def test_watch__run_is_finished__a_job_that_waits_to_repeat_it_is_cancelled(cluster, launcher, state, cancelled):
+    cluster.show("RUNNING", state, at_the_end=lambda: finished(launcher, NEW))
+    assert launcher._watch("7") is None and cluster.cancelled == cancelled
+
+
+@pytest.mark.parametrize(
+    ("number", "cancelled", "words"),
+    [
+        (signal.SIGINT, ["7"], "interrupted: cancelled job 7"),
+        (signal.SIGTERM, [], "asked to stop: job 7 goes on"),
+    ],
+)
+def test_watch__told_to_stop__ctrl_c_alone_cancels_the_job(cluster, launcher, number, cancelled, words):
+    cluster.show("RUNNING", "RUNNING", at_the_end=lambda: launcher.stop._raise(number, None))
+    with pytest.raises(slurm.Interrupted, match=words):
+        launcher._watch("7")
+    assert cluster.cancelled == cancelled
+
+
+def test_watch__what_happens_to_a_job__is_said_once_each(cluster, launcher, caplog):
+    jobs = [
+        Job("7", "PENDING", "Priority", "", "job", ""),
+        Job("7", "PENDING", "QOSMaxJobs", "", "job", ""),
+        Job("7", "RUNNING", "None", "n1", "job", ""),
+        Job("7", "PENDING", "BeginTime", "", "job", ""),
+        Job("7", "RUNNING", "None", "n2", "job", ""),
+        Job("7", "RUNNING", "None", "n3", "job", ""),
+    ]
+    reach(launcher, 20)
+    with caplog.at_level(logging.INFO):
+        for job in [job for job in jobs for _ in range(2)]:
+            launcher._tell_state(job)
+    back = "job 7 is back in the queue (without a message, as when a node is lost), after step 20"
+    assert caplog.messages == [
+        "job 7 is pending: QOSMaxJobs",
+        "job 7 runs on n1",
+        back,
+        "job 7 runs on n2",
+        back,
+        "job 7 runs on n3",
+    ]
+
+
+# Jobs that end without the run being finished
+
+
+@pytest.mark.parametrize(("helpful", "num_jobs"), [(None, 3), (2, 5), (3, 6)], ids=["none", "the second", "the third"])
+def test_launcher__jobs_that_end_without_a_checkpoint__are_three_in_a_row(cluster, launcher, helpful, num_jobs):
+    """A job that writes one in between starts the count again."""
+    reach(launcher, 10)
+
+    def submit():
+        job = str(len(cluster.states) + 1)
+        cluster.states[job] = "NODE_FAIL"
+        if len(cluster.states) == helpful:
+            reach(launcher, 20)
+        return job
+
+    launcher._submit = submit
+    words = rf"3 jobs in a row ended without a new checkpoint \(the last: job {num_jobs}, NODE_FAIL\)"
+    with pytest.raises(LaunchError, match=words):
+        launcher.run()
+    assert len(cluster.states) == num_jobs
+
+
+def ended(launcher, code, job="7", rank=0, why=""):
+    write_json(launcher.paths.outcome, Outcome(job=job, start=0, rank=rank, code=code, why=why, step=3).model_dump())
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        ("CANCELLED", None, r"job 7 was cancelled \(scancel\); nothing is lost: .* continues after step 20"),
+        ("CANCELLED", 75, r"job 7 was cancelled"),
+        ("OUT_OF_MEMORY", None, r"job 7 ran out of memory with slurm.memory_gb 32 per process; raise it"),
+        ("FAILED", 1, r"job 7 failed with exit code 1 \(process 2\):\n--- .*7_2_log.out\nDataError: gone"),
+        ("COMPLETED", 1, r"job 7 failed with exit code 1"),
+    ],
+)
+def test_judge__failure_that_would_come_again__is_final_and_says_why(launcher, state, code, words):
+    reach(launcher, 20)
+    launcher.paths.jobs.mkdir(parents=True)
+    (launcher.paths.jobs / "7_2_log.out").write_text("DataError: gone\n")
+    if code is not None:
+        ended(launcher, code, rank=2)
+    with pytest.raises(LaunchError, match=words):
+        launcher._judge("7", state)
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "why"),
+    [
+        ("TIMEOUT", {"code": 75, "why": "the time limit is near"}, "the time limit is near"),
+        ("PREEMPTED", None, "killed without a message"),
+        ("NODE_FAIL", {"code": 1, "job": "6"}, "killed without a message"),
+        ("COMPLETED", {"code": 0}, ""),
+    ],
+    ids=["time limit", "killed", "an earlier job failed", "finished elsewhere"],
+)
+def test_judge__end_after_which_the_run_can_continue__is_one_line(launcher, caplog, state, outcome, why):
+    reach(launcher, 20)
+    if outcome:
+        ended(launcher, **outcome)
+    with caplog.at_level(logging.INFO):
+        launcher._judge("7", state)
+    assert caplog.messages == [f"job 7 ended ({state}: {why}) after step 20; submitting again"]
