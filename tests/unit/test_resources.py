@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.config import CONFIGS
 from pipeline.launch.resources import Shape, sbatch_options, shape_of
 from pipeline.site import Site, Slurm
 
@@ -38,3 +39,23 @@ def test_sbatch_options__of_two_nodes__multiply_what_a_process_needs():
 
 def test_sbatch_options__of_a_site_without_gpus__ask_for_none():
     assert "gres" not in sbatch_options(Site(slurm=Slurm(gres=None)), nodes=1, processes=1)
+
+
+def test_sbatch_options__of_a_site__are_exactly_these():
+    slurm = Slurm(account="lab", gres=None, cpus=3, memory_gb=7, hours=1.51, warning_s=90, setup=["module load cuda"])
+    options = sbatch_options(Site(slurm=slurm.model_copy(update={"options": {"requeue": "no"}})), nodes=1, processes=2)
+    assert options == {
+        "account": "lab",
+        "nodes": 1,
+        "ntasks_per_node": 2,
+        "cpus_per_task": 3,
+        "mem": "14GB",
+        "time": 91,  # minutes; 90.6 are not cut to 90
+        "signal_delay_s": 90,
+        "setup": ["trap : TERM", "module load cuda"],
+        "stderr_to_stdout": True,
+        "srun_args": ["--kill-on-bad-exit=1", "--cpus-per-task=3"],
+        "additional_parameters": {"requeue": "no", "chdir": str(CONFIGS.parent)},  # what a site says wins
+    }
+    plain = sbatch_options(Site(slurm=Slurm()), nodes=1, processes=1)
+    assert plain["additional_parameters"]["requeue"] is True and plain["gres"] == "gpu:1"
