@@ -105,6 +105,41 @@ def test_status__run_that_failed_and_was_then_continued_and_stopped__has_not_fai
     assert states(graph)[name].startswith("stopped")
 
 
+def test_status__run_that_failed_twice__shows_the_beginning_of_the_last_error(graph):
+    name = next(iter(graph.runs))
+    log = graph.results.log("train_run", name)
+    put(log, "DataError: gone\n12:00:00 epoch 1\nLaunchError: 3 jobs failed\n" + "".join(f"{n}\n" for n in range(9)))
+    assert states(graph)[name].split() == [
+        "failed",
+        "LaunchError:",
+        "3",
+        "jobs",
+        "failed",
+        "0",
+        "1",
+        "2",
+        "log:",
+        str(log),
+    ]
+
+
+def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
+    done, queued, *_ = graph.runs
+    finish(graph, done)
+    put(begin(graph, queued, 60).job, SUBMITTED)
+    drawn, *others = graph.selected("headline")
+    put(graph.results.table(drawn, "headline"))
+    put(graph.results.report("all"))
+    said = str(read_status(graph)).splitlines()
+    assert said[2:6] == [
+        f"  runs          1 of {len(graph.runs)} finished, 1 queued, {len(graph.runs) - 2} waiting",
+        f"  evaluations   0 of {len(graph.eval_jobs)} finished, {len(graph.eval_jobs)} waiting",
+        f"  tables        1 of {len(others) + 1} with headline rows, 0 of {len(graph.tables)} with all rows drawn",
+        f"  report        {graph.results.report('all')}",
+    ]
+    assert said[6:] == ["", "queued", f"  train_run     {queued}  SLURM job 77; step 60 of 200 (30 %)"]
+
+
 def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     name = next(iter(graph.runs))
     folder = begin(graph, name, 60)
@@ -154,17 +189,27 @@ def test_clean__abandoned_runs_and_checkpoints_of_finished_ones__are_listed_with
     put(finish(graph, finished).state / "step-000000200-0123456789abcdef.pt", "x" * 3_000_000)
     put(begin(graph, stopped, 100).state / "step-000000100-0123456789abcdef.pt")
     put(graph.results.run("mjp-old-s0-000000").encoder, "x" * 1_000_000)
-    put(graph.results.run("mjp-old-s0-000000").state / "step-000000100-0123456789abcdef.pt", "x" * 1_000_000)
+    put(graph.results.run("mjp-old-s0-000000").jobs / "7_0_log.out", "x" * 1_000_000)
     found = find_leftovers([graph])
     assert {item.kind: item.num_bytes for item in found.items} == {"abandoned": 2_000_000, "checkpoint": 3_000_000}
     assert len(found.items) == 2
     assert "2.0 MB" in str(found) and str(found).endswith("2 entries may be deleted: 5.0 MB")
 
 
+@pytest.mark.parametrize("record", ["done", "finished"])
+def test_clean__checkpoints_of_a_run_that_may_be_trained_on__are_kept(graph, record):
+    """Without either record, the workflow trains the run once more, and continues from them."""
+    folder = finish(graph, next(iter(graph.runs)))
+    put(folder.state / "step-000000200-0123456789abcdef.pt")
+    getattr(folder, record).unlink()
+    assert find_leftovers([graph]).items == []
+
+
 def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
     name = next(iter(graph.runs))
     folder, old = finish(graph, name), graph.results.run("mjp-old-s0-000000")
     put(folder.state / "step-000000200-0123456789abcdef.pt")
+    put(folder.identity)
     put(old.encoder)
     before = {path for path in graph.results.folder.rglob("*") if path.is_file()}
     delete(find_leftovers([graph]))
