@@ -19,6 +19,7 @@ from pipeline.site import Site
 log = logging.getLogger(__name__)
 
 TAKEOVER_S = 600  # a checkpoint on a slow file system takes a while
+LAST_WORDS_S = 5.0  # when a process has failed, the others may be about to say what is wrong
 
 
 def is_placed() -> bool:
@@ -63,7 +64,7 @@ def run_processes(count: int, arguments: list[str]) -> int:
     while None in [child.poll() for child in children]:
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
         if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
-            time.sleep(5)  # the others may be about to say what is wrong
+            time.sleep(LAST_WORDS_S)
             for child in children:
                 child.kill()
         time.sleep(0.2)

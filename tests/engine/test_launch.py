@@ -1,18 +1,22 @@
 """The launcher with real processes: a shell script stands where Python would, and does what its rank is told to."""
 
+import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
+from patience import wait_until
 
-from pipeline.launch.local import run_processes
+from pipeline.launch import local
 
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
     """Runs a shell command per rank; returns the launcher's exit code and the seconds it took."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(local, "LAST_WORDS_S", 0.5)
 
     def run(*commands):
         script = tmp_path / "python"
@@ -21,7 +25,7 @@ def launch(tmp_path, monkeypatch):
         script.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(script))
         since = time.monotonic()
-        return run_processes(len(commands), ["train"]), time.monotonic() - since
+        return local.run_processes(len(commands), ["train"]), time.monotonic() - since
 
     yield run
     for number, handler in handlers.items():
@@ -38,15 +42,28 @@ def test_launch__all_killed__is_an_error_code_a_shell_understands(launch):
     assert launch("kill -9 $$", "kill -9 $$")[0] == 9
 
 
-@pytest.mark.slow
+def test_launch__one_killed_after_the_others_finished__is_not_zero(launch):
+    assert launch("exit 0", "kill -9 $$")[0] == 9
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+def test_launch__told_to_stop__every_process_is_told_so(launch, tmp_path, name):
+    def tell():
+        wait_until(lambda: all((tmp_path / f"ready{rank}").exists() for rank in range(2)))
+        os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+
+    threading.Thread(target=tell, daemon=True).start()
+    command = f"trap 'exit 75' {name}; touch ready$RANK; for look in $(seq 100); do sleep 0.05; done; exit 3"
+    assert launch(command, command)[0] == 75
+
+
 def test_launch__one_fails__the_others_are_ended_and_its_code_returned(launch):
     code, seconds = launch("exec sleep 60", "exit 3")
     assert code == 3
     assert seconds < 15
 
 
-@pytest.mark.slow
 def test_launch__main_process_writes_a_large_checkpoint__is_not_killed_because_the_others_are_done(launch, tmp_path):
-    code, _ = launch("sleep 6; touch checkpoint; exit 75", "exit 75")
+    code, _ = launch("sleep 1; touch checkpoint; exit 75", "exit 75")
     assert code == 75
     assert (tmp_path / "checkpoint").exists()

@@ -146,6 +146,13 @@ def test_ask__squeue_hangs_or_is_not_there__says_so(monkeypatch, error, problem)
     assert queue.ask().problem == problem
 
 
+def test_has_ended__of_the_states_in_slurms_manual__is_true_of_those_that_nothing_follows():
+    final = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"
+    others = "COMPLETING CONFIGURING PENDING REQUEUED REQUEUE_HOLD RESIZING RUNNING SIGNALING STAGE_OUT SUSPENDED"
+    for state in (*final.split(), *others.split()):
+        assert RUNNING._replace(state=state).has_ended == (state in final.split()), state
+
+
 @pytest.mark.parametrize(
     ("jobs", "found"),
     [

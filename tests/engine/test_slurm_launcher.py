@@ -10,7 +10,7 @@ from told_cluster import NEW, OLD, finished
 
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import write_json
+from pipeline.files import is_held, write_json
 from pipeline.launch import slurm
 from pipeline.launch.job import Outcome
 from pipeline.launch.resources import Shape
@@ -46,6 +46,12 @@ def test_launcher__job_for_the_same_inputs__is_watched(cluster, launcher, caplog
     assert cluster.cancelled == [] and "watching job 7, submitted earlier (running)" in caplog.text
 
 
+def test_launcher__job_that_is_ending__is_waited_for_and_another_one_submitted(cluster, launcher):
+    submitted(launcher, NEW)
+    cluster.show("COMPLETING", "COMPLETING", "COMPLETED")
+    assert launcher._attach_or_submit() == "new" and cluster.shown == 3
+
+
 def test_launcher__cancelled_job_takes_a_while_to_end__is_waited_for(cluster, launcher):
     cluster.states["7"] = "RUNNING"
     submitted(launcher, OLD)
@@ -67,6 +73,13 @@ def test_launcher__other_inputs_but_their_job_has_ended__submits_without_a_word(
     submitted(launcher, OLD)
     assert launcher._attach_or_submit() == "new"
     assert cluster.cancelled == []
+
+
+def test_launcher__while_it_submits__no_other_launcher_of_the_run_does(cluster, launcher):
+    held = []
+    launcher._submit = lambda: (held.append(is_held(launcher.paths.submit_lock)), cluster.submit())[1]
+    assert launcher._attach_or_submit() == "new" and held == [True]
+    assert not is_held(launcher.paths.submit_lock)
 
 
 def test_launcher__remembered_job__says_what_it_is_for(launcher):
@@ -193,7 +206,7 @@ def test_find__record_of_a_submission_that_did_not_come_back__is_looked_for_afte
 
 def test_find__queue_that_cannot_be_read__is_asked_again(cluster, launcher):
     cluster.show("(no controller)", "(no controller)", None)
-    assert launcher._find(JobRecord(job="7", time=1.0, inputs=NEW)) is None
+    assert launcher._find(JobRecord(job="7", time=1.0, inputs=NEW)) is None and cluster.shown == 3
 
 
 # The command

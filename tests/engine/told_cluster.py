@@ -29,7 +29,7 @@ class Cluster:
                 at_the_end()
             if state and state.startswith("("):
                 return Answer(1.0, problem=state)
-            return Answer(1.0, {"7": Job("7", state, "None", "n1", "job", "")} if state else {})
+            return Answer(1.0, {"7": Job("7", state, "None", "n1", "job", str(CONFIGS.parent))} if state else {})
 
         self.look = look
 
