@@ -1,0 +1,87 @@
+"""What `train` does with a run on each kind of site: here, in several processes, or through SLURM."""
+
+import pytest
+import yaml
+from tiny_runs import tiny_config
+
+from pipeline.errors import ConfigError
+from pipeline.files import write_text
+from pipeline.launch import train as launching
+from pipeline.launch.resources import Shape
+from pipeline.launch.train import train
+from pipeline.records import Inputs
+from pipeline.site import Site, Slurm
+
+INPUTS = Inputs(data="a" * 64, init=None)
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """Trains a run of 4 micro-batches on a site, but for the training; returns the exit code and what was called."""
+    calls = []
+
+    def returning(name, code):
+        def call(*arguments):
+            calls.append((name, arguments))
+            return code
+
+        return call
+
+    def run(site, code=0, config=None):
+        optim = {"global_batch": 40, "micro_batch": 10}
+        content = tiny_config({"optim": optim}, config or {})
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
+        monkeypatch.setattr(launching, "load_site", lambda: site)
+        for name in ("train_here", "run_processes", "train_on_cluster"):
+            monkeypatch.setattr(launching, name, returning(name, code))
+        found = launching._chosen_run("test", None, tmp_path / "run.yaml")[0]
+        folder = launching.results_of("test").run(found)
+        write_text(folder.finished, "{}")
+        return train("test", config=tmp_path / "run.yaml"), calls, folder
+
+    monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
+    monkeypatch.setattr(launching, "find_inputs", lambda *arguments: INPUTS)
+    monkeypatch.setattr(launching.STOP, "listen", lambda: launching.STOP)
+    monkeypatch.delenv("RANK", raising=False)
+    return run
+
+
+def test_train__one_process__trains_here_and_publishes_what_it_finished(launched):
+    code, [(name, _)], folder = launched(Site(processes=1))
+    assert (code, name) == (0, "train_here") and folder.done.read_text() == "{}"
+
+
+@pytest.mark.parametrize("code", [1, 75])
+def test_train__failed_or_stopped__is_not_published(launched, code):
+    found, _, folder = launched(Site(processes=1), code)
+    assert found == code and not folder.done.exists()
+
+
+def test_train__several_gpus__starts_as_many_processes_as_share_its_micro_batches(launched, tmp_path):
+    code, [call], folder = launched(Site(processes=8))
+    assert call == ("run_processes", (4, ["train", "--scale", "test", "--config", str(tmp_path / "run.yaml")]))
+    assert code == 0 and folder.done.exists()
+
+
+def test_train__process_that_has_its_place__trains_and_leaves_the_rest_to_the_one_that_started_it(
+    launched, monkeypatch
+):
+    monkeypatch.setenv("RANK", "1")
+    _, [(name, _)], folder = launched(Site(processes=8))
+    assert name == "train_here" and not folder.done.exists()
+
+
+def test_train__slurm__submits_the_config_as_it_is_now_for_a_site_that_any_folder_finds(launched, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_SITE", "mine.yaml")
+    monkeypatch.chdir("/")
+    site = Site(processes=2, slurm=Slurm(nodes=2))
+    code, [(name, arguments)], folder = launched(site)
+    assert (code, name) == (0, "train_on_cluster")
+    assert arguments[:5] == (folder, site, Shape(2, 2), "/mine.yaml", INPUTS)
+    submitted = yaml.safe_load(folder.submitted.read_text())
+    assert submitted["optim"]["micro_batch"] == 10 and folder.done.exists()
+
+
+def test_train__weight_file__is_refused(launched):
+    with pytest.raises(ConfigError, match="is a weight file that is evaluated as it is; there is nothing to train"):
+        launched(Site(), config={"init": "file:weights.pth", "train": False})
