@@ -9,10 +9,11 @@ import pytest
 from pipeline.evals.needs import Needs
 from pipeline.launch.resources import Shape
 from pipeline.plan import costs, device, text
-from pipeline.plan.estimate import RunEstimate, images_left
+from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
 from pipeline.plan.work import Work
 from pipeline.site import Site
 from pipeline.study import graph as graphs
+from pipeline.study.planned import data_of
 
 
 def run_of(name, init=None, hours=1.0, nodes=1, study="mjp", source="a test") -> RunEstimate:
@@ -36,6 +37,10 @@ def test_queue__of_a_chain_and_others__names_the_numbers_of_nodes_that_help():
         "time: 14 h on 1 node, 7.0 h on 2 nodes, 5.0 h on 4 nodes. The longest chain of runs, one starting from "
         "the other, takes 5.0 h on any number."
     )
+
+
+def test_most_at_once__of_two_chains__is_one_run_of_each():
+    assert most_at_once([run_of("a"), run_of("b", "a"), run_of("c"), run_of("d", "c")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -129,9 +134,9 @@ def test_sets__of_runs_and_of_evaluations__are_named_until_they_have_manifests(g
     name = next(iter(graph.runs))
     work = Work({name: "mjp"}, {job: "mjp"})
     wanted = {graph.runs[name].data, *graph.eval_jobs[job].data}
-    folders = {graph.data[each].get("made_from") or each for each in wanted}
+    folders = {data_of(graph, each).folder_name for each in wanted}
     said = in_one_line(text._sets(graph, work))
-    assert all(folder in said for folder in folders), said
+    assert len(folders) > 1 and all(folder in said for folder in folders), said
     for each in wanted:
         path = graph.results.manifest(each)
         path.parent.mkdir(parents=True)
