@@ -5,6 +5,7 @@ import shutil
 import bases
 import pytest
 from every_key import Recorder, short_run
+from locked_models import lock, make_key, write_checkpoints
 from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
 from told_cluster import NEW, Cluster
@@ -68,3 +69,24 @@ def launcher(cluster, tmp_path, monkeypatch):
     launcher = Launcher("job", paths, site, Shape(1, 1), "local", NEW, StopRequest(), cluster)
     monkeypatch.setattr(launcher, "_submit", cluster.submit)
     return launcher
+
+
+@pytest.fixture
+def cpu_site(tmp_path, monkeypatch):
+    path = tmp_path / "site.yaml"
+    path.write_text("device: cpu\nthreads: 1\n")
+    monkeypatch.setenv("PATCHWORK_SITE", str(path))
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """Files as they are published, by family; not to be written to."""
+    return write_checkpoints(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture
+def ready(cpu_site, checkpoints, tmp_path):
+    """A model, its key and its locked file."""
+    key = make_key(checkpoints["vit"], tmp_path / "mine.key")
+    assert lock(checkpoints["vit"], key, tmp_path / "locked.safetensors") == 0
+    return checkpoints["vit"], key, tmp_path / "locked.safetensors"
