@@ -45,6 +45,7 @@ def defocused(image: Array, radius: float, alias_blur: float) -> Array:
 
 
 @lru_cache(maxsize=16)
+@np.errstate(under="ignore")  # a narrow Gaussian has weights at its end that are too small for a number
 def _disk(radius: float, alias_blur: float) -> Array:
     """A disk whose edge is smoothed by a Gaussian of 3 pixels, of 5 for a large one; without the zeros around it."""
     reach, smooth = (8, 1) if radius <= 8 else (int(radius), 2)
@@ -58,6 +59,7 @@ def _disk(radius: float, alias_blur: float) -> Array:
     return disk[used[0] : used[-1] + 1, used[0] : used[-1] + 1].astype(np.float32)
 
 
+@np.errstate(under="ignore")  # as in `_disk`
 def moved(image: Array, radius: int, sigma: float, angle: float) -> Array:
     """ImageMagick's motion blur: one half of a Gaussian, along a line at an angle in degrees; edges are repeated."""
     steps = np.arange(2 * radius + 1)

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
+from pipeline.data import filters
 from pipeline.data.corruptions import FROST, FUNCTIONS, MIN_SIDE, as_pixels, corrupt, corrupt_picture, seed_of
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES, TABLES
 from pipeline.errors import DataError
@@ -272,11 +273,26 @@ def test_corrupt__any_size__keeps_it_and_changes_the_image(name, shape):
     assert found.shape == image.shape and found.dtype == np.uint8 and (found != image).any() and (image == kept).all()
 
 
+@pytest.fixture
+def empty_caches():
+    """No kernel or matrix that another test has made."""
+    for cached in (filters._gaussian_matrix, filters._disk, filters._zoom_matrix):
+        cached.cache_clear()
+
+
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("level", [0, 255])
-def test_corrupt__black_or_white_image__gives_finite_pixels(name, level):
+def test_corrupt__black_or_white_image__gives_finite_pixels(empty_caches, name, level):
     with np.errstate(all="raise"):
         corrupt(grey(level, 32), name, 5, "cifar", 0)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", ["defocus_blur", "glass_blur", "motion_blur"])
+def test_corrupt__kernel_with_weights_near_0__does_not_underflow(empty_caches, name, table, severity):
+    with np.errstate(all="raise"):
+        corrupt(grey(100, 32), name, severity, table, 0)
 
 
 def test_corrupt_picture__grey__is_corrupted_in_colour_and_grey_again():
