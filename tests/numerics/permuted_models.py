@@ -29,6 +29,17 @@ def vit(**changes):
     return VisionTransformer(**sizes, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, **changes)
 
 
+def gated_vit():
+    """With the parts that few models of timm have."""
+    from timm.layers import Attention, SwiGLU
+
+    class GatedAttention(Attention):
+        def __init__(self, *sizes, **changes):
+            super().__init__(*sizes, gated=True, **changes)
+
+    return vit(attn_layer=GatedAttention, mlp_layer=SwiGLU, scale_mlp_norm=True)
+
+
 def relative_vit():
     return tiny_encoder(embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, pos_embed="relative", num_classes=NUM_CLASSES)
 
@@ -53,6 +64,7 @@ MAKERS = {
     "vit_layerscale": lambda: vit(init_values=0.5, reg_tokens=2),
     "vit_qk_norm": lambda: vit(qk_norm=True, scale_attn_norm=True),
     "vit_relative": relative_vit,
+    "vit_gated": gated_vit,
     "bert": bert,
     "gpt2": gpt2,
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 from permuted_models import (
     FAMILIES,
+    MAKERS,
     build,
     gradients,
     inputs_for,
@@ -23,6 +24,7 @@ from permuted_models import (
 from pipeline.errors import ConfigError
 from pipeline.permutation.forward import Tokens, permuted
 from pipeline.permutation.keys import Key, Shape, new_key
+from pipeline.permutation.rules import FAMILIES as RULES
 from pipeline.permutation.rules import permute_state, unpermute_state
 
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -60,6 +62,23 @@ def test_columns__permuted_with_their_weights__give_the_same_output(family, kind
     model, inputs, key = build(family, dtype), inputs_for(family, dtype), key_for(family, kind)
     with torch.no_grad(), permuted(locked(model, key), key) as other:
         assert apart(logits(other, inputs), logits(model, inputs)) < CLOSE[dtype]
+
+
+def test_columns__of_a_vit_with_gates__give_the_same_output():
+    model, inputs, key = build("vit_gated"), inputs_for("vit_gated"), key_for("vit_gated")
+    with torch.no_grad(), permuted(locked(model, key), key) as other:
+        assert apart(logits(other, inputs), logits(model, inputs)) < 1e-10
+
+
+def test_rules__of_every_family__are_all_used_by_a_model_of_these_tests():
+    used = {family: set() for family in RULES}
+    for name in MAKERS:
+        family = name.split("_")[0]
+        found = (RULES[family].blocks.fullmatch(each) for each in MAKERS[name]().state_dict())
+        used[family] |= {match["name"] for match in found if match}
+    unused = {name for family, known in RULES.items() for name in {*known.rules} - used[family]}
+    # Buffers that old files have.
+    assert unused == {"attn.bias", "attn.masked_bias", "attn.rel_pos.relative_position_index"}
 
 
 @EVERY_FAMILY

@@ -32,7 +32,9 @@ def log2_factorial(number):
     ],
 )
 def test_bits__of_a_kind_of_key__are_those_of_its_factorials(kind, expected):
-    assert new_key(VIT_B, kind).bits() == pytest.approx(expected)
+    key = new_key(VIT_B, kind)
+    assert key.bits() == pytest.approx(expected)
+    assert key.residual_bits() == pytest.approx(expected if kind == "released" else log2_factorial(768))
 
 
 def test_keys__drawn_twice__differ_in_everything_and_in_their_fingerprints():
@@ -113,7 +115,7 @@ def test_key__under_a_name_that_git_would_track__is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620, 0o602, 0o610, 0o601])
 def test_key__that_others_may_read_or_write__is_refused(tmp_path, mode):
     path = tmp_path / "mine.key"
     write_key(new_key(SMALL), path)
@@ -142,6 +144,15 @@ def test_key__whose_numbers_are_no_permutations_of_its_kind__is_refused(tmp_path
     damage(tensors)
     save_file(tensors, path, {"format": "patchwork-key-1", "family": "vit", "kind": "shared"})
     path.chmod(0o600)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_key(path)
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_key__released__with_one_block_of_another_permutation__is_refused(tmp_path, block):
+    key, path = new_key(SMALL, "released", Random(0)), tmp_path / "mine.key"
+    key.heads[block] = key.heads[block].roll(1)
+    write_key(key, path)
     with pytest.raises(CheckpointError, match="damaged"):
         read_key(path)
 
@@ -230,6 +241,24 @@ def test_family__of_something_else__is_refused():
 def test_rules__of_every_family__have_one_entry_per_side():
     for known in FAMILIES.values():
         assert all(len(rule) == 1 for name, rule in known.rules.items() if name.endswith(".bias") and rule)
+
+
+def test_rules__of_buffers_in_old_files_of_gpt2__leave_them_as_they_are():
+    key = new_key(Shape("gpt2", 24, 1, 4, 24), source=Random(0))
+    buffers = {
+        "h.0.attn.bias": torch.ones(24, 24).tril()[None, None],
+        "h.0.attn.masked_bias": torch.tensor(-1e4),
+    }
+    found = permute_state(buffers, key)
+    assert all(torch.equal(found[name], value) for name, value in buffers.items())
+
+
+@pytest.mark.parametrize("name", ["residual", "heads", "inner"])
+def test_fingerprint__of_a_key_with_one_permutation_changed__is_another(name):
+    key = new_key(SMALL, source=Random(0))
+    parts = {each: getattr(key, each) for each in ("residual", "heads", "inner")}
+    parts[name] = parts[name].flip(-1)
+    assert Key("vit", "independent", **parts).fingerprint() != key.fingerprint()
 
 
 def test_key__compared_with_another__is_told_apart_by_fingerprint_of_its_kind():
