@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny_vit import tiny_encoder, tiny_model
+from tiny_vit import build_tiny, tiny_encoder, tiny_model
 from torch.nn import functional as F
 
 from pipeline.engine.protection import Protection
@@ -11,7 +11,7 @@ from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.models.patches import Grid, to_patches
 from pipeline.models.position import encode
-from pipeline.privacy.april import Assumptions, attack, reason_against
+from pipeline.privacy.april import Assumptions, Equations, _solve, attack, reason_against
 
 GRID = Grid(7, 7)
 WIDE = 64  # 49 tokens and 16 values a patch: every equation has one solution
@@ -84,6 +84,14 @@ def test_attack__colour_and_as_many_equations_as_values__recovers_above_100_db()
     images = torch.rand(3, 3, 64, 64)
 
     assert psnr(attack(method, images, LABELS).images, images) > 100
+
+
+def test_attack__images_and_patches_that_are_no_squares__recovers_above_100_db():
+    encoder = build_tiny(tiny_model(patch_size=(8, 2), embed_dim=WIDE), image_size=(24, 10))  # 3 x 5 patches
+    images = torch.rand(3, 1, 24, 10, generator=torch.Generator().manual_seed(0))
+    found = attack(Supervised(Supervised.Config(), encoder), images, LABELS)
+
+    assert psnr(found.images, images) > 100 and psnr(found.ceiling, images) > 100
 
 
 @pytest.mark.parametrize("positions", ["none", "relative"])
@@ -173,6 +181,23 @@ def test_attack__cut_off__tames_noise(images):
     cut = attack(plain(), images, LABELS, assumptions=Assumptions(cutoff=0.1), **noisy)
 
     assert psnr(cut.images, images) > psnr(whole.images, images) + 20
+
+
+@pytest.mark.parametrize(("cutoff", "num_kept"), [(0.0, 4), (0.06, 3), (0.3, 2)])
+def test_solve__with_a_cut_off__drops_what_is_below_that_share_of_the_largest_singular_value(cutoff, num_kept):
+    draw = np.random.default_rng(0)
+    shares, scales = np.array([1.0, 0.5, 0.08, 0.04]), (7.0, 0.01)
+    bases = [[np.linalg.qr(draw.normal(size=(size, 4)))[0] for size in (6, 4)] for _ in scales]
+    rows = np.stack([scale * (left * shares) @ right.T for scale, (left, right) in zip(scales, bases, strict=True)])
+    right = draw.normal(size=(2, 4, 4))
+
+    tokens, condition, rank = _solve(Equations(torch.from_numpy(rows), torch.from_numpy(right)), cutoff)
+
+    for found, scale, (left, other), products in zip(tokens.numpy(), scales, bases, right, strict=True):
+        kept = slice(num_kept)
+        expected = (left[:, kept] / (scale * shares[kept])) @ other[:, kept].T @ products
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert condition.tolist() == pytest.approx([25, 25]) and rank.tolist() == [4, 4]  # of all that there is
 
 
 def test_attack__images_together__are_those_of_each_alone(images):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tiny_vit import tiny_encoder
+from tiny_vit import build_tiny, tiny_encoder, tiny_model
 from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
@@ -107,6 +107,17 @@ def test_inverter__of_a_width_that_is_a_patch__has_no_layer_more_and_puts_values
     patch = (features + encoder.pos_embed[:, 1:])[1, 7 * 2 + 3].tanh().view(4, 4)
     assert image.shape == (2, 1, 28, 28)
     assert torch.equal(image[1, 0, 8:12, 12:16], patch)
+
+
+def test_inverter__of_patches_that_are_no_squares__puts_values_in_their_place():
+    encoder = build_tiny(tiny_model(patch_size=(8, 2), embed_dim=16), image_size=(24, 10))  # 3 x 5 patches
+    inverter = Inverter(encoder, 1)
+    inverter.mlp = inverter.blocks = inverter.norm = torch.nn.Identity()
+    features = torch.randn(2, 15, 16, generator=seeded())
+    image = inverter(features)
+    patch = (features + encoder.pos_embed[:, 1:])[1, 5 * 2 + 3].tanh().view(8, 2)
+    assert image.shape == (2, 1, 24, 10)
+    assert torch.equal(image[1, 0, 16:24, 6:8], patch)
 
 
 def test_inverter__starts_with_the_blocks_of_its_encoder_and_leaves_them_alone():

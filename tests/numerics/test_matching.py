@@ -277,6 +277,37 @@ def test_advance__one_step_of_adam__is_that_of_torch():
     torch.testing.assert_close(tried.advance(start, 3).images, images.detach(), rtol=1e-9, atol=1e-9)
 
 
+def gradient_of(tried, images, weight, prior):
+    """Of the weighted distance and the mean of a prior over the images of each group."""
+    images = images.clone().requires_grad_()
+    (weight * tried.distances(images).sum() + prior(images).mean(dim=2).sum()).backward()
+    return images.grad
+
+
+def test_descent__in_each_half__has_the_weights_and_the_priors_of_that_half():
+    fields = {"weights": (2.0, 0.5), "tv": 0.3, "patch": 0.2, "norm": 0.1, "registration": 0.4, "seeds": 2, "batch": 2}
+    client, cfg = Client(plain(), torch.float64), Matching(**SHORT | fields)
+    observed = observe(client, smooth_images(2), torch.tensor([3, 8]), None, cfg, Protection(), 0)
+    tried, images = Attack(client, observed, cfg, BOUNDS), random_images(1, 2, 2, 1, 28, 28)
+
+    def always(images):
+        return 0.3 * total_variation(images) + 0.2 * patch_borders(images, Grid(7, 7)) + 0.1 * size(images)
+
+    for half, weight, prior in ((0, 2.0, always), (1, 0.5, lambda each: always(each) + 0.4 * disagreement(each))):
+        _, found = tried._descent(half, images)
+        torch.testing.assert_close(found, gradient_of(tried, images, weight, prior), rtol=1e-9, atol=1e-12)
+    assert [tried._half(step) for step in (0, 5, 6, 11)] == [0, 0, 1, 1]  # of 12
+
+
+@pytest.mark.parametrize(("start", "middle", "scale"), [("normal", 0, 1), ("mean", 0, 0.05), ("black", -1, 0.05)])
+def test_start__of_each_kind__is_noise_around_a_colour(start, middle, scale):
+    client, cfg = Client(plain(), torch.float64), Matching(**SHORT, start=start)
+    observed = observe(client, smooth_images(1), torch.tensor([3]), None, cfg, Protection(), 0)
+    images = Attack(client, observed, cfg, BOUNDS).start((1, 28, 28), 0).images
+    assert images.mean().item() == pytest.approx(middle, abs=4 * scale / 28)
+    assert images.std().item() == pytest.approx(scale, rel=0.1)
+
+
 def test_distances__at_the_clients_own_images__are_0_and_elsewhere_not():
     client, cfg = Client(plain(), torch.float64), Matching(**SHORT, batch=2, labels="known")
     images, labels = smooth_images(2), torch.tensor([8, 3])
