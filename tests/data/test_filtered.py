@@ -8,6 +8,7 @@ import pytest
 from layouts import WNIDS, config, message_of, write_fashion_mnist, write_jpeg
 
 from pipeline.config import Layers
+from pipeline.data.folder import read_class_folders
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
@@ -34,6 +35,12 @@ def test_class_folders__published_layout__is_one_split_in_the_order_of_wnids(tmp
     assert manifest.classes == WNIDS and [*manifest.splits] == ["val"]
     assert found.labels == [0, 0, 1, 2]
     assert found.name(3) == f"{WNIDS[2]}/0.002_fox _ fox_0.9.jpg"
+
+
+def test_class_folders__names_quoted_as_in_a_url__are_in_the_order_of_the_names(tmp_path):
+    for name in ("a%2Fb", "a-b"):  # a slash comes after a hyphen, a percent sign before it
+        write_jpeg(tmp_path / name / "0.jpg", 0)
+    assert read_class_folders(tmp_path, "val").classes == ["a-b", "a/b"]
 
 
 def test_class_folders__wrong_counts__are_reported_with_where_to_get_the_set(tmp_path):
@@ -114,6 +121,11 @@ def test_filtered__images_the_reference_gets_wrong__are_kept_to_the_last_pixel(t
 
 def test_filtered__answer_less_sure_than_asked__is_left_out(tmp_path, images):
     manifest, *_ = made(tmp_path, Reference(images, WRONG_TWICE), min_confidence=0.7)
+    assert manifest.classes == ["T-shirt/top"]
+
+
+def test_filtered__answer_exactly_as_sure_as_asked__is_kept(tmp_path, images):
+    manifest, *_ = made(tmp_path, Reference(images, [(1, 0.75), (1, 0.9), (2, 0.9)]), min_confidence=0.75)
     assert manifest.classes == ["T-shirt/top"]
 
 

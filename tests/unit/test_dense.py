@@ -97,6 +97,16 @@ def test_feature_maps__of_a_swin_with_positions__see_them_at_every_size():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("size", "grid"), [((32, 48), (8, 12)), ((64, 48), (16, 12))])
+def test_feature_maps__of_a_swin_for_rectangles__add_one_row_of_its_table_to_each_place(size, grid):
+    encoder = any_positions(build_tiny(tiny_swin(pos_embed="learn"), image_size=(32, 48)))
+    images = images_of(*size)
+    places = resample_abs_pos_embed(encoder.pos_embed, list(grid), [8, 12], num_prefix_tokens=0).view(*grid, 32)
+    stage = encoder.layers[0](encoder.patch_embed(images) + places)
+    torch.testing.assert_close(feature_maps(encoder, images)[0], stage.permute(0, 3, 1, 2))
+
+
+@torch.no_grad()
 def test_feature_maps__one_window_as_large_as_the_grid__are_those_of_a_plain_vit_without_cls():
     windowed, images = windowed_vit(7), images_of(28, 28)
     plain = VisionTransformer(**SHAPE, num_classes=0, class_token=False, global_pool="avg").eval()

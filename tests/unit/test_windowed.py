@@ -1,5 +1,6 @@
 """A ViT with windows: what it computes beside a plain one, and how it starts from the file of one."""
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -99,6 +100,10 @@ def test_windowed__file_of_its_own__keeps_relative_positions_and_resizes_them(tm
     assert load_encoder(same, path).resized == []
     assert torch.equal(same.blocks[0].attn.rel_pos_h, first.blocks[0].attn.rel_pos_h)
     assert "blocks.0.attn.rel_pos_h 7 -> 11" in load_encoder(other, path).resized
+    # Each of the 11 stands for an equal part of the 7: the first of them lies at (0 + 0.5) * 7 / 11 - 0.5.
+    places = (np.arange(11) + 0.5) * 7 / 11 - 0.5
+    before, after = (encoder.blocks[0].attn.rel_pos_h.detach().numpy().T for encoder in (first, other))
+    np.testing.assert_allclose(after, [np.interp(places, np.arange(7), column) for column in before], atol=1e-6)
 
 
 @pytest.mark.parametrize(
