@@ -1,5 +1,6 @@
 """`evaluate --model`: any timm model through evaluations, by name and weight file."""
 
+import dataclasses
 import gzip
 import itertools
 import os
@@ -21,7 +22,7 @@ from pipeline.data.severities import CORRUPTIONS, SEVERITIES
 from pipeline.data.transforms import eval_view
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.methods.supervised import Supervised
-from pipeline.models.foreign import build_foreign, download, view_of
+from pipeline.models.foreign import _grid, build_foreign, download, view_of
 from pipeline.site import Site
 from pipeline.study import foreign
 from pipeline.study.foreign import AsItIs, chosen_evaluations, evaluate_foreign
@@ -69,6 +70,20 @@ def test_view__of_a_model_by_name__is_timms_own(name):
     assert (view.channels, view.image_size, view.image_size) == stated.input_size
     assert (view.mean, view.std, view.interpolation) == (stated.mean, stated.std, stated.interpolation)
     assert view.crop == stated.crop_pct
+
+
+def test_view__of_a_model_for_rectangles__has_height_and_width_in_this_order(monkeypatch):
+    stated = dataclasses.replace(timm.get_pretrained_cfg("resnet50"), input_size=(3, 192, 256))
+    monkeypatch.setattr(timm.models, "get_pretrained_cfg", lambda name: stated)
+    assert view_of("resnet50").image_size == (192, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "grid"),
+    [("test_resnet", 224, (14, 14)), ("test_resnet", (28, 42), (2, 3)), ("test_vit", 160, (10, 10))],
+)
+def test_grid__of_a_model__is_its_patches_or_the_largest_squares_that_fit(name, size, grid):
+    assert _grid(timm.create_model(name), size) == grid
 
 
 def test_view__of_a_model_that_sees_the_whole_centre__crops_and_does_not_squeeze():

@@ -11,7 +11,7 @@ from tiny_vit import CHANNELS, build_tiny, tiny_encoder, tiny_resnet, tiny_swin
 from torch import nn
 
 from pipeline.errors import ConfigError
-from pipeline.models.dense import feature_maps, strides, widths
+from pipeline.models.dense import feature_maps, freeze_unused, strides, widths
 from pipeline.models.patches import Grid
 
 SHAPE = {"img_size": 28, "patch_size": 4, "in_chans": CHANNELS, "embed_dim": 32, "depth": 3, "num_heads": 2}
@@ -144,6 +144,24 @@ def test_widths_and_strides__of_every_family__describe_the_maps():
     assert (widths(swin, [1]), strides(swin, [1])) == ([64], [8])
     assert (widths(vit, [0, 1]), strides(vit, [0, 1])) == ([32, 32], [4, 4])
     assert (widths(vit), strides(windowed_vit(3))) == ([32], [4])
+
+
+FREEZABLE = {
+    "vit": (partial(tiny_encoder, depth=3), 28, [0, 1]),
+    "vit with average pooling": (partial(tiny_encoder, pool="avg"), 28, None),
+    "swin": (partial(build_tiny, tiny_swin()), 32, [0]),
+    "windowed": (partial(windowed_vit, 3), 28, [1]),
+}
+
+
+@pytest.mark.parametrize("name", FREEZABLE)
+def test_freeze_unused__of_every_family__trains_exactly_what_the_maps_depend_on(name):
+    build, side, taps = FREEZABLE[name]
+    encoder = build()
+    sum(each.square().sum() for each in feature_maps(encoder, images_of(side, side), taps)).backward()
+    needed = {name for name, value in encoder.named_parameters() if value.grad is not None}
+    freeze_unused(encoder, taps)
+    assert {name for name, value in encoder.named_parameters() if value.requires_grad} == needed
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,10 @@ def test_grid_of__resnet_without_patch_size__has_squares_of_16_pixels():
     assert grid_of(build_encoder(tiny_resnet(patch_size=None), 224, 1, 10)) == Grid(14, 14)
 
 
+def test_grid_of__resnet_for_rectangles__counts_rows_then_columns():
+    assert grid_of(build_encoder(tiny_resnet(patch_size=(4, 7)), (28, 42), 1, 10)) == Grid(7, 6)
+
+
 # Heads
 
 
@@ -154,6 +158,10 @@ def test_build_encoder__head_std__is_the_classifiers(model):
     assert weight.std().item() == pytest.approx(2e-5, rel=0.2)
 
 
+def test_build_encoder__cls_std__is_that_of_cls():
+    assert tiny_encoder(embed_dim=256, depth=1, cls_std=0.5).cls_token.std().item() == pytest.approx(0.5, rel=0.15)
+
+
 def test_build_encoder__no_head_std__keeps_the_start_of_timm():
     changes = {"img_size": IMAGE_SIZE, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
     torch.manual_seed(0)
@@ -162,12 +170,14 @@ def test_build_encoder__no_head_std__keeps_the_start_of_timm():
     assert all(torch.equal(found[key], value) for key, value in plain.state_dict().items())
 
 
-def test_build_encoder__average_pooling__classifies_the_mean_of_the_patches():
-    encoder, images = tiny_encoder(pool="avg").eval(), images_for(tiny_model())
-    with torch.no_grad():
-        tokens = encoder.forward_features(images)
-        expected = encoder.head(encoder.fc_norm(tokens[:, 1:].mean(dim=1)))
-        torch.testing.assert_close(encoder(images), expected, atol=1e-6, rtol=0)
+@torch.no_grad()
+def test_build_encoder__pool__is_what_is_classified():
+    images = images_for(tiny_model())
+    by_mean, by_cls = (tiny_encoder(pool=pool).eval() for pool in ("avg", "cls"))
+    patches = by_mean.fc_norm(by_mean.forward_features(images)[:, 1:].mean(dim=1))
+    torch.testing.assert_close(by_mean(images), by_mean.head(patches), atol=1e-6, rtol=0)
+    first = by_cls.forward_features(images)[:, 0]
+    torch.testing.assert_close(by_cls(images), by_cls.head(first), atol=1e-6, rtol=0)
 
 
 # Dropout
