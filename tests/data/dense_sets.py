@@ -29,7 +29,7 @@ def config(name, /, **changes):
 # COCO
 
 SQUARE = [10.0, 5.0, 30.0, 5.0, 30.0, 25.0, 10.0, 25.0]
-CATEGORIES = [(1, "person"), (3, "car"), (90, "toothbrush")]
+CATEGORIES = [(90, "toothbrush"), (1, "person"), (3, "car")]  # not in the order of their ids
 
 
 def annotation(number, image, category, **changes):

@@ -8,6 +8,7 @@ import pytest
 from dense_sets import config, data_config, edit_list, list_path, write_coco
 from layouts import message_of, write_jpeg
 
+from pipeline.data.coco import outline_of
 from pipeline.data.kind import kind_of
 from pipeline.data.objects import ObjectTable
 from pipeline.data.opening import open_split
@@ -71,12 +72,19 @@ def test_coco__box_without_height_as_train2017_has_two__is_kept_and_counted(tmp_
     edit_list(write_coco(tmp_path), lambda content: content["annotations"][1].update(flat))
     manifest = prepared(config("coco"), tmp_path, tmp_path / "out")
     assert manifest.splits["train"].boxes_without_extent == 1
+    assert open_split(config("coco"), tmp_path, "train")[0].objects.areas.tolist() == [0, 16, 40]
 
 
 def test_coco__short_polygon_beside_another__is_left_out(tmp_path):
     edit_list(write_coco(tmp_path), lambda content: content["annotations"][0]["segmentation"].append([1.0, 2, 3, 4]))
     (outline,) = open_split(config("coco"), tmp_path, "train")[1].objects.outlines
     assert len(outline) == 1
+
+
+def test_outline__point_as_far_beyond_the_image_as_it_is_long__is_far_along_its_own_side_alone():
+    outline_of([[0.0, 0, 110, 0, 0, 10]], 40, 60)
+    with pytest.raises(ValueError, match="far outside"):
+        outline_of([[0.0, 0, 10, 0, 0, 110]], 40, 60)
 
 
 def test_coco__own_names_of_folders_and_lists__are_read(tmp_path):
@@ -146,7 +154,7 @@ MISTAKES = {
     "text as id": (first(image_id="9"), "annotations without whole numbers `id`, `image_id` and `category_id`"),
     "annotation twice": (twice("annotations"), "1 annotations whose id another one has: 11"),
     "image twice": (twice("images"), "1 images whose id or file_name another one has: 000000000009.jpg"),
-    "category twice": (twice("categories"), "1 categories whose id or name another one has: person"),
+    "category twice": (twice("categories"), "1 categories whose id or name another one has: toothbrush"),
     "no width": (without("images", "width"), "images without `id`, `file_name`, `width` and `height`"),
     "no name": (without("categories", "name"), "categories without a whole number `id` and a `name`"),
     "leads out": (lambda content: content["images"][0].update(file_name="../x.jpg"), "leads out of the folder"),

@@ -25,6 +25,7 @@ from PIL import Image
 
 from pipeline.config import CONFIGS, Layers, names, read_yaml
 from pipeline.data import samples
+from pipeline.data.fashion import read_fashion_attributes, read_fashion_mnist
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
@@ -103,6 +104,30 @@ def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
     assert np.bincount(found.labels).tolist() == [count // 10] * 10
     assert (found.image(7).mode, found.image(7).size) == ("L", (28, 28))
     assert np.mean([np.asarray(found.image(i)).mean() / 255 for i in range(count)]) == pytest.approx(0.286, abs=0.005)
+
+
+# What is true of an article, by its class in the published order.
+ARTICLES = {
+    "T-shirt/top": {"worn on the upper body"},
+    "Trouser": {"covers the legs"},
+    "Pullover": {"worn on the upper body", "long sleeves"},
+    "Dress": {"worn on the upper body", "covers the legs"},
+    "Coat": {"worn on the upper body", "long sleeves", "open at the front"},
+    "Sandal": {"worn on the feet"},
+    "Shirt": {"worn on the upper body", "open at the front"},
+    "Sneaker": {"worn on the feet"},
+    "Bag": {"carried"},
+    "Ankle boot": {"worn on the feet"},
+}
+
+
+def test_fashion_mnist__classes_and_attributes__are_those_of_the_articles():
+    folder = kind_of(fragment("fashion_mnist")).default_folder()
+    articles, attributes = read_fashion_mnist(folder, "val"), read_fashion_attributes(folder, "val")
+    assert articles.classes == [*ARTICLES]
+    for label, bits in zip(articles.samples.labels, attributes.samples.labels, strict=True):
+        found = {name for bit, name in enumerate(attributes.classes) if bits >> bit & 1}
+        assert found == ARTICLES[articles.classes[label]]
 
 
 def test_fashion_mnist__three_channels__images_are_rgb(tmp_path):
