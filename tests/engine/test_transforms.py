@@ -128,11 +128,12 @@ def test_erasing__noise_of_many_images__is_normal_and_of_the_seed():
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("size", [(60, 40), (20, 30), (28, 28)])
-def test_eval_view__crop_one__squashes_both_sides(size):
+def test_eval_view__crop_one__squashes_both_sides(size, interpolation):
     image = picture(*size)
-    found = np.asarray(eval_view(data(**RGB), 1.0)(image))
-    expected = planes(image.resize((28, 28), Image.Resampling.BICUBIC))
+    found = np.asarray(eval_view(data(**RGB, augment={"interpolation": interpolation}), 1.0)(image))
+    expected = planes(image.resize((28, 28), getattr(Image.Resampling, interpolation.upper())))
     assert found.dtype == np.uint8
     assert np.array_equal(found, expected)
 
@@ -146,6 +147,22 @@ def test_eval_view__crop_seven_eighths__resizes_short_side_and_crops_centre(size
     resized = image.resize((width, height), Image.Resampling.BICUBIC)
     left, top = round((width - 28) / 2), round((height - 28) / 2)
     assert np.array_equal(found, planes(resized.crop((left, top, left + 28, top + 28))))
+
+
+@pytest.mark.parametrize(("scale", "is_whole"), [((1.0, 1.0), True), ((0.3, 0.4), False)])
+def test_resized_crop__of_a_scale__covers_that_share_of_the_image(scale, is_whole):
+    """Of a square no part of another shape has its whole area: after ten tries all of it is seen."""
+    image = picture(32, 32)
+    view = train_view(data(image_size=32, **RGB), Augment(crop="resized", scale=scale, hflip=0.0))
+    for seed in range(10):
+        seed_everything(seed)
+        assert np.array_equal(view(image), planes(image)) is is_whole
+
+
+def test_color_jitter__of_a_strength__changes_brightness_contrast_and_saturation_by_it():
+    view = train_view(data(image_size=32, **RGB), Augment(crop="none", hflip=0.0, color_jitter=0.4))
+    (step,) = (step for step in view.transforms if type(step).__name__ == "ColorJitter")
+    assert (step.brightness, step.contrast, step.saturation, step.hue) == (*[(0.6, 1.4)] * 3, None)
 
 
 @pytest.mark.parametrize(("side", "mode"), [(28, "L"), (32, "RGB")])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
 from tiny_vit import tiny_encoder, tiny_model, tiny_resnet
+from torch import nn
 from torch.nn import functional as F
 
 from pipeline.errors import ConfigError, LaunchError
@@ -195,7 +196,34 @@ def test_row_permutation__of_a_batch__is_one_order_of_all_tokens_and_new_each_ti
     assert torch.equal(first.restored(first.tokens), plain)
 
 
+def test_server__with_dropout__draws_for_training_alone():
+    _, server = split(vit(dropout=0.5))
+    tokens = torch.randn(2, 50, 32, dtype=torch.float64, generator=seeded())
+    tested = [server.answer("test_features", tokens) for _ in range(2)]
+    trained = [server.answer("features", tokens) for _ in range(2)]
+    again = server.answer("test_features", tokens)
+    assert torch.equal(*tested) and torch.equal(tested[0], again) and not torch.equal(*trained)
+
+
 # The recipe
+
+
+def test_updates__of_a_side_that_was_stopped__go_on_where_they_were():
+    encoder, images = vit(), batches()
+    sides = [split(encoder) for _ in range(2)]
+    for client, server in sides:
+        client.train_with(RECIPE, EPOCH_STEPS)
+        server.train_with(RECIPE, EPOCH_STEPS)
+        for batch in images[:3]:
+            train_step(client, server, *batch, F.binary_cross_entropy_with_logits, seeded())
+    states = [copy.deepcopy(side.updates.state_dict()) for side in sides[1]]
+    for side, state in zip(sides[1], states, strict=True):
+        side.train_with(RECIPE, EPOCH_STEPS)
+        side.updates.load_state_dict(state)
+    for client, server in sides:
+        for batch in images[3:]:
+            train_step(client, server, *batch, F.binary_cross_entropy_with_logits, seeded())
+    assert_states_close(joined(*sides[1]).state_dict(), joined(*sides[0]).state_dict(), 0)
 
 
 def test_updates__as_released__leave_cls_and_the_last_norm_as_they_are():
@@ -220,7 +248,8 @@ def test_updates__as_released__leave_fixed_positions_fixed():
 @pytest.mark.parametrize(("positions", "mean", "std"), [("fresh", 0.0, 0.02), ("released", 0.02, 0.88)])
 def test_start_positions__of_a_recipe__have_its_mean_and_deviation(positions, mean, std):
     """A normal distribution that is cut off at two standard deviations has one of 0.88."""
-    client, _ = split(build_encoder(tiny_model(embed_dim=384), 28, 1, 10))
+    client, _ = split(tiny_encoder())
+    client.encoder.pos_embed = nn.Parameter(torch.zeros(1, 100, 1000))  # many, so that a mean of 0.02 is told from 0
     start_positions(client, SplitRecipe(positions=positions), seeded())
     table = client.encoder.pos_embed
     error = std / table.numel() ** 0.5
@@ -326,11 +355,12 @@ def test_wire__announced_length_beyond_all_measure__is_refused_before_it_is_read
         there.receive(ANSWERS)
 
 
-def test_wire__connection_that_ends_within_a_message__is_an_error(wires):
+@pytest.mark.parametrize("part", [b"half", b""], ids=["within its content", "after its length"])
+def test_wire__connection_that_ends_within_a_message__is_an_error(wires, part):
     here, there = wires
-    here.connection.sendall(struct.pack(">Q", 100) + b"half")
+    here.connection.sendall(struct.pack(">Q", 100) + part)
     here.connection.close()
-    with pytest.raises(LaunchError, match="after 4 of 100 bytes"):
+    with pytest.raises(LaunchError, match=f"after {len(part)} of 100 bytes"):
         there.receive(ANSWERS)
 
 

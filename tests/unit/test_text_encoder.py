@@ -118,6 +118,13 @@ def test_forward__dropout__is_drawn_in_training_alone(arch):
     assert torch.equal(encoder.eval()(texts), encoder(texts))
 
 
+@both_families
+def test_forward_head__dropout__hides_its_share_of_what_is_classified(arch):
+    encoder = build_tiny_text(tiny_text_model(arch, dropout=0.5)).train()
+    features = encoder.forward_head(torch.randn(64, LENGTH, 32), pre_logits=True)
+    assert (features == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
 # What is built
 
 
@@ -164,6 +171,8 @@ def test_parameter_groups__layer_decay__is_smaller_the_deeper_the_layer(arch):
     names = [block.format(0), block.format(1), "classifier.weight"]
     embeddings, first, second, head = (scales[p] for p in (method.encoder.words, *(parameters[name] for name in names)))
     assert (first, second, head) == (2 * embeddings, 4 * embeddings, 1.0)
+    last = "bert.pooler.dense.weight" if arch == "bert" else "transformer.ln_f.weight"
+    assert scales[parameters[last]] == second
     assert len(scales) == len(parameters)
 
 
