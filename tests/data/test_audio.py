@@ -133,6 +133,16 @@ def test_train_view__many_draws__have_the_published_distribution():
     assert all(torch.equal(view["wave"], torch.from_numpy(clip.wave)) for view in views)
 
 
+def test_train_view__of_a_short_shift_and_noise__draws_every_place_and_no_other():
+    wave, noise = np.zeros(LENGTH, dtype=np.int16), np.arange(LENGTH + 2, dtype=np.int16)
+    view, clip, found = train_view(SpeechAugment(shift=3 / LENGTH)), Clip(wave, 1, (noise,)), []
+    for number in range(100):
+        seed_everything("view", number)
+        found.append(view(clip)[0])
+    assert {int(each["shift"]) for each in found} == {-3, -2, -1, 0, 1, 2}  # the upper end is left out
+    assert {int(each["noise"][0]) for each in found} == {0, 1, 2}
+
+
 def test_train_view__same_seed__is_the_same_view():
     _, first = views_of(SpeechAugment(), 3)
     _, again = views_of(SpeechAugment(), 3)

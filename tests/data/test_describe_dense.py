@@ -127,7 +127,8 @@ def test_describe__numbers_from_0_to_255__have_255_for_no_class(tmp_path, config
     assert found.classes == [f"class {number}" for number in range(5)]
     cfg = reread(configs, found)
     assert (cfg.ignored, cfg.num_classes) == (255, 5)
-    assert prepare(cfg, tmp_path / "set", tmp_path / "out", progress=False).classes == found.classes
+    manifest = prepare(cfg, tmp_path / "set", tmp_path / "out", progress=False)
+    assert manifest.classes == found.classes and manifest.splits["train"].images_with_ignored_pixels == 1
 
 
 def test_describe__without_names__counts_the_classes_from_1_on(tmp_path):

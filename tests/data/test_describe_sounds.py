@@ -8,6 +8,7 @@ from describing import described, reread
 from layouts import message_of
 from tiny_sounds import write_sounds
 
+from pipeline.data import describe_sounds
 from pipeline.data.kind import kind_of
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
@@ -33,7 +34,8 @@ def test_describe__words__writes_a_config_that_prepares_them(sounds, configs, tm
     )
 
 
-def test_describe__words__are_seen_with_mean_0_and_deviation_1(sounds):
+def test_describe__words__are_seen_with_mean_0_and_deviation_1(sounds, monkeypatch):
+    monkeypatch.setattr(describe_sounds, "AT_ONCE", 5)  # 22 recordings: the last part is shorter
     cfg = described(sounds).config
     samples = open_split(cfg, sounds, "train")
     waves = torch.stack([torch.from_numpy(samples.wave(index)) for index in range(len(samples.recorded))])

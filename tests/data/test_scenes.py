@@ -127,6 +127,10 @@ def test_make__coco__lists_exactly_the_visible_masks_with_tight_boxes(made, garm
 def test_make__ade__has_the_class_of_every_pixel_and_no_class_on_the_rim(made, garments):
     _, folder, manifest = made["fashion_scenes_ade"]
     assert manifest.classes == [*CLASSES, "background"]
+    rows = [line.split("\t") for line in (folder / "objectInfo11.txt").read_text().splitlines()[1:]]
+    for column, part in ((2, "training"), (3, "validation")):
+        maps = [np.asarray(Image.open(path)) for path in (folder / "annotations" / part).iterdir()]
+        assert [int(row[column]) for row in rows] == [sum((each == k).any() for each in maps) for k in range(1, 12)]
     images = garments.open("fashion_mnist", "train")
     for place in range(12):
         scene = compose(images, "train", place)

@@ -26,11 +26,19 @@ LABELS = torch.tensor([1, 4, 7])
 
 
 def plain(**model):
-    return Supervised(Supervised.Config(), tiny_encoder(**{"embed_dim": WIDE} | model))
+    return Supervised(Supervised.Config(), biased(tiny_encoder(**{"embed_dim": WIDE} | model)))
 
 
 def mjp(**model):
-    return MJP(MJP.Config(), tiny_encoder(**{"embed_dim": WIDE} | model))
+    return MJP(MJP.Config(), biased(tiny_encoder(**{"embed_dim": WIDE} | model)))
+
+
+def biased(encoder):
+    """With a bias of the patches and a CLS that are not zero, as they start."""
+    generator = torch.Generator().manual_seed(2)
+    for part in (encoder.patch_embed.proj.bias, encoder.cls_token):
+        torch.nn.init.normal_(part, std=0.02, generator=generator)
+    return encoder
 
 
 def shuffled_patches():
@@ -150,6 +158,15 @@ def test_attack__hidden_positions_and_parameters_alone__cannot_tell_hidden_patch
     assert psnr(found.images, images) < 10
 
 
+def test_attack__one_hidden_position_and_parameters_alone__recovers_the_image(images):
+    """A patch that alone has the unknown position is not mixed with another one."""
+    shuffled = torch.zeros(3, 49, dtype=torch.bool)
+    shuffled[torch.arange(3), torch.tensor([0, 20, 48])] = True
+    found = attack(mjp(), images, LABELS, shuffled, Assumptions(given="parameters"))
+
+    assert psnr(found.images, images) > 100
+
+
 def test_attack__nothing_hidden__finds_the_same_from_parameters_as_from_slots(images):
     for method in (plain(), mjp()):
         one, other = (
@@ -173,6 +190,13 @@ def test_attack__protected_gradients__loses_the_image(protection, images):
     found = attack(plain(), images, LABELS, protection=protection)
 
     assert psnr(found.images, images) < 15
+
+
+def test_attack__noise_of_another_seed__finds_another_image(images):
+    noisy = {"protection": Protection(noise=0.01)}
+    one, again, other = (attack(plain(), images[:1], LABELS[:1], **noisy, seed=seed).images for seed in (0, 0, 1))
+
+    assert torch.equal(one, again) and not torch.allclose(one, other)
 
 
 def test_attack__cut_off__tames_noise(images):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from timm.layers import LayerScale
 from tiny_vit import tiny_encoder
 from torch import nn
 from torch.nn import functional as F
@@ -188,9 +189,9 @@ def logits_by_hand(encoder, image, norm, skips):
     embedded = F.conv2d(image[None], encoder.patch_embed.proj.weight, encoder.patch_embed.proj.bias, stride=4)
     tokens = torch.cat([encoder.cls_token[0], embedded[0].flatten(1).T]) + encoder.pos_embed[0]
     first, second = encoder.blocks
-    out = attention_by_hand(first.attn, first.norm1(tokens) if norm else tokens)
+    out = first.ls1(attention_by_hand(first.attn, first.norm1(tokens) if norm else tokens))
     tokens = tokens + out if skips else out
-    out = first.mlp.fc2(F.gelu(first.mlp.fc1(first.norm2(tokens))))
+    out = first.ls2(first.mlp.fc2(F.gelu(first.mlp.fc1(first.norm2(tokens)))))
     tokens = tokens + out if skips else out
     return encoder.head(encoder.norm(second(tokens[None]))[0, 0])
 
@@ -198,6 +199,7 @@ def logits_by_hand(encoder, image, norm, skips):
 @pytest.mark.parametrize(("norm", "skips"), WITH_AND_WITHOUT)
 def test_first_block__with_or_without_norm_and_skips__is_the_one_written_by_hand(norm, skips):
     method, images = plain(), pictures()
+    method.encoder.blocks[0].ls1, method.encoder.blocks[0].ls2 = LayerScale(32, 0.5), LayerScale(32, 2.0)
     client = Client(method, torch.float64, first_norm=norm, first_skips=skips)
     found = client.gradients(images, LABELS)
     model = copy.deepcopy(method).double().eval()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
 from pipeline.models.position import embed
-from pipeline.permutation.protections import FeatureProtection, low_pass
+from pipeline.permutation.protections import FeatureProtection, low_pass, with_noise
 from pipeline.permutation.split import split
 from pipeline.privacy.inversion import Attacker, InversionConfig, Inverter, compared, feature_similarity
 from pipeline.seeds import generator_for
@@ -143,7 +143,7 @@ def test_rate__of_every_step__is_that_of_warm_up_and_cosine():
 
 
 def test_train__one_epoch__is_adamw_on_the_squared_error_of_the_clean_image():
-    protection = FeatureProtection(radius=0.2)
+    protection = FeatureProtection(noise=0.3, radius=0.2)
     cfg = InversionConfig(epochs=1, lr=1e-3, warmup_steps=0, batch=16)
     attack, pixels = attacker(protection, cfg), squares(32).split(16)
     inverter = copy.deepcopy(attack.inverter)
@@ -151,7 +151,8 @@ def test_train__one_epoch__is_adamw_on_the_squared_error_of_the_clean_image():
     losses = []
     for step, batch in enumerate(pixels):
         optimizer.param_groups[0]["lr"] = 1e-3 * (1 + math.cos(math.pi * step / 2)) / 2
-        seen = low_pass((batch - 0.3) / 0.4, 0.2, "square")
+        noisy = with_noise((batch - 0.3) / 0.4, 0.3, generator_for("inversion", 0, step))
+        seen = low_pass(noisy, 0.2, "square")
         features = embed(attack.client.encoder, seen, attack.client.encoder.pos_embed)[:, 1:].detach()
         loss = F.mse_loss(inverter(features), 2 * batch - 1)
         optimizer.zero_grad()

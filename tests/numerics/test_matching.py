@@ -244,6 +244,12 @@ def test_attack__killed_between_segments_and_continued__is_the_uninterrupted_one
         assert torch.equal(continued.images, other.images) and torch.equal(continued.curve, other.curve)
 
 
+def test_attack__iterations_that_segments_do_not_divide__has_longer_segments_first():
+    cfg = Matching(**SHORT | {"iterations": 5})
+    found = attack(plain(), smooth_images(1), torch.tensor([3]), None, cfg, BOUNDS, segments=2)
+    assert found.steps == (3, 5) and found.progress.shape[0] == 2 and found.curve.shape == (1, 5)
+
+
 def test_attack__same_seed_twice__is_the_same_and_another_seed_is_not():
     given = plain(), smooth_images(1), torch.tensor([3]), None, Matching(**SHORT), BOUNDS
     one, again, other = (attack(*given, seed=seed).images for seed in (0, 0, 1))
