@@ -160,10 +160,10 @@ def test_glass_blur__scattering__is_the_published_loop(reach):
 def test_zoom__one_factor__is_scipys_zoom_of_the_centre():
     from pipeline.data.filters import zoomed_mean
 
-    image = photograph(50, 50).astype(np.float32)
-    inner = int(np.ceil(50 / 1.3))
-    top = (50 - inner) // 2
-    zoomed = ndimage.zoom(image[top : top + inner, top : top + inner], (1.3, 1.3, 1), order=1)[:50, :50]
+    image = photograph(50, 38).astype(np.float32)
+    rows, cols = (int(np.ceil(side / 1.3)) for side in (50, 38))
+    top, left = (50 - rows) // 2, (38 - cols) // 2
+    zoomed = ndimage.zoom(image[top : top + rows, left : left + cols], (1.3, 1.3, 1), order=1)[:50, :38]
     np.testing.assert_allclose(zoomed_mean(image, (1.3,)), zoomed, atol=1e-3)
 
 

@@ -42,12 +42,13 @@ def counts(ratio, draws, seed=0, grid=GRID):
     return torch.tensor([int(block_mask(grid, ratio, rng).sum()) for _ in range(draws)]).float()
 
 
+@pytest.mark.parametrize("grid", [GRID, Grid(9, 16)], ids=str)
 @pytest.mark.parametrize("ratio", [0.03, 0.15, 0.27, 0.5, 0.9])
-def test_block_mask__same_seed_as_reference__chooses_the_same_patches(ratio):
+def test_block_mask__same_seed_as_reference__chooses_the_same_patches(ratio, grid):
     ours, theirs = random.Random(7), random.Random(7)
     for _ in range(60):
-        mask = block_mask(GRID, ratio, ours)
-        expected = {row * GRID.cols + col for row, col in reference_cells(GRID, ratio, theirs)}
+        mask = block_mask(grid, ratio, ours)
+        expected = {row * grid.cols + col for row, col in reference_cells(grid, ratio, theirs)}
         assert set(mask.nonzero().flatten().tolist()) == expected
 
 
