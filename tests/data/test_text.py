@@ -25,6 +25,7 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
+from pipeline.data.text_samples import TextLines
 from pipeline.errors import ConfigError, DataError
 from pipeline.models.encoder import ModelConfig
 from pipeline.site import Site, data_folder
@@ -225,6 +226,11 @@ def test_open__vocabulary_of_prepare_changed_or_missing__is_refused(small, tmp_p
     assert "expected a list of words and counts; run `python -m pipeline prepare" in message
     vocabulary.unlink()
     assert "vocabulary.txt" in message_of(open_split, config(), folder, "val", tmp_path / "out")
+
+
+def test_identity__same_characters_in_other_texts__is_another():
+    one, other = (TextLines(["1", "2"], texts, [0, 1]) for texts in (["ab", "c"], ["a", "bc"]))
+    assert [*map(bytes, one.identity())] != [*map(bytes, other.identity())]
 
 
 def test_open__texts_changed_after_prepare__are_refused(tmp_path):
