@@ -66,13 +66,17 @@ def test_coco__area_missing__is_counted_and_iscrowd_missing_is_none(tmp_path):
     assert objects.areas.tolist() == [400] and objects.crowds.tolist() == [0]
 
 
+def test_coco__area_of_0__stays_as_published(tmp_path):
+    edit_list(write_coco(tmp_path), lambda content: content["annotations"][0].update(area=0))
+    assert open_split(config("coco"), tmp_path, "train")[1].objects.areas.tolist() == [0]
+
+
 def test_coco__box_without_height_as_train2017_has_two__is_kept_and_counted(tmp_path):
     flat = {"segmentation": [[29.65, 38.33, 29.65, 38.33, 29.68, 38.33, 29.68, 38.33]]}
     flat |= {"bbox": [29.65, 38.33, 1.03, 0.0], "area": 0.0}
     edit_list(write_coco(tmp_path), lambda content: content["annotations"][1].update(flat))
     manifest = prepared(config("coco"), tmp_path, tmp_path / "out")
     assert manifest.splits["train"].boxes_without_extent == 1
-    assert open_split(config("coco"), tmp_path, "train")[0].objects.areas.tolist() == [0, 16, 40]
 
 
 def test_coco__short_polygon_beside_another__is_left_out(tmp_path):
