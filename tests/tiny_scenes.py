@@ -87,7 +87,7 @@ def write_objects(folder, num_train, num_val, size=(40, 44)):
                 pixels[top : top + height, left : left + width] = 70 * label
                 corners = [left, top, left + width, top, left + width, top + height, left, top + height]
                 about = {"id": 2 * number + place, "image_id": number, "category_id": 10 * label}
-                about |= {"area": height * width, "bbox": [left, top, width, height]}
+                about |= {"area": 1.5 * height * width, "bbox": [left, top, width, height]}  # not that of the box
                 about["iscrowd"] = int(number == 3 and place == 1)
                 content["annotations"].append({**about, "segmentation": [[float(value) for value in corners]]})
             content["images"].append({"id": number, "file_name": f"{number}.jpg", "height": size[0], "width": size[1]})

@@ -77,6 +77,13 @@ def test_weight_decay__released_mjp__decays_positions_as_its_code_does(layer_dec
     assert decays["encoder.cls_token"] == 0.0
 
 
+def test_optimizer__of_a_recipe__has_its_betas_eps_and_rate():
+    run = tiny_run({"optim": {"betas": [0.8, 0.95], "eps": 1e-5, "base_lr": 0.4, "lr_batch": 10}})
+    optimizer = build_optimizer(build_method(run), run.optim)
+    found = {(group["betas"], group["eps"], group["lr"]) for group in optimizer.param_groups}
+    assert found == {((0.8, 0.95), 1e-5, 0.4 * 20 / 10)}
+
+
 def test_layer_decay__scales_fall_from_head_to_patches__one_power_per_layer():
     method, groups = method_and_groups(MJP, layer_decay=0.5)
     found = by_name(method, groups, "lr_scale", 1.0)

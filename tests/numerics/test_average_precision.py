@@ -40,10 +40,11 @@ def objects(boxes, labels, size=SIZE):
     return Objects(boxes, np.array(labels, dtype=np.int64), [rectangle(box, size) for box in boxes])
 
 
-def record(image_id, truth, found, scores, crowd=None):
+def record(image_id, truth, found, scores, crowd=None, share=1.0):
+    """`share`: of its box that an object covers, as its annotation has it."""
     truth, found = objects(*truth), objects(*found)
     crowd = np.zeros(len(truth.labels), dtype=np.uint8) if crowd is None else np.array(crowd, dtype=np.uint8)
-    area = truth.boxes[:, 2] * truth.boxes[:, 3]
+    area = truth.boxes[:, 2] * truth.boxes[:, 3] * share
     return ImageRecord(image_id, SIZE, truth, crowd, area, found, np.array(scores, dtype=np.float64))
 
 
@@ -64,7 +65,8 @@ def random_records(count=12, seed=0):
         found[:, 2:] = found[:, 2:].clip(2)
         crowd = draw.uniform(size=number) < 0.15
         scores = draw.uniform(size=2 * number + 1)
-        records.append(record(image_id, (truth, labels), (found, [*guesses, 1]), scores, crowd))
+        share = draw.uniform(0.3, 1, number)
+        records.append(record(image_id, (truth, labels), (found, [*guesses, 1]), scores, crowd, share))
         records[-1].found.runs[:] = [rectangle(box - (0, 0, 2, 0)) for box in found]  # masks are not quite the boxes
     return records
 
@@ -182,6 +184,21 @@ def test_average_precision__size_that_the_set_lacks__is_left_out_with_a_reason()
     assert missing["ap_b_small"] == "the set has no small objects"
 
 
+def test_average_precision__area_of_an_object__is_the_annotated_one_and_not_that_of_its_box():
+    """A box of 40 x 40 pixels is medium; an object that covers half of it is small."""
+    box = [[10, 10, 40, 40]], [1]
+    found = average_precision([record(1, box, box, [0.9], share=0.5)])
+    for letter in "bm":
+        assert found[f"ap_{letter}_small"] == pytest.approx(100) and f"ap_{letter}_medium" not in found
+
+
+def test_average_precision__overlap_exactly_on_a_threshold__counts():
+    """Half of a box has IoU 0.5: right at the first of ten thresholds."""
+    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 20]], [1]), [0.9])])
+    for letter in "bm":
+        assert (found[f"ap_{letter}50"], found[f"ap_{letter}"]) == pytest.approx((100, 10))
+
+
 def test_average_precision__area_of_a_detection__is_that_of_its_box_or_of_its_mask():
     """A thin object in a large box: for boxes the unmatched detection is large and ignored among small ones."""
     truth = ([[0, 0, 20, 20]], [1])
@@ -221,9 +238,14 @@ def detections_of(each):
 
 
 def test_record_of__boxes_of_the_input__are_in_pixels_of_the_image_with_masks_that_fill_them():
-    each = record(3, ([[10, 10, 40, 40]], [2]), ([[12, 20, 30, 50], [60, 2, 20, 20]], [2, 1]), [0.9, 0.4])
+    truth = [[10, 10, 40, 40], [50, 30, 9, 9]], [2, 3]
+    detected = [[12, 20, 30, 50], [60, 2, 20, 20]], [2, 1]
+    each = record(3, truth, detected, [0.9, 0.4], crowd=[0, 1], share=0.5)
     found = record_of(detections_of(each), target_of(each))
     assert found.image_id == 3 and found.size == SIZE
+    assert found.area.tolist() == [800, 40.5] and found.crowd.tolist() == [0, 1]
+    assert found.truth.labels.tolist() == [2, 3] and found.truth.boxes.tolist() == truth[0]
+    assert found.found.labels.tolist() == [2, 1] and found.scores.tolist() == pytest.approx([0.9, 0.4])
     np.testing.assert_allclose(found.found.boxes, each.found.boxes)
     assert found.found.runs == each.found.runs and found.truth.runs == each.truth.runs
 

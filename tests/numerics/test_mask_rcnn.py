@@ -1,4 +1,4 @@
-"""Mask R-CNN against plain references: anchors, matching, sampling, regions, every loss, what is kept in the end."""
+"""Mask R-CNN against plain references: the pyramid, regions, every loss, what is kept in the end."""
 
 import math
 
@@ -18,14 +18,14 @@ from torchvision.ops import roi_align
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
 from pipeline.plan.operations import count_operations
-from pipeline.transfer.boxes import anchors_of, match, sample
+from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import keep_best, paste, to_original
 from pipeline.transfer.proposals import Judged, proposal_losses, propose
 from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 
 SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
-SMALL |= {"before_nms": (100, 100), "after_nms": (64, 64), "min_score": 0.3}
+SMALL |= {"before_nms": (100, 80), "after_nms": (64, 48), "min_score": 0.3}  # in training, in evaluation
 MODELS = {
     "vit": scene_vit(),
     "windowed": scene_vit(window_size=4, global_blocks=1, add_relative=True),
@@ -102,25 +102,11 @@ def test_pyramid__patch_that_is_no_power_of_two__is_refused():
         build_pyramid(build_scene_encoder(scene_vit(patch_size=32)), 24)
 
 
-@pytest.mark.parametrize("side", [20.0, 111.9, 112.1, 223.9, 224.1, 447.9, 448.1, 1000.0])
+@pytest.mark.parametrize("side", [20.0, 111.9, 112.0, 112.1, 223.9, 224.0, 224.1, 447.9, 448.0, 448.1, 1000.0])
 def test_level_of__boxes_of_many_sizes__follows_fpn(side):
     """FPN Eq. 1 with k0 = 4, of the levels 2 to 5."""
     expected = min(max(math.floor(4 + math.log2(side / 224)), 2), 5) - 2
     assert level_of(torch.tensor([3.0, 5.0, 3 + 2 * side, 5 + side / 2]), first_stride=4) == expected
-
-
-# Anchors, matching, sampling
-
-
-def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():
-    (found,) = anchors_of([(2, 3)], [4], [32.0], [0.5, 1.0, 2.0])
-    assert found.shape == (18, 4)
-    heights, widths = found[:, 3] - found[:, 1], found[:, 2] - found[:, 0]
-    torch.testing.assert_close(heights * widths, torch.full((18,), 1024.0))
-    torch.testing.assert_close((heights / widths).view(6, 3), torch.tensor([0.5, 1.0, 2.0]).expand(6, 3))
-    centres = (found[:, :2] + found[:, 2:]).view(6, 3, 2)[:, 0] / 2
-    assert centres.round(decimals=3).tolist() == [[0, 0], [4, 0], [8, 0], [0, 4], [4, 4], [8, 4]]
-    assert float(widths[0]) == pytest.approx(32 * math.sqrt(2))  # 45.25, where torchvision has 46
 
 
 def test_anchors__of_a_vit__are_those_of_vitdet_by_default():
@@ -128,43 +114,6 @@ def test_anchors__of_a_vit__are_those_of_vitdet_by_default():
     assert method.strides == [4, 8, 16, 32, 64]
     sides = [(level[1, 2] - level[1, 0]).item() for level in method.anchors.split(method.level_sizes)]
     assert sides == [32, 64, 128, 256, 512]
-
-
-def test_match__thresholds_and_best_boxes__follow_their_definition():
-    objects = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30], [50, 50, 60, 60]])
-    boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 5], [20, 20, 24, 30], [40, 40, 44, 44], [0, 0, 10, 2]])
-    found = match(objects, boxes, 0.3, 0.7, is_best_kept=True)
-    # IoU 1, 0.5, 0.4 (the best of the second object), 0 (nothing touches the third), 0.2
-    assert found.positive.tolist() == [True, False, True, False, False]
-    assert found.negative.tolist() == [False, False, False, True, True]
-    assert found.objects[:3].tolist() == [0, 0, 1]
-    plain = match(objects, boxes, 0.3, 0.7)
-    assert plain.positive.tolist() == [True, False, False, False, False]
-
-
-def test_match__no_object__makes_everything_background():
-    found = match(torch.zeros(0, 4), torch.rand(5, 4), 0.3, 0.7, is_best_kept=True)
-    assert not found.positive.any() and found.negative.all()
-
-
-@pytest.mark.parametrize(
-    ("num_positive", "num_negative", "expected"),
-    [(50, 50, (4, 12)), (2, 50, (2, 14)), (50, 5, (4, 5)), (0, 50, (0, 16)), (50, 0, (4, 0)), (0, 0, (0, 0))],
-)
-def test_sample__more_or_fewer_than_wanted__takes_a_quarter_of_16_and_fills_up(num_positive, num_negative, expected):
-    generator = torch.Generator().manual_seed(0)
-    kind = torch.zeros(1, 120, dtype=torch.long)
-    kind[0, torch.randperm(120, generator=generator)[: num_positive + num_negative]] = 2
-    kind[0, kind[0].nonzero()[:num_positive, 0]] = 1
-    priority = torch.rand(1, 120, generator=generator)
-    found = sample(kind == 1, kind == 2, priority, 16, 0.25)
-    assert found.chosen.shape == (1, 16)
-    chosen = found.chosen[found.valid].tolist()
-    assert len(set(chosen)) == len(chosen) == sum(expected)
-    for wanted, count in ((1, expected[0]), (2, expected[1])):
-        first = sorted((kind[0] == wanted).nonzero()[:, 0].tolist(), key=lambda place: priority[0, place])[:count]
-        assert sorted(i for i in chosen if kind[0, i] == wanted) == sorted(first)
-    assert found.positive[0].tolist() == [True] * expected[0] + [False] * (16 - expected[0])
 
 
 # Regions
@@ -223,11 +172,13 @@ def judged_at_random(anchors, count, seed=0):
     return Judged(torch.randn(shape, generator=generator), torch.randn(*shape, 4, generator=generator))
 
 
-def test_proposal_losses__images_with_and_without_objects__are_those_of_detectron2():
+@pytest.mark.parametrize("count", [16, 1000], ids=["some sampled", "more than there are anchors"])
+def test_proposal_losses__images_with_and_without_objects__are_those_of_detectron2(count):
+    """Sums over what was sampled, divided by what was to be sampled."""
     anchors = torch.cat(anchors_of([(8, 8), (4, 4)], [8, 16], [16.0, 32.0], [0.5, 1.0, 2.0]))
     targets = [scene(seed, count)[1] for seed, count in ((0, 3), (1, 0), (2, 1))]
     judged, priority = judged_at_random(anchors, 3), torch.rand(3, len(anchors))
-    found = proposal_losses(judged, anchors, targets, priority, 16, 0.5, (0.3, 0.7))
+    found = proposal_losses(judged, anchors, targets, priority, count, 0.5, (0.3, 0.7))
 
     objectness = boxes = 0.0
     for number, target in enumerate(targets):
@@ -239,8 +190,8 @@ def test_proposal_losses__images_with_and_without_objects__are_those_of_detectro
             most = max(row, default=0)
             kinds.append(1 if most >= 0.7 or is_best else 0 if most < 0.3 else -1)
         order = priority[number].argsort().tolist()
-        positive = [i for i in order if kinds[i] == 1][:8]
-        negative = [i for i in order if kinds[i] == 0][: 16 - len(positive)]
+        positive = [i for i in order if kinds[i] == 1][: count // 2]
+        negative = [i for i in order if kinds[i] == 0][: count - len(positive)]
         for i in positive + negative:
             logit = judged.logits[number, i]
             objectness += F.softplus(-logit if i in positive else logit)
@@ -248,8 +199,8 @@ def test_proposal_losses__images_with_and_without_objects__are_those_of_detectro
             box = target["boxes"][table[i].index(max(table[i]))].tolist()
             wanted = torch.tensor(code(box, anchors[i].tolist(), (1, 1, 1, 1)))
             boxes += (judged.deltas[number, i] - wanted).abs().sum()
-    torch.testing.assert_close(found[0], objectness / 48)
-    torch.testing.assert_close(found[1], boxes / 48)
+    torch.testing.assert_close(found[0], objectness / (3 * count))
+    torch.testing.assert_close(found[1], boxes / (3 * count))
 
 
 def some_regions():
@@ -398,6 +349,28 @@ def test_keep_best__two_classes__suppresses_within_a_class_and_leaves_out_the_un
     torch.testing.assert_close(found.scores[0, :3], torch.tensor([1.0, 1.0, 0.5]), atol=1e-4, rtol=0)
     nobody = keep_best(logits, torch.zeros(4, 2, 4), proposals, ~usable, sizes, 0.3, 0.5, 5)
     assert nobody.counts == [0] and nobody.boxes.shape == (1, 5, 4)
+    surest = keep_best(logits, torch.zeros(4, 2, 4), proposals, usable, sizes, 0.3, 0.5, 2)
+    assert surest.counts == [2] and torch.equal(surest.boxes, found.boxes[:, :2])
+
+
+@pytest.mark.parametrize(("least", "count"), [(0.5, 0), (0.4999, 1)])
+def test_keep_best__score_exactly_on_the_limit__is_not_above_it(least, count):
+    proposals, usable, sizes = torch.tensor([[[1.0, 1, 9, 9]]]), torch.tensor([[True]]), torch.tensor([[16, 16]])
+    found = keep_best(torch.zeros(1, 2), torch.zeros(1, 1, 4), proposals, usable, sizes, least, 0.5, 3)
+    assert found.counts == [count]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    # Of maps with 768, 192, 48, 12 and 3 anchors.
+    [({"after_nms": (1000, 1000)}, (100 + 100 + 63, 80 + 80 + 63)), ({"after_nms": (64, 48)}, (64, 48))],
+    ids=["before suppression", "after suppression"],
+)
+def test_propose__in_training_and_in_evaluation__has_their_own_limits(limits, expected):
+    method, batch = build(rpn_nms=1.0, **limits), detection_batch(2)
+    judged = judged_at_random(method.anchors, 2)
+    found = [method.train(is_training)._propose(judged, batch.targets)[0].shape[1] for is_training in (True, False)]
+    assert found == [*expected]
 
 
 @pytest.mark.parametrize(
@@ -411,6 +384,13 @@ def test_paste__any_box__is_grid_sample_between_centres(box):
     places = torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1], dim=-1)[None]
     expected = F.grid_sample(mask[None, None], places, align_corners=False)[0, 0] >= 0.5
     assert torch.equal(paste(mask, box, 37, 50), expected)
+
+
+def test_paste__exactly_a_half__belongs_to_the_object():
+    found = paste(torch.full((4, 4), 0.5), torch.tensor([2.0, 1, 6, 5]), 8, 9)
+    expected = torch.zeros(8, 9, dtype=torch.bool)
+    expected[1:5, 2:6] = True
+    assert torch.equal(found, expected)
 
 
 def test_to_original__box_of_the_input__is_scaled_and_cut_off():

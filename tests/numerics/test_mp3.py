@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from timm.models.vision_transformer import Block
 from tiny_vit import tiny_batch, tiny_encoder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.methods.base import Batch
-from pipeline.methods.mp3 import MP3, masked_attention
+from pipeline.methods.mp3 import MP3, masked_attention, masked_block
 from pipeline.models.patches import Grid, take, to_images, to_patches
 
 N, WIDTH, DEPTH = 49, 32, 2
@@ -77,6 +78,22 @@ def test_masked_attention__context_first__matches_explicit_softmax_over_gathered
     for image in range(3):
         expected = attend(attn, tokens[image], with_cls[image, : 1 + num_context])
         torch.testing.assert_close(found[image], expected[with_cls[image]], atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_training", [True, False])
+def test_masked_block__every_token_a_key__is_timms_own_block(is_training):
+    """With all that a block may have: dropout, drop path, layer scale, norms of queries, keys and outputs."""
+    torch.manual_seed(0)
+    rates = {"attn_drop": 0.3, "proj_drop": 0.3, "drop_path": 0.3}
+    block = Block(WIDTH, 2, qkv_bias=True, qk_norm=True, scale_attn_norm=True, init_values=0.5, **rates)
+    for parameter in block.parameters():
+        parameter.add_(0.3 * torch.randn(parameter.shape))
+    tokens, found = torch.randn(4, 1 + N, WIDTH), []
+    for call in (block.train(is_training), lambda given: masked_block(block, given, 1 + N)):
+        torch.manual_seed(1)
+        found.append(call(tokens))
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

@@ -1,0 +1,105 @@
+"""A step of the real loop: the draws of each micro-batch, what an update is made of, and what validation leaves behind.
+
+No run is trained to its end here.
+"""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from tiny_runs import PRETRAINING, build_trainer, tiny_run
+
+from pipeline.engine.distributed import World
+from pipeline.engine.meters import Stopwatch
+from pipeline.files import read_lines
+from pipeline.seeds import seed_everything
+
+FOUR = {"optim": {"global_batch": 40, "micro_batch": 10}}
+DRAWING = {"mjp": {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5}}, **PRETRAINING}
+MIXED = {"data": {"augment": {"mixup": 0.8}}}
+
+
+class Peer(World):
+    """One of several ranks, without the others."""
+
+    def sum(self, values):
+        return values
+
+
+def same_images():
+    pictures = torch.randint(256, (10, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return pictures, torch.arange(10)
+
+
+def accumulated(trainer, step=5):
+    """What the method is given for each micro-batch of an update, whose images are all the same."""
+    seen, draw = [], trainer.method.draw
+
+    def spy(batch, progress):
+        drawn = draw(batch, progress)
+        tensors = [batch.inputs, batch.targets, *drawn.values()]
+        seen.append((batch.generator.initial_seed(), progress, *[value.numpy().tobytes() for value in tensors]))
+        return drawn
+
+    trainer.method.draw, trainer.step = spy, step
+    trainer.accumulate(iter([same_images()] * 4), Stopwatch())
+    trainer.method.draw = draw
+    return seen
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_accumulate__micro_batches_of_the_same_images__have_draws_of_their_own(results, images, kind):
+    trainer = build_trainer(tiny_run(FOUR, DRAWING[kind]), results, images)
+    seen = accumulated(trainer)
+    assert len({parts[4:] for parts in seen}) == 4 == len(seen)
+    assert accumulated(trainer) == seen
+    assert not {parts[4:] for parts in accumulated(trainer, step=6)} & {parts[4:] for parts in seen}
+    assert {parts[1] for parts in seen} == {5 / trainer.run.total_steps}
+
+
+def test_accumulate__micro_batches_of_the_same_images__are_mixed_in_their_own_ways(results, images):
+    trainer = build_trainer(tiny_run(FOUR, MIXED), results, images)
+    seen = accumulated(trainer)
+    assert len({inputs for _, _, inputs, _ in seen}) == 4
+    assert [seed for seed, *_ in seen] == [seed_everything("step", 0, 5, micro) for micro in range(4)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_accumulate__one_of_two_processes__draws_for_every_second_micro_batch(results, images, monkeypatch, rank):
+    trainer = build_trainer(tiny_run(FOUR, MIXED), results, images)
+    everything = accumulated(trainer)
+    monkeypatch.setattr(trainer, "world", Peer(rank, 2, torch.device("cpu")))
+    monkeypatch.setattr(trainer, "_sync_gradients", lambda is_last: nullcontext())
+    assert accumulated(trainer) == everything[rank::2]
+
+
+def test_validate__model_with_dropout__is_measured_without_it_and_trains_on_with_it(results, images):
+    run = tiny_run({"model": {"dropout": 0.5, "drop_path": 0.5}})
+    trainer = build_trainer(run, results, images)
+    trainer._validate()
+    found = trainer.last_validation.metrics["loss"]
+    assert trainer.method.training and all(block.training for block in trainer.method.encoder.blocks)
+    trainer.method.eval()
+    losses = []
+    with torch.no_grad():
+        for inputs, labels in trainer.val_loader:
+            pictures, labels = trainer.task.eval_batch(inputs, labels)
+            losses.append(torch.nn.functional.cross_entropy(trainer.method.encoder(pictures), labels, reduction="none"))
+    assert found == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
+    trainer._validate()
+    assert not trainer.method.training and trainer.last_validation.metrics["loss"] == found
+
+
+def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate_of_the_heads(results, images):
+    run = tiny_run(FOUR, {"optim": {"layer_decay": 0.5}})
+    trainer = build_trainer(run, results, images)
+    trainer.schedule.step_update(3)  # the first after the warm-up
+    loss = trainer.accumulate(iter([same_images()] * 4), Stopwatch())
+    norm = torch.cat([p.grad.flatten() for p in trainer.method.parameters() if p.grad is not None]).norm()
+    trainer._take_update(loss)
+    trainer.step = 4
+    trainer._log(Stopwatch())
+    (line,) = read_lines(trainer.paths.metrics)
+    assert line == pytest.approx(
+        {"step": 4, "epoch": 1.3333, "loss": loss.item(), "lr": run.optim.lr, "skipped": 0, "grad_norm": norm.item()}
+    )
