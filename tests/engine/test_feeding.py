@@ -18,7 +18,7 @@ from pipeline.engine.validate import measure_set
 from pipeline.registry import TASKS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-KINDS = {"supervised": {"model": {"dropout": 0.3, "drop_path": 0.3}}, **PRETRAINING}  # none of which shows here
+KINDS = {"supervised": {}, **PRETRAINING}
 PHOTOS = {
     **{"name": "photos", "source": "folder", "channels": 3, "num_classes": 2, "num_train": 6, "num_val": 4},
     **{"mean": [0.5] * 3, "std": [0.25] * 3, "eval_crop": 0.875},
