@@ -26,6 +26,13 @@ def scene_swin(**changes):
     return ModelConfig(name="scene_swin", arch="swin_tiny_patch4_window7_224", **values | changes)
 
 
+SCENE_MODELS = {
+    "vit": scene_vit(),
+    "windowed": scene_vit(window_size=4, global_blocks=1, add_relative=True),
+    "swin": scene_swin(),
+}
+
+
 def build_scene_encoder(model, seed=0):
     torch.manual_seed(seed)
     encoder = build_encoder(model, SCENE_SIZE, SCENE_CHANNELS, 0)

@@ -1,4 +1,4 @@
-"""A step of the real loop: the draws of each micro-batch, what an update is made of, and what validation leaves behind.
+"""Parts of the real loop: the draws of each micro-batch, what is logged, validated, kept as the best and restored.
 
 No run is trained to its end here.
 """
@@ -7,11 +7,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tiny_runs import PRETRAINING, build_trainer, tiny_run
+from tiny_runs import NUM_VAL, PRETRAINING, build_trainer, differing, tiny_run, weights_of
 
+from pipeline.engine import loop
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Stopwatch
+from pipeline.engine.metrics import Found
 from pipeline.files import read_lines
+from pipeline.methods.base import Primary
 from pipeline.seeds import seed_everything
 
 FOUR = {"optim": {"global_batch": 40, "micro_batch": 10}}
@@ -103,3 +106,33 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
     assert line == pytest.approx(
         {"step": 4, "epoch": 1.3333, "loss": loss.item(), "lr": run.optim.lr, "skipped": 0, "grad_norm": norm.item()}
     )
+
+
+def test_restore__from_a_checkpoint__has_everything_that_is_reported_later(results, images):
+    run = tiny_run(FOUR, {"optim": {"keep": "best", "ema_decay": 0.5}})
+    first = build_trainer(run, results, images)
+    first._take_update(first.accumulate(iter([same_images()] * 4), Stopwatch()))
+    first.step = 3
+    first._validate()
+    first.num_skips.fill_(2)
+    first._save()
+    again = build_trainer(run, results, images)
+    assert again.step == 3 and int(again.num_skips) == 2
+    assert again.last_validation == first.last_validation and again.last_validation.errors["top1"] > 0
+    assert again.last_validation.count == NUM_VAL
+    assert again.best == first.best == {"top1": first.last_validation.metrics["top1"]}
+    assert again.best_weights.step == 3 and differing(again.best_weights.weights, first.best_weights.weights) == []
+    assert again.meters.read() == first.meters.read()
+    assert differing(weights_of(again), weights_of(first)) == []
+
+
+@pytest.mark.parametrize("is_lower_better", [False, True])
+def test_validate__as_good_as_the_best__keeps_the_earlier_weights(results, images, monkeypatch, is_lower_better):
+    trainer = build_trainer(tiny_run({"optim": {"keep": "best"}}), results, images)
+    monkeypatch.setattr(type(trainer.task), "primary", Primary("top1", is_lower_better))
+    values, kept = iter([50.0, 50.0, 40.0, 60.0]), []
+    monkeypatch.setattr(loop, "measure_set", lambda *_, **__: Found({"top1": next(values)}))
+    for trainer.step in (1, 2, 3, 4):
+        trainer._validate()
+        kept.append((trainer.best_weights.step, trainer.best["top1"]))
+    assert kept == ([(1, 50), (1, 50), (3, 40), (3, 40)] if is_lower_better else [(1, 50), (1, 50), (1, 50), (4, 60)])

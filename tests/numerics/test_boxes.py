@@ -91,10 +91,12 @@ def test_sample__fewer_boxes_than_wanted__has_a_slot_for_each():
     assert found.valid.tolist() == [[True] * 4 + [False]]
 
 
-def test_sample__share_of_less_than_one_box__takes_one():
-    kind = torch.tensor([[1, 1, 2, 2]])
-    found = sample(kind == 1, kind == 2, torch.arange(4.0)[None], 3, 0.25)
-    assert found.chosen.tolist() == [[0, 2, 3]] and found.positive.tolist() == [[True, False, False]]
+@pytest.mark.parametrize(("count", "expected"), [(3, 1), (4, 1), (6, 1), (7, 1), (8, 2)])
+def test_sample__share_that_is_no_whole_number__is_rounded_down_to_one_at_least(count, expected):
+    kind = torch.tensor([[1] * 5 + [2] * 10])
+    found = sample(kind == 1, kind == 2, torch.arange(15.0)[None], count, 0.25)
+    assert found.chosen.tolist() == [[*range(expected), *range(5, 5 + count - expected)]]
+    assert found.positive.sum() == expected
 
 
 def test_has_area__sides_of_zero_or_not_finite__have_none():
@@ -143,3 +145,11 @@ def test_propose__boxes_that_a_network_has_moved__are_constants_for_the_heads():
     judged = Judged(torch.zeros(1, 4, requires_grad=True), torch.zeros(1, 4, 4, requires_grad=True))
     found, usable = propose(judged, levels, torch.tensor([[16, 16]]), 4, 4, 0.7)
     assert usable.all() and not found.requires_grad
+
+
+def test_propose__fewer_boxes_left_than_slots__leaves_slots_empty():
+    level = torch.tensor([[0.0, 0, 8, 8], [0, 0, 8, 7], [8, 8, 16, 16]])
+    judged = Judged(torch.tensor([[3.0, 2, 1]]), torch.zeros(1, 3, 4))
+    found, usable = propose(judged, [level], torch.tensor([[16, 16]]), 3, 3, 0.5)
+    assert usable.tolist() == [[True, True, False]]
+    assert torch.equal(found[0, :2], level[[0, 2]])

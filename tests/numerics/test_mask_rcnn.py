@@ -1,41 +1,28 @@
-"""Mask R-CNN against plain references: the pyramid, regions, every loss, what is kept in the end."""
+"""Mask R-CNN against plain references: regions, every loss, what is kept in the end."""
 
 import math
 
 import pytest
 import torch
-from tiny_scenes import (
-    SCENE_CLASSES,
-    build_scene_encoder,
-    detection_batch,
-    scene,
-    scene_swin,
-    scene_vit,
-)
+from timm.layers import LayerNorm2d
+from tiny_scenes import SCENE_CLASSES, SCENE_MODELS, build_scene_encoder, detection_batch, scene
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Batch
 from pipeline.plan.operations import count_operations
 from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import keep_best, paste, to_original
 from pipeline.transfer.proposals import Judged, proposal_losses, propose
-from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 
 SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
 SMALL |= {"before_nms": (100, 80), "after_nms": (64, 48), "min_score": 0.3}  # in training, in evaluation
-MODELS = {
-    "vit": scene_vit(),
-    "windowed": scene_vit(window_size=4, global_blocks=1, add_relative=True),
-    "swin": scene_swin(),
-}
 
 
 def build(model="vit", seed=0, **fields):
-    method = METHODS.get("mask_rcnn")
-    return method(method.Config(name="mask_rcnn", **SMALL | fields), build_scene_encoder(MODELS[model], seed)).train()
+    method, encoder = METHODS.get("mask_rcnn"), build_scene_encoder(SCENE_MODELS[model], seed)
+    return method(method.Config(name="mask_rcnn", **SMALL | fields), encoder).train()
 
 
 def loss_of(method, batch, seed=0):
@@ -58,55 +45,6 @@ def code(box, start, weights):
     )
     moves = ((x - a) / c, (y - b) / d, math.log(w / c), math.log(h / d))
     return [weight * move for weight, move in zip(weights, moves, strict=True)]
-
-
-# The pyramid
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_pyramid__of_each_family__has_five_maps_each_half_the_one_before(model):
-    encoder = build_scene_encoder(MODELS[model])
-    pyramid = build_pyramid(encoder, 24)
-    maps = pyramid(encoder, torch.randn(2, 1, 64, 64))
-    assert pyramid.strides == ([2, 4, 8, 16, 32] if model == "swin" else [4, 8, 16, 32, 64])
-    sides = [64 // stride for stride in pyramid.strides]
-    assert [tuple(each.shape) for each in maps] == [(2, 24, side, side) for side in sides]
-    assert [tuple(grid) for grid in pyramid.grids(encoder)] == [(side, side) for side in sides]
-    assert torch.equal(maps[4], maps[3][:, :, ::2, ::2])
-
-
-def test_pyramid__of_a_vit__gives_each_level_the_weights_of_vitdet():
-    """Of a ViT-B: deconvolutions to 384 and 192, then 1x1 and 3x3 to 256 with LayerNorm and without bias."""
-    encoder = build_scene_encoder(scene_vit(embed_dim=768, depth=1, num_heads=12, patch_size=16))
-    pyramid = build_pyramid(encoder, 256)
-    up = 768 * 384 * 4 + 384
-    quarter = up + 2 * 384 + 384 * 192 * 4 + 192
-    heads = sum(channels * 256 + 256 * 256 * 9 + 4 * 256 for channels in (192, 384, 768, 768))
-    assert sum(p.numel() for p in pyramid.parameters()) == quarter + up + heads
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_coarsest_stride__of_each_family__is_that_of_the_fourth_map(model):
-    assert coarsest_stride(MODELS[model]) == build_pyramid(build_scene_encoder(MODELS[model]), 24).strides[3]
-
-
-@pytest.mark.parametrize("patch", [2, 4, 8, 16])
-def test_pyramid__of_a_vit_of_any_patch__has_the_same_strides(patch):
-    encoder = build_scene_encoder(scene_vit(patch_size=patch, depth=1))
-    maps = build_pyramid(encoder, 24)(encoder, torch.randn(1, 1, 64, 64))
-    assert [each.shape[-1] for each in maps] == [16, 8, 4, 2, 1]
-
-
-def test_pyramid__patch_that_is_no_power_of_two__is_refused():
-    with pytest.raises(ConfigError, match="found patches of 32 pixels"):
-        build_pyramid(build_scene_encoder(scene_vit(patch_size=32)), 24)
-
-
-@pytest.mark.parametrize("side", [20.0, 111.9, 112.0, 112.1, 223.9, 224.0, 224.1, 447.9, 448.0, 448.1, 1000.0])
-def test_level_of__boxes_of_many_sizes__follows_fpn(side):
-    """FPN Eq. 1 with k0 = 4, of the levels 2 to 5."""
-    expected = min(max(math.floor(4 + math.log2(side / 224)), 2), 5) - 2
-    assert level_of(torch.tensor([3.0, 5.0, 3 + 2 * side, 5 + side / 2]), first_stride=4) == expected
 
 
 def test_anchors__of_a_vit__are_those_of_vitdet_by_default():
@@ -257,7 +195,7 @@ def test_sample_regions__objects_own_boxes__are_among_them():
     assert not found.labels[0, 3:].any() and not found.labels[1].any()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SCENE_MODELS)
 @pytest.mark.parametrize("objects", [(0,), (3, 0, 0, 1)])
 def test_loss__images_without_objects__is_finite_and_reaches_every_parameter(model, objects):
     method = build(model)
@@ -391,6 +329,13 @@ def test_paste__exactly_a_half__belongs_to_the_object():
     expected = torch.zeros(8, 9, dtype=torch.bool)
     expected[1:5, 2:6] = True
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_heads__with_and_without_norms__have_one_after_each_convolution(has_norm):
+    method = build(head_norm=has_norm, box_convs=2, mask_convs=3)
+    for head, count in ((method.box_head, 2), (method.mask_head, 3)):
+        assert sum(isinstance(part, LayerNorm2d) for part in head.modules()) == has_norm * count
 
 
 def test_to_original__box_of_the_input__is_scaled_and_cut_off():
