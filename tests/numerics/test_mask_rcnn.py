@@ -9,6 +9,7 @@ from tiny_scenes import SCENE_CLASSES, SCENE_MODELS, build_scene_encoder, detect
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from pipeline.methods import mask_rcnn
 from pipeline.methods.base import METHODS, Batch
 from pipeline.plan.operations import count_operations
 from pipeline.transfer.boxes import anchors_of
@@ -193,6 +194,56 @@ def test_sample_regions__objects_own_boxes__are_among_them():
         assert torch.equal(box, targets[0]["boxes"][number]) and label == targets[0]["labels"][number]
     assert found.objects_first(0.25).boxes.shape == (2, 3, 4)
     assert not found.labels[0, 3:].any() and not found.labels[1].any()
+
+
+# Values that no two fields share.
+FIELDS = {"rpn_samples": 60, "rpn_positive": 0.4, "rpn_overlap": (0.2, 0.6), "rpn_nms": 0.65, "roi_samples": 30}
+FIELDS |= {"roi_positive": 0.3, "roi_overlap": 0.45, "box_side": 5, "mask_side": 6}
+FIELDS |= {"min_score": 0.1, "nms": 0.35, "max_detections": 7}
+
+
+def calls_of(monkeypatch, *names):
+    """What the parts of a detector are called with, by name."""
+    calls = {}
+
+    def spied(name, part):
+        return lambda *given: calls.setdefault(name, []).append(given) or part(*given)
+
+    for name in names:
+        monkeypatch.setattr(mask_rcnn, name, spied(name, getattr(mask_rcnn, name)))
+    return calls
+
+
+def test_loss__every_field__reaches_the_part_that_it_is_for(monkeypatch):
+    method, batch = build(**FIELDS), detection_batch(3)
+    calls = calls_of(monkeypatch, "proposal_losses", "propose", "sample_regions", "cut_out")
+    loss_of(method, batch)
+    assert calls["proposal_losses"][0][4:] == (60, 0.4, (0.2, 0.6))
+    sizes, *limits = calls["propose"][0][2:6]
+    assert sizes.tolist() == [[64, 64], [64, 64], [48, 56]] and limits == [100, 64, 0.65]
+    assert calls["sample_regions"][0][4:] == (30, 0.3, 0.45)
+    assert [(boxes.shape[1], side) for _, boxes, _, side in calls["cut_out"]] == [(30, 5), (9, 6)]
+
+
+@torch.no_grad()
+def test_detect__every_field__reaches_the_part_that_it_is_for(monkeypatch):
+    method, batch = build(**FIELDS).eval(), detection_batch(3)
+    calls = calls_of(monkeypatch, "propose", "keep_best", "cut_out")
+    method.mask_head.classes.bias += 3.0
+    found = method.detect(batch.inputs, batch.targets)
+    assert calls["propose"][0][3:6] == (80, 48, 0.65)
+    sizes, *limits = calls["keep_best"][0][4:]
+    assert sizes.tolist() == [[64, 64], [64, 64], [48, 56]] and limits == [0.1, 0.35, 7]
+    assert [(boxes.shape[1], side) for _, boxes, _, side in calls["cut_out"]] == [(48, 5), (7, 6)]
+    masks = torch.cat([detections.masks for detections in found])
+    assert masks.shape[1:] == (12, 12) and len(masks) > 0
+    torch.testing.assert_close(masks, torch.full_like(masks, 1 / (1 + math.exp(-3))), atol=0.02, rtol=0)
+
+
+def test_draw__two_images__have_priorities_of_their_own():
+    drawn = build().draw(detection_batch(2, objects=(2, 1)), 0.5)
+    assert {name: tuple(value.shape) for name, value in drawn.items()} == {"anchors": (2, 1023), "regions": (2, 64 + 2)}
+    assert not any(torch.equal(*value) for value in drawn.values())
 
 
 @pytest.mark.parametrize("model", SCENE_MODELS)
