@@ -8,13 +8,15 @@ from contextlib import nullcontext
 import pytest
 import torch
 from tiny_runs import NUM_VAL, PRETRAINING, build_trainer, differing, tiny_run, weights_of
+from torch.nn import functional as F
 
 from pipeline.engine import loop
 from pipeline.engine.distributed import World
 from pipeline.engine.meters import Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.files import read_lines
-from pipeline.methods.base import Primary
+from pipeline.methods.base import Output, Primary
+from pipeline.methods.supervised import Supervised
 from pipeline.seeds import seed_everything
 
 FOUR = {"optim": {"global_batch": 40, "micro_batch": 10}}
@@ -23,10 +25,19 @@ MIXED = {"data": {"augment": {"mixup": 0.8}}}
 
 
 class Peer(World):
-    """One of several ranks, without the others."""
+    """One of several ranks, whose peers all have what it has."""
 
     def sum(self, values):
-        return values
+        return values * self.size
+
+
+class CountsFew(Supervised):
+    """A mean over the images of some classes, whose number is the weight of a micro-batch."""
+
+    def loss(self, images, targets, draw):
+        counted = (targets.argmax(dim=1) < 3).float()
+        each = F.cross_entropy(self.predict(images).logits, targets, reduction="none")
+        return Output((each * counted).sum() / counted.sum(), {}, counted.sum())
 
 
 def same_images():
@@ -67,6 +78,40 @@ def test_accumulate__micro_batches_of_the_same_images__are_mixed_in_their_own_wa
     assert [seed for seed, *_ in seen] == [seed_everything("step", 0, 5, micro) for micro in range(4)]
 
 
+def update_of(trainer, count=4):
+    """Loss and gradients of an update from micro-batches that are all the same."""
+    loss = trainer.accumulate(iter([same_images()] * count), Stopwatch())
+    return loss.item(), [p.grad.clone() for p in trainer.method.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("kind", [Supervised, CountsFew])
+def test_accumulate__second_update_and_one_of_two_processes__have_loss_and_gradients_of_the_first(
+    results, images, monkeypatch, kind
+):
+    trainer = build_trainer(tiny_run(FOUR), results, images)
+    trainer.method.__class__ = kind
+    expected = update_of(trainer)
+    torch.testing.assert_close(update_of(trainer), expected)
+    monkeypatch.setattr(trainer, "world", Peer(0, 2, torch.device("cpu")))
+    monkeypatch.setattr(trainer, "_sync_gradients", lambda is_last: nullcontext())
+    trainer.micro_step.count = 2
+    torch.testing.assert_close(update_of(trainer, 2), expected)
+
+
+def test_update__gradients_above_the_limit__are_clipped_before_the_step_and_logged_as_they_were(results, images):
+    trainer = build_trainer(tiny_run(FOUR, {"optim": {"clip_norm": 0.01}}), results, images)
+    loss, norms = trainer.accumulate(iter([same_images()] * 4), Stopwatch()), []
+    before = global_norm(trainer.method)
+    trainer.optimizer.register_step_pre_hook(lambda *_: norms.append(global_norm(trainer.method)))
+    trainer._take_update(loss)
+    assert norms == [pytest.approx(0.01, rel=1e-3)] and before > 0.1
+    assert trainer.meters.read()["grad_norm"] == pytest.approx(before)
+
+
+def global_norm(method):
+    return torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]).norm().item()
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_accumulate__one_of_two_processes__draws_for_every_second_micro_batch(results, images, monkeypatch, rank):
     trainer = build_trainer(tiny_run(FOUR, MIXED), results, images)
@@ -87,7 +132,7 @@ def test_validate__model_with_dropout__is_measured_without_it_and_trains_on_with
     with torch.no_grad():
         for inputs, labels in trainer.val_loader:
             pictures, labels = trainer.task.eval_batch(inputs, labels)
-            losses.append(torch.nn.functional.cross_entropy(trainer.method.encoder(pictures), labels, reduction="none"))
+            losses.append(F.cross_entropy(trainer.method.encoder(pictures), labels, reduction="none"))
     assert found == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
     trainer._validate()
     assert not trainer.method.training and trainer.last_validation.metrics["loss"] == found
@@ -98,13 +143,13 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
     trainer = build_trainer(run, results, images)
     trainer.schedule.step_update(3)  # the first after the warm-up
     loss = trainer.accumulate(iter([same_images()] * 4), Stopwatch())
-    norm = torch.cat([p.grad.flatten() for p in trainer.method.parameters() if p.grad is not None]).norm()
+    norm = global_norm(trainer.method)
     trainer._take_update(loss)
     trainer.step = 4
     trainer._log(Stopwatch())
     (line,) = read_lines(trainer.paths.metrics)
     assert line == pytest.approx(
-        {"step": 4, "epoch": 1.3333, "loss": loss.item(), "lr": run.optim.lr, "skipped": 0, "grad_norm": norm.item()}
+        {"step": 4, "epoch": 1.3333, "loss": loss.item(), "lr": run.optim.lr, "skipped": 0, "grad_norm": norm}
     )
 
 
