@@ -69,6 +69,22 @@ def test_measure_set__several_pieces_at_once__what_draws_gets_them_one_by_one(im
     assert found.per_image["number"].tolist() == plain.per_image["number"].tolist()
 
 
+def test_measure_set__random_numbers__differ_between_pieces_and_between_seeds(images):
+    run = tiny_run()
+    method, task, samples = build_method(run), TASKS.get(run.task)(run.data, CPU), open_split(run.data, images, "val")
+
+    def measure(method, batch):
+        assert not torch.is_grad_enabled()
+        return {"number": torch.rand(len(batch.images), generator=batch.generator)}
+
+    def numbers(seed):
+        loader = eval_loader(samples, kind_of(run.data).eval_view(), 7, 0, 1, 0, task.collate)
+        return measure_set(method, loader, task, ALONE, "fp32", measure, seed=seed).per_image["number"].tolist()
+
+    assert numbers(0) == numbers(0)
+    assert len({*numbers(0), *numbers(1)}) == 2 * NUM_VAL
+
+
 @pytest.mark.parametrize("kind", ["supervised", "droppos"])
 def test_measure_set__pieces_shared_by_processes__gives_the_numbers_of_one(images, kind):
     run = tiny_run(KINDS[kind])

@@ -45,6 +45,13 @@ def test_accuracy__of_batches__has_the_digits_of_sums_over_batches():
     assert found["top1"] == mean_of_sums(right, sum(SIZES))
 
 
+def test_accuracy__label_at_each_rank__counts_as_the_first_or_as_one_of_five():
+    logits = torch.arange(7.0).flip(0).expand(7, 7)  # class 0 is the first, class 6 the last
+    found = accuracy(Prediction(logits, logits), torch.arange(7))
+    assert found["top1"].values.tolist() == [100, 0, 0, 0, 0, 0, 0]
+    assert found["top5"].values.tolist() == [100, 100, 100, 100, 100, 0, 0]
+
+
 def test_positions__of_batches__have_the_digits_of_sums_over_batches():
     batches = [(logits_of(size, 49, 49), torch.randint(49, (size, 49))) for size in SIZES]
     shares = [(logits.argmax(dim=2) == places).float().mean(dim=1) for logits, places in batches]

@@ -133,6 +133,22 @@ def test_schedule__every_step__matches_formula(warmup_epochs):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(reference_rate(run, step), rel=1e-9), step
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(0.29, 29), (0.014, 1), (0.016, 2), (3, 300)])
+def test_warmup__part_of_an_epoch__is_rounded_to_the_nearest_step(epochs, steps):
+    assert tiny_run({"optim": {"epochs": 10, "warmup_epochs": epochs}}).optim.warmup_steps(100) == steps
+
+
+@pytest.mark.parametrize("curve", [{"lr_curve": "poly"}, {"lr_curve": "steps", "milestones": [0.5]}], ids=str)
+def test_layer_decay__curve_of_detection_or_segmentation__keeps_the_scale_between_layers(curve):
+    run = tiny_run({"optim": {"layer_decay": 0.5, **curve}})
+    method = build_method(run)
+    optimizer = build_optimizer(method, run.optim)
+    for step in (2, 8):
+        build_schedule(optimizer, run.optim, run.steps_per_epoch).step_update(step)
+        rates = by_name(method, optimizer.param_groups, "lr")
+        assert rates["encoder.blocks.0.mlp.fc1.weight"] == pytest.approx(0.25 * rates["encoder.head.weight"])
+
+
 def test_rate__global_batch_twice_as_large__is_twice_as_large():
     optim = tiny_run({"optim": {"base_lr": 1e-3, "lr_batch": 512, "global_batch": 40}}).optim
     assert optim.lr == pytest.approx(1e-3 * 40 / 512)
@@ -162,7 +178,10 @@ def test_clip__global__matches_torch(scale):
 def test_clip__tensor__clips_each_gradient_by_its_own_norm():
     optim = tiny_run({"optim": {"clip_norm": 0.5, "clip_mode": "tensor"}}).optim
     layers, before = layers_with_gradients(10.0), layers_with_gradients(10.0)
-    clip_gradients(layers, optim)
+    norm = clip_gradients(layers, optim)
+    torch.testing.assert_close(
+        norm, torch.cat([p.grad.flatten() for p in before.parameters() if p.requires_grad]).norm()
+    )
     num_clipped = 0
     for parameter, old in zip(layers.parameters(), before.parameters(), strict=True):
         if old.grad is not None:

@@ -131,6 +131,9 @@ def test_overlaps__over_processes__finds_the_same_to_the_last_bit():
         assert {name: alone.metrics[name] for name in expected} == pytest.approx(expected)
     assert alone.metrics["apart"] == pytest.approx(matrices[:, 0, 0].double().mean().item())
     assert {name: len(values) for name, values in alone.per_image.items()} == dict.fromkeys(alone.metrics, 7)
+    for name, values in alone.per_image.items():
+        assert shared.per_image[name].tolist() == values.tolist()
+        assert alone.errors[name] == pytest.approx(np.std(values.astype(float)) / np.sqrt(7), rel=1e-4)
 
 
 def test_overlaps__without_a_batch__is_empty():

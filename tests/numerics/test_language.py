@@ -144,7 +144,7 @@ def test_mean_per_token__texts_of_different_lengths__weighs_tokens_and_gives_the
     assert found.metrics == {"x": pytest.approx(mean, rel=1e-12)}
     assert found.errors == {"x": pytest.approx(error, rel=1e-12)}
     assert found.per_image["x"].mean() == pytest.approx(mean, rel=1e-6) and found.count == 200
-    assert found.per_image["x"][5] == pytest.approx(mean + (totals[5] - mean * counts[5]) / counts.mean(), rel=1e-6)
+    assert found.per_image["x"] == pytest.approx(mean + (totals - mean * counts) / counts.mean(), rel=1e-6)
 
 
 def test_perplexities__two_losses__have_each_their_own_with_its_error():
@@ -156,6 +156,7 @@ def test_perplexities__two_losses__have_each_their_own_with_its_error():
     assert found.metrics["perplexity"] == pytest.approx(math.exp(7 / 3))
     assert found.metrics["other_perplexity"] == pytest.approx(math.e)
     assert found.metrics.keys() == {"loss", "other_loss", "apart", "perplexity", "other_perplexity"}
+    assert found.metrics["apart"] == 3  # a plain number of each text
     assert found.errors["perplexity"] == pytest.approx(math.exp(7 / 3) * found.errors["loss"])
     assert found.errors["other_perplexity"] == 0
     assert found.per_image["perplexity"].mean() == pytest.approx(math.exp(7 / 3), rel=1e-6)
@@ -204,6 +205,10 @@ def test_loss__texts_shorter_than_the_share__counts_no_padding():
     ]
     assert len(real) == 3 + 4 + 5 + 6 + 6 + 6
     assert method.loss(texts, None, draw).loss.item() == pytest.approx(sum(real) / len(real), rel=1e-5)
+    with torch.no_grad():
+        measured = method.measure(Batch(texts, None, torch.Generator().manual_seed(0)))["loss"]
+    assert measured.counts.tolist() == [3, 4, 5, 6, 6, 6]
+    assert measured.totals.sum().item() == pytest.approx(sum(real), rel=1e-5)
 
 
 def test_draw__many_texts__hides_a_fixed_share_80_10_10_and_nothing_else():
@@ -223,6 +228,11 @@ def test_draw__many_texts__hides_a_fixed_share_80_10_10_and_nothing_else():
     assert stayed == pytest.approx(0.1 + 0.1 / VOCABULARY, abs=0.01)
     others = shown[hidden & (shown != ids) & (shown != MASK_TOKEN)]
     assert others.unique().numel() >= VOCABULARY - 2 and others.max() < VOCABULARY
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.15, 2), (0.25, 3), (0.01, 1)])
+def test_draw__share_that_is_no_whole_number__is_rounded_to_one_at_least(ratio, count):
+    assert masked(mask_ratio=ratio).draw(text_batch(), 0.0)["chosen"].shape == (8, count)
 
 
 def test_draw__another_seed__hides_other_words():

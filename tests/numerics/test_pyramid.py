@@ -7,6 +7,7 @@ import torch
 from tiny_scenes import SCENE_MODELS, build_scene_encoder, scene_vit
 
 from pipeline.errors import ConfigError
+from pipeline.models.encoder import build_encoder
 from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 
 
@@ -43,6 +44,16 @@ def test_pyramid__of_a_vit_of_any_patch__has_the_same_strides(patch):
     encoder = build_scene_encoder(scene_vit(patch_size=patch, depth=1))
     maps = build_pyramid(encoder, 24)(encoder, torch.randn(1, 1, 64, 64))
     assert [each.shape[-1] for each in maps] == [16, 8, 4, 2, 1]
+
+
+@pytest.mark.parametrize("size", [(96, 160), (160, 96)])
+def test_grids__of_rectangles_with_odd_maps__are_those_of_the_maps(size):
+    """Every second place of a map of three rows are two rows."""
+    encoder = build_encoder(scene_vit(depth=1), size, 1, 0)
+    pyramid = build_pyramid(encoder, 24)
+    found = [tuple(each.shape[2:]) for each in pyramid(encoder, torch.randn(1, 1, *size))]
+    assert [tuple(grid) for grid in pyramid.grids(encoder)] == found
+    assert found[3:] == [(size[0] // 32, size[1] // 32), (-(-size[0] // 64), -(-size[1] // 64))]
 
 
 def test_pyramid__patch_that_is_no_power_of_two__is_refused():

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from pipeline.engine.batchnorm import synchronised
 from pipeline.errors import ConfigError
 from pipeline.methods.upernet import UperNet, spread_taps
+from pipeline.transfer.sliding import slide
 from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead
 
 
@@ -216,6 +217,17 @@ def test_training__one_batch__is_learnt_by_heart_and_counted(model):
 
 
 # What is counted
+
+
+@torch.no_grad()
+def test_segment__no_stride_given__slides_by_two_thirds_of_the_window():
+    method, image = build().eval(), torch.randn(1, 28, 50, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(method.segment(image), slide(method.answer, image, (28, 28), 18))
+    assert not torch.allclose(method.segment(image), slide(method.answer, image, (28, 28), 28))
+
+
+def test_auxiliary_head__of_any_width__has_half_of_it():
+    assert build(width=12).auxiliary[0][0].out_channels == 6
 
 
 @torch.no_grad()

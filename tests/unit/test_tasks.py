@@ -167,6 +167,20 @@ def test_primary__two_values__keeps_the_better(is_lower_better, expected):
     assert Primary("x", is_lower_better).better(2.0, 3.0) == expected
 
 
+@pytest.mark.parametrize("is_lower_better", [False, True])
+def test_primary__as_good_as_the_best__does_not_beat_it(is_lower_better):
+    primary = Primary("x", is_lower_better)
+    assert primary.beats(2.0, None) and not primary.beats(2.0, 2.0)
+    assert primary.beats(1.0, 2.0) == is_lower_better == (not primary.beats(3.0, 2.0))
+
+
+@every_task
+def test_primary__of_every_task__is_a_share_or_a_perplexity(name):
+    """Of all that tasks are judged by, perplexity alone is better when it is lower."""
+    primary = TASKS.get(name).primary
+    assert primary is None or primary.is_lower_better == (primary.name == "perplexity")
+
+
 @pytest.mark.parametrize("package", ["engine", "data", "models", "study", "plan", "report", "track"])
 def test_no_package__but_tasks_and_methods__names_pretraining(package):
     """A branch for one task elsewhere would have to be edited for the next."""
