@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.evals.mode import evaluating
 from pipeline.models.patches import Encoder
 from pipeline.models.position import encode, num_prefix_tokens
 
@@ -33,7 +34,7 @@ def look_at_attention(encoder: Encoder, images: Tensor, see: See) -> Tensor:
 
     One block at a time, so that memory is bounded: `see` keeps what it needs. -> the tokens (B, P+N, D).
     """
-    with watched(encoder, see):
+    with evaluating(encoder), watched(encoder, see):
         return encode(encoder, images)
 
 

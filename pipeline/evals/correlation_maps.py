@@ -18,6 +18,7 @@ from torch import Tensor
 from pipeline.evals.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import SIGNED, bar, coloured, zoom_to
+from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import grid_of_grids
 from pipeline.models.patches import Grid, grid_of
 from pipeline.models.position import encode, num_prefix_tokens
@@ -49,7 +50,7 @@ class CorrelationMaps(Evaluation):
         sums = CorrelationSums(grid)
         chosen = spread(model.run.data.num_val, self.cfg.limit)
         for batch in self.batches(model.run.data, indices=chosen):
-            with self.precision():
+            with evaluating(encoder), self.precision():
                 tokens = encode(encoder, batch.images)
             sums.add(tokens[:, first:])
         within, across = sums.within(), sums.across()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.data.kind import kind_of
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
+from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import SMALL_FONT_PX, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.registry import TASKS
@@ -70,7 +71,7 @@ class DetectionPictures(Evaluation):
         seen = (task.collate([view(samples[int(index)])]) for index in spread(len(samples), 4 * self.cfg.images))
         with_objects = ((inputs, targets) for inputs, targets in seen if len(targets[0]["gt_labels"]))
         for inputs, targets in islice(with_objects, self.cfg.images):
-            with self.precision():
+            with evaluating(model.method), self.precision():
                 batch = Batch(*task.eval_batch(inputs, targets), torch.Generator())
                 (found,) = model.method.measure(batch)
             height, width = targets[0]["size"].tolist()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
 from pipeline.evals.droppos_positions import num_visible_anchors
+from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import BLACK, WHITE, labelled_grid
 from pipeline.methods.droppos import DropPos
 from pipeline.models.patches import to_images, to_patches
@@ -49,7 +50,7 @@ class DropPosPictures(Evaluation):
     def _column(self, method: DropPos, pictures: Tensor, inputs: Tensor, order: Tensor, gamma: int) -> Tensor:
         """pictures (B, 3, H, W) with wrong patches white and masked ones black."""
         visible, anchors = num_visible_anchors(method, gamma, self.cfg.position_gamma)
-        with self.precision():
+        with evaluating(method), self.precision():
             logits = method.position_logits(inputs, order.to(inputs.device), visible, anchors)
         dropped = order[:, anchors:visible]
         wrong = logits.float().argmax(dim=-1).cpu() != dropped

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.mode import evaluating
 from pipeline.methods.base import Batch, Measured, Method, Prediction, accuracy
 
 
@@ -38,4 +39,5 @@ class Ensemble(Evaluation):
             summed = accuracy(Prediction(ours.features, ours.logits.float() + theirs.logits.float()), batch.targets)
             return {"top1": found["top1"], "top5": found["top5"], "logits_top1": summed["top1"]}
 
-        return self.over_images(first.method, first.run.data, measure)
+        with evaluating(second.method):
+            return self.over_images(first.method, first.run.data, measure)

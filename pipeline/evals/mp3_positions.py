@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pipeline.config import added
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
+from pipeline.evals.mode import evaluating
 from pipeline.methods.base import Batch, Measured
 from pipeline.methods.mp3 import MP3
 
@@ -53,5 +54,6 @@ def num_context(method: MP3, eta: int) -> int:
 def named_positions(method: MP3, images: Tensor, order: Tensor, eta: int, known: Tensor | None = None) -> Tensor:
     """(B, N) on the CPU: the position that is named for each patch of `order` (B, N); those `known` (B, N) are told."""
     known = None if known is None else known.to(images.device)
-    logits = method.position_logits(images, order.to(images.device), num_context(method, eta), known)
+    with evaluating(method):
+        logits = method.position_logits(images, order.to(images.device), num_context(method, eta), known)
     return logits.float().argmax(dim=2).cpu()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipeline.data.kind import kind_of
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
+from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import FRAME, GAP, MARGIN, SMALL_FONT_PX, labelled_grid
 from pipeline.methods.upernet import named_classes
 from pipeline.registry import TASKS
@@ -39,8 +40,6 @@ class SegmentationPictures(Evaluation):
         data, method = model.run.data, model.method
         names = self.manifest(data).classes or []
         colours = palette(len(names))
-        was_training = method.training
-        method.eval()
         rows, captions, seen = [], [], set()
         for index, image, labels, answers in self._answered(method, data):
             shown = shown_image(image), shown_classes(labels, colours), shown_classes(answers, colours)
@@ -48,7 +47,6 @@ class SegmentationPictures(Evaluation):
             counted = labels != IGNORED
             captions.append(["", "", f"{100 * (answers == labels)[counted].mean():.0f} % right"])
             seen |= {*np.unique(labels[counted]).tolist(), *np.unique(answers).tolist()}
-        method.train(was_training)
         # ADE20K gives several names to a class, such as "building, edifice".
         entries = [(names[label].split(",")[0], tuple(colours[label].tolist())) for label in sorted(seen)]
         entries.append(("no class", UNLABELLED))
@@ -62,7 +60,7 @@ class SegmentationPictures(Evaluation):
         for index in spread(len(samples), self.cfg.images).tolist():
             collated = task.collate([view(samples[index])])
             (image,), (target,) = task.eval_batch(*collated)
-            with self.precision():
+            with evaluating(method), self.precision():
                 answers = named_classes(method.segment(image), target["labels"].shape)
             yield index, collated[0][0], target["labels"].cpu().numpy(), answers.cpu().numpy()
 
