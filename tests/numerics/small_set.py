@@ -12,6 +12,7 @@ from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
 from tiny_vit import build_tiny, tiny_encoder, tiny_model
 
+from pipeline.data.augment import Augment
 from pipeline.data.classified import DataConfig
 from pipeline.data.detection import DetectionConfig
 from pipeline.data.language import LanguageConfig
@@ -37,6 +38,8 @@ ALONE = World(0, 1, torch.device("cpu"))
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}
 MEAN, STD = 0.286, 0.353
+# Of training alone: an evaluation sees nothing of it.
+AUGMENT = Augment(scale=(0.2, 0.5), rand_augment="rand-m9-mstd0.5-inc1", erasing=0.5, mixup=0.8, cutmix=1.0)
 DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 DETECTOR = {"width": 16, "fc_width": 32, "box_convs": 1, "mask_convs": 1, "min_score": 0.0}
 METHODS = {
@@ -140,6 +143,7 @@ def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
         mean=(MEAN,),
         std=(STD,),
         eval_crop=1.0,
+        augment=AUGMENT,
     )
     others = _write_stream(folder), _write_scenes(folder), _write_objects(folder)
     scale = ScaleFolder(results)
@@ -178,15 +182,19 @@ def _write_idx(path, magic, array):
     path.write_bytes(gzip.compress(header + array.tobytes()))
 
 
-def build(kind, seed=0):
-    """A method whose weights are large enough for patches, positions and classes to matter."""
+def build(kind, seed=0, dropout=0.0):
+    """A method whose weights are large enough for patches, positions and classes to matter.
+
+    With `dropout` it also has drop path, and its answers in training mode are different each time.
+    """
     method, fields, changes = METHODS[kind]
     if method is LanguageModel:
-        encoder = build_tiny_text(tiny_text_model("gpt2"), seed, 0)
+        encoder = build_tiny_text(tiny_text_model("gpt2", dropout=dropout), seed, 0)
     elif method is MaskRCNN:
-        encoder = build_tiny(tiny_model(**changes), seed, 0, 32)
+        encoder = build_tiny(tiny_model(dropout=dropout, drop_path=dropout, **changes), seed, 0, 32)
     else:
-        encoder = tiny_encoder(seed, 0 if method is UperNet else 10, **changes)
+        num_classes = 0 if method is UperNet else 10
+        encoder = tiny_encoder(seed, num_classes, dropout=dropout, drop_path=dropout, **changes)
     encoder.num_labels = SCENE_CLASSES if method is MaskRCNN else NUM_LABELS
     built = method(method.Config(**fields), encoder).eval()
     with torch.no_grad():
@@ -198,8 +206,8 @@ def build(kind, seed=0):
 
 
 def subjects_of(name):
-    """Methods that an evaluation can be computed of, one for each of its roles."""
-    return [build(SUITED.get(name, "mjp"), seed) for seed, _ in enumerate(EVALS.get(name).roles())]
+    """Methods that an evaluation can be computed of, one for each of its roles; they drop much in training mode."""
+    return [build(SUITED.get(name, "mjp"), seed, dropout=0.2) for seed, _ in enumerate(EVALS.get(name).roles())]
 
 
 def config_of(name, **fields) -> EvalConfig:

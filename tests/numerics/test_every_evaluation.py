@@ -1,0 +1,157 @@
+"""Every evaluation of the registry on a small set: what it returns, and what must not change it."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from small_set import SUITED, build, config_of, subjects_of
+from threaded_server import server_in_a_thread
+
+from pipeline.engine.feeding import Sizes
+from pipeline.evals import base, split_wire
+from pipeline.evals.base import EVALS, Evaluation
+from pipeline.evals.leakage import LeakageEvaluation
+
+pytestmark = pytest.mark.slow
+
+OF_SOUNDS = {"mp3_sounds"}  # test_sound_evals.py has them
+ON_IMAGES = [name for name in EVALS.names() if name not in OF_SOUNDS]
+OF_SUBJECTS = [name for name in ON_IMAGES if EVALS.get(name).roles()]
+MEASURES_TIME = {"cost", "permutation_cost"}
+OF_TEXTS = {"perplexity"}
+OF_SCENES = {name for name, kind in SUITED.items() if kind in ("upernet", "mask_rcnn")}
+WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS, *OF_SCENES}
+STATE_PRECISION = {"segmentation_equivariance", "training_equivariance", "split_wire", "equivariance", "perplexity"}
+FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
+OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
+OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
+
+
+PIECE = 48  # images; the small set has three such batches and a smaller one
+# Their images are few, or their batch is what they are about.
+IN_ONE_BATCH = {name for name in EVALS.names() if name.endswith("_pictures")}
+IN_ONE_BATCH |= {"split_learning", "split_wire", "training_equivariance"}
+# Batches that an evaluation states itself.
+OTHER_BATCHES = {"april": {"batch": 5}, "april_scale": {"batch": 3}, "gradient_matching": {"at_once": 1}}
+
+
+@pytest.fixture(autouse=True)
+def _no_other_process(monkeypatch):
+    monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch):
+    monkeypatch.setattr(base, "BATCH", PIECE)
+    monkeypatch.setattr(Evaluation.batches, "__defaults__", ("val", None, PIECE))
+
+
+@pytest.fixture
+def other_batches(monkeypatch):
+    """Three pieces at once, as a GPU has them, or half a piece where a task takes no more than its own."""
+
+    def sizes(task, device, piece):
+        return Sizes(piece, 3) if task.takes_staged else Sizes(-(-piece // 2))
+
+    monkeypatch.setattr(base, "sizes_for", sizes)
+    monkeypatch.setattr(Evaluation.batches, "__defaults__", ("val", None, 110))
+
+
+@pytest.fixture(scope="module")
+def plain(world):
+    """What an evaluation finds where nothing is special, computed once."""
+    return cache(lambda name: world.evaluate(name, *subjects_of(name)))
+
+
+@pytest.mark.parametrize("name", ON_IMAGES)
+def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_else(plain, name):
+    cfg, outcome = config_of(name), plain(name)
+    assert sorted([*outcome.metrics, *outcome.reasons]) == sorted(cfg.metrics)
+    assert sorted(outcome.files) == sorted(cfg.files)
+    assert cfg.metrics or cfg.files
+    assert all(isinstance(value, float) and math.isfinite(value) for value in outcome.metrics.values())
+    assert all(outcome.files.values()) and outcome.per_image.keys() <= outcome.errors.keys() <= outcome.metrics.keys()
+
+
+FED = ("classify", "consistency", "knn", "linear_probe", "position_probe", "corruptions", "outliers", "calibration")
+
+
+@pytest.mark.parametrize("name", [*FED, "droppos_positions", "mp3_positions", "training_equivariance"])
+def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(world, name):
+    methods = subjects_of(name)
+    one, other = (
+        each.evaluate(name, *methods, crop=0.75)
+        for each in (world.with_site(views="host"), world.with_site(views="device"))
+    )
+    assert one.metrics == other.metrics
+    assert all((other.per_image[key] == values).all() for key, values in one.per_image.items())
+
+
+@pytest.mark.parametrize("name", ON_IMAGES)
+def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, plain, name):
+    methods = [method.train() for method in subjects_of(name)]  # with dropout, of which nothing must be seen
+    one, other = plain(name), world.evaluate(name, *methods)
+    assert one.metrics.keys() == other.metrics.keys()
+    assert one.metrics == other.metrics or name in MEASURES_TIME
+    assert one.files == other.files
+    assert {key: value.tobytes() for key, value in one.per_image.items()} == {
+        key: value.tobytes() for key, value in other.per_image.items()
+    }
+    assert all(method.training for method in methods)
+
+
+@pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES | IN_ONE_BATCH])
+def test_compute__in_other_batches__finds_the_same(world, plain, other_batches, name):
+    one, other = plain(name), world.evaluate(name, *subjects_of(name), **OTHER_BATCHES.get(name, {}))
+    assert without_rounding(other.metrics) == pytest.approx(without_rounding(one.metrics), rel=1e-5, abs=1e-6)
+    assert without_rounding(other.errors) == pytest.approx(without_rounding(one.errors), rel=1e-4, abs=1e-6)
+    for key, values in without_rounding(one.per_image).items():
+        np.testing.assert_allclose(other.per_image[key], values, rtol=1e-4, atol=1e-4)
+    assert without_rounding(other.files) == without_rounding(one.files) and other.count == one.count
+
+
+def without_rounding(found):
+    """Without differences between two computations of the same thing, and without curves, drawn finer than rounding."""
+    return {name: value for name, value in found.items() if not name.endswith("_apart") and name != "loss.png"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in OF_SUBJECTS if name not in OF_TABLES | OF_GRADIENTS | STATE_PRECISION]
+)
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name, monkeypatch):
+    # On a CPU without bf16, torch turns oneDNN off at the first product, and every later number has other last digits.
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    methods, seen = subjects_of(name), []
+    for method in methods:
+        method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
+    exact = world.evaluate(name, *methods).metrics
+    in_fp32, seen[:] = set(seen), []
+    found = world.with_site(precision="bf16").evaluate(name, *methods).metrics
+    assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
+    # Of the objects of one size there are few: one of them is much.
+    others = ("loss", "norm", "_small", "_medium")
+    percents = [metric for metric in exact if not any(word in metric for word in others)]
+    assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
+
+
+@pytest.mark.parametrize("name", [name for name in ON_IMAGES if name not in WITHOUT_IMAGES])
+def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_images(world, plain, name):
+    whole, cropped = plain(name), world.evaluate(name, *subjects_of(name), crop=0.6)
+    is_same = (whole.metrics, whole.files) == (cropped.metrics, cropped.files)
+    # Outliers and inliers are the same images here, so they cannot be told apart through any crop.
+    assert is_same is (name in ("consistency", "outliers") or name in OF_TABLES)
+
+
+@pytest.mark.parametrize("name", OF_SUBJECTS)
+@pytest.mark.parametrize("kind", ["mjp", "mp3", "droppos", "upernet"])
+def test_reason_against__every_evaluation__is_for_classifiers_or_its_own_method_or_any_encoder(world, name, kind):
+    runs = dict.fromkeys(EVALS.get(name).roles(), world.run_of(build(kind)))
+    applies = EVALS.get(name).reason_against(config_of(name), runs) == ""
+    if name in OF_TABLES:
+        assert applies is (kind != "mp3")
+    else:
+        sees_images = kind != "upernet"  # but whole scenes
+        assert applies is ((name in FOR_ANY_ENCODER and sees_images) or kind == SUITED.get(name, "mjp"))
