@@ -205,6 +205,9 @@ def test_attack__cut_off__tames_noise(images):
     cut = attack(plain(), images, LABELS, assumptions=Assumptions(cutoff=0.1), **noisy)
 
     assert psnr(cut.images, images) > psnr(whole.images, images) + 20
+    # What was there to be cut off is a fact of the gradients, and not of the attack.
+    assert cut.rank.tolist() == whole.rank.tolist() == [49] * 3
+    assert torch.equal(cut.condition, whole.condition)
 
 
 @pytest.mark.parametrize(("cutoff", "num_kept"), [(0.0, 4), (0.06, 3), (0.3, 2)])

@@ -12,6 +12,7 @@ from PIL import Image
 from small_set import MEAN, STD, build
 from tiny_vit import tiny_model
 
+from pipeline.data.augment import Augment
 from pipeline.data.classified import DataConfig
 from pipeline.data.prepare import prepare
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES
@@ -21,6 +22,7 @@ from pipeline.evals.base import Subject
 from pipeline.evals.corruption_pictures import CorruptionPictures
 from pipeline.evals.corruptions import ALEXNET, NORMALISED, Corruptions, values_per_image
 from pipeline.evals.parts import Parts
+from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import build_encoder
 from pipeline.results import ScaleFolder
@@ -140,6 +142,19 @@ def test_corruptions__killed_half_way__do_not_repeat_what_was_finished(world, co
     found = evaluated(world, corrupted, method, parts)
     assert seen[3:] == list(CORRUPTIONS)[3:4] + list(CORRUPTIONS)[3:]
     assert found.metrics == evaluated(world, corrupted, method).metrics
+
+
+def test_corruptions__images__are_seen_as_those_that_the_model_was_trained_on(world, corrupted):
+    data, site, folder = corrupted
+    own = {"image_size": 20, "mean": (0.5,), "std": (0.25,), "augment": Augment(interpolation="bilinear")}
+    method, seen = build("baseline"), []
+    method.predict = lambda images: seen.append(images) or Prediction(None, torch.zeros(len(images), 10))
+    evaluation = Corruptions(Corruptions.Config(**ROLE), data, world.results, site, ALONE)
+    whole = data["corrupted/fog"].model_copy(update={"eval_crop": 1.0})
+    evaluation.errors_on(Subject(world.run_of(method, **own), method), whole)
+    found = (255 * (0.25 * torch.cat(seen)[:, 0] + 0.5)).round().to(torch.uint8)
+    files = [Image.open(path).resize((20, 20), Image.Resampling.BILINEAR) for path in folder.glob("fog/*/*/*.png")]
+    assert len(files) == 50 and sorted(map(bytes, found.numpy())) == sorted(bytes(np.array(file)) for file in files)
 
 
 def test_corruptions__set_without_parts__is_refused(world):

@@ -5,19 +5,24 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from small_set import MEAN, STD, build
 
 from pipeline.data.prepare import prepare
 from pipeline.data.published import check_classes, published_classes
 from pipeline.engine.distributed import World
+from pipeline.engine.metrics import Found
 from pipeline.errors import DataError
+from pipeline.evals import calibration
 from pipeline.evals.adversarial import Adversarial, aurra
 from pipeline.evals.base import Subject
 from pipeline.evals.calibration import Calibration, ece, rms_calibration
+from pipeline.evals.classify_on import ClassifyOn
 from pipeline.evals.outliers import Outliers, aupr, auroc, fpr95
 from pipeline.evals.parts import Parts
-from pipeline.evals.restricted import resampled_error
+from pipeline.evals.restricted import resampled_error, seen_by
+from pipeline.methods.base import Prediction
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -82,9 +87,10 @@ def hand_ece(confidence, right, bins):
     return total
 
 
+@pytest.mark.parametrize("ties", [False, True])  # ties lie on the edges of ten bins
 @pytest.mark.parametrize("bins", [1, 10, 15])
-def test_ece__any_answers__equals_a_loop_over_bins(bins):
-    confidence, right = draw(3)
+def test_ece__any_answers__equals_a_loop_over_bins(bins, ties):
+    confidence, right = draw(3, ties=ties)
     assert ece(confidence, right, bins) == pytest.approx(hand_ece(confidence, right, bins), abs=1e-12)
 
 
@@ -92,7 +98,7 @@ def test_ece__sure_and_always_wrong__is_one():
     assert ece(np.ones(5), np.zeros(5), 15) == 1
 
 
-@pytest.mark.parametrize("per_bin", [10, 100, 1000])
+@pytest.mark.parametrize("per_bin", [10, 79, 100, 237, 1000])  # there are 237 answers, 3 x 79
 def test_rms_calibration__any_answers__equals_a_loop_over_ranks(per_bin):
     confidence, right = draw(4)
     order = sorted(range(len(right)), key=lambda i: confidence[i])
@@ -108,6 +114,15 @@ def test_resampled_error__of_a_mean__is_its_standard_error():
     values = np.random.default_rng(0).normal(size=400)
     found = resampled_error(lambda drawn: drawn.mean(), (values,), seed=0, times=2000)
     assert found == pytest.approx(values.std() / 20, rel=0.06)
+
+
+def test_resampled_error__of_two_groups__draws_each_by_itself():
+    values = np.random.default_rng(0).normal(size=400)
+    apart, together = (
+        resampled_error(lambda one, other: one.mean() - other.mean(), *groups, seed=0, times=1000)
+        for groups in (((values,), (values,)), ((values, values),))
+    )
+    assert apart == pytest.approx(np.sqrt(2) * values.std() / 20, rel=0.08) and together == 0
 
 
 # Evaluations
@@ -162,6 +177,19 @@ def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
     assert found.metrics["confidence"] == pytest.approx(100 * expected.max(1).mean(), abs=1e-3)
     unrestricted = (probabilities(world, method)[np.isin(world.labels, columns)].argmax(1)).tolist()
     assert 100 * np.mean(np.isin(unrestricted, columns)) < 100, "the restriction changes nothing here"
+
+
+@pytest.mark.slow
+def test_classify_on__set_with_other_labels__asks_for_the_classes_of_the_same_names(world):
+    method, columns = build("baseline"), [1, 5, 9]
+    found = evaluate(
+        world, ClassifyOn, method, {"test": part_of_world(world, "some", "Trouser", "Sandal", "Ankle boot")}
+    )
+    chosen = np.isin(world.labels, columns)
+    expected, labels = probabilities(world, method)[chosen], world.labels[chosen]
+    assert found.metrics["top1"] == pytest.approx(100 * (expected.argmax(1) == labels).mean())
+    assert found.metrics["loss"] == pytest.approx(-np.log(expected[np.arange(45), labels]).mean(), rel=1e-4)
+    assert found.count == 45
 
 
 @pytest.mark.slow
@@ -238,6 +266,52 @@ def test_calibration__small_set__matches_one_image_at_a_time(world):
             assert "no answer" in found.reasons[name]
     assert {*found.metrics, *found.reasons} == set(Calibration.Config().metrics)
     assert found.reasons, "a diagram of a small set has empty bins"
+
+
+def test_calibration__confidence_on_the_edge_of_a_bin__belongs_to_the_bin_below(world, monkeypatch):
+    sure = np.array([20, 20, 30, 30.5, 80, 100], dtype=np.float32)
+    values = {"top1": np.array([100, 0, 0, 100, 100, 0], dtype=np.float32), "confidence": sure}
+    monkeypatch.setattr(calibration, "confidences", lambda *given: Found({}, {}, len(sure), values))
+    found = evaluate(world, Calibration, build("baseline"), {})
+    assert {name: value for name, value in found.metrics.items() if name.startswith("reliability")} == {
+        "reliability_15": 50,
+        "reliability_25": 0,
+        "reliability_35": 100,
+        "reliability_75": 100,
+        "reliability_95": 0,
+    }
+    assert found.reasons["reliability_85"] == "no answer has a confidence of 80 to 90 %"
+
+
+# How images of another set are seen
+
+
+def noting(seen):
+    """A model that keeps the images that it is asked about."""
+    method = build("baseline")
+    method.predict = lambda images: seen.append(images) or Prediction(None, torch.zeros(len(images), 10))
+    return method
+
+
+def test_seen_by__a_model__has_its_size_and_colours_and_the_crop_of_the_set(world):
+    own = {"image_size": 20, "mean": (0.5,), "std": (0.25,), "eval_crop": 0.5, "num_val": 7}
+    run = world.run_of(build("baseline"), **own)
+    found = seen_by(Subject(run, None), world.data)
+    assert (found.image_size, found.mean, found.std) == (20, (0.5,), (0.25,))
+    others = {key: value for key, value in found if key not in ("image_size", "mean", "std")}
+    assert others == {key: value for key, value in world.data if key in others}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [ClassifyOn, Adversarial, Outliers])
+def test_images_of_another_set__are_given_to_a_model_as_its_own_are(world, kind):
+    own = world.data.model_copy(update={"image_size": 20, "mean": (0.5,), "std": (0.25,)})
+    seen = []
+    evaluate(world, kind, noting(seen), dict.fromkeys(kind.data_roles, world.data), own=own)
+    image = Image.fromarray(world.pixels[0]).resize((20, 20), Image.Resampling.BICUBIC)
+    expected = (torch.tensor(np.array(image)).float() / 255 - 0.5) / 0.25
+    for first in [images[0] for images in seen][:: len(seen) // (2 if kind is Outliers else 1)]:
+        torch.testing.assert_close(first[0], expected)
 
 
 # Published class lists
