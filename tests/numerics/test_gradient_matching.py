@@ -44,6 +44,8 @@ def test_gradient_matching__numbers__are_those_of_the_attack_itself(world, setti
     found = world.evaluate("gradient_matching", method, setting=setting, shuffle_ratio=0.5, **SHORT)
 
     assert found.per_image["psnr"] == pytest.approx(psnr_of(expected.images, wanted, world.data), rel=1e-5)
+    fitted = patches_where_they_fit(expected.images, wanted, Grid(7, 7))
+    assert found.per_image["patch_psnr"] == pytest.approx(psnr_of(fitted, wanted, world.data), rel=1e-5)
     assert found.per_image["blank_psnr"] == pytest.approx(psnr_of(0 * wanted, wanted, world.data), rel=1e-5)
     assert found.per_image["gradient_distance"] == pytest.approx(expected.distance.numpy(), rel=1e-5)
     assert found.metrics["label_accuracy"] == 100

@@ -1,6 +1,7 @@
 """Evaluations of gradient leakage: what clients see in each setting, and how recovered images are compared."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from small_set import build, config_of
 from tiny_vit import tiny_encoder
 
+from pipeline.evals.april_scale import with_table_of
 from pipeline.evals.base import EVALS
 from pipeline.evals.leakage import SETTINGS, pixels_of, raw_psnr, setting_of
 from pipeline.evals.shuffling import Shuffler
@@ -117,6 +119,22 @@ def test_april__no_parameter_has_the_gradient_at_the_slots__says_why(world):
     cfg = config_of("april", assumptions=Assumptions(given="parameters"))
     run = world.run_of(build("no positions"))
     assert "none is sent" in EVALS.get("april").reason_against(cfg, {"model": run})
+
+
+def test_with_table_of__a_deviation__scales_the_table_of_a_copy():
+    method = build("baseline")
+    before = method.encoder.pos_embed.detach().clone()
+    scaled = with_table_of(method, 0.3).encoder.pos_embed.detach()
+    assert scaled.std().item() == pytest.approx(0.3)
+    torch.testing.assert_close(scaled / scaled.std(), before / before.std())
+    assert torch.equal(method.encoder.pos_embed, before)
+
+
+def test_clients__of_a_set_in_any_order__have_images_of_all_classes(world, monkeypatch):
+    evaluation = EVALS.get("april")(config_of("april"), {}, world.results, world.site, None)
+    monkeypatch.setattr(evaluation, "open", lambda data: SimpleNamespace(labels=[7, 7, 7, 2, 2, 5]))
+    monkeypatch.setattr(evaluation, "batches", lambda data, indices, batch: (indices, batch))
+    assert evaluation.client_batches(world.data, 4, 3) == ([3, 5, 0, 4], 3)
 
 
 def test_scale__of_the_table__decides_in_float32(world):

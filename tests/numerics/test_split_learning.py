@@ -64,6 +64,42 @@ def test_accuracy__of_split_learning__is_that_of_the_model_trained_in_one_piece(
         assert evaluate(world, method, **fields).metrics["acc"] == pytest.approx(expected)
 
 
+def test_accuracy__of_a_model_that_drops_in_training__is_measured_without(world):
+    method = build("baseline", dropout=0.5)
+    still = {**RECIPE, "epochs": 1, "lr": 1e-12, "min_lr": 0.0}
+    found = evaluate(world, method, recipe=still, inversion={"epochs": 1, "batch": 20}, images=2)
+    with torch.no_grad():
+        right = method.encoder(images_of(world.pixels)).argmax(dim=1).numpy() == world.labels
+    assert found.metrics["acc"] == pytest.approx(100 * right.mean())
+
+
+def test_epochs__of_both_trainings__have_new_orders_and_new_protections(world, monkeypatch):
+    steps, step, inverted, invert = [], split_learning.train_step, [], Attacker._step
+
+    def noted(client, server, images, targets, loss, generator):
+        steps.append((images, generator.initial_seed()))
+        return step(client, server, images, targets, loss, generator)
+
+    monkeypatch.setattr(split_learning, "train_step", noted)
+    monkeypatch.setattr(Attacker, "_step", lambda *given: inverted.append(given[1:]) or invert(*given))
+    inversion = {"epochs": 3, "batch": 20, "lr": 1e-2, "warmup_steps": 1}
+    evaluate(world, build("baseline"), recipe={**RECIPE, "epochs": 3}, inversion=inversion, images=2)
+    assert [number for _, number in inverted] == list(range(6))
+    seeds = [seed for _, seed in steps]
+    assert seeds[::2] == seeds[1::2] and len({*seeds}) == 3
+    epochs = [torch.cat([one, other]) for each in (steps, inverted) for (one, _), (other, _) in _pairs(each)]
+    orders = [tuple(epoch.flatten(1)[:, :9].sum(dim=1).tolist()) for epoch in epochs]
+    assert len({*orders}) == 6
+    assert (
+        len({tuple(sorted(order)) for order in orders[:3]}) == len({tuple(sorted(order)) for order in orders[3:]}) == 1
+    )
+
+
+def _pairs(steps):
+    """Two steps make an epoch."""
+    return zip(steps[::2], steps[1::2], strict=True)
+
+
 def test_accuracy__under_noise__is_another_and_row_permutation_on_top_does_not_change_it(world):
     method = build("baseline")
     noisy, both = ({"feature_protection": {"noise": 1.0, "rows": rows}} for rows in (False, True))
