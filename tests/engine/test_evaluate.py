@@ -23,7 +23,7 @@ from pipeline.evals.base import Outcome, Subject
 from pipeline.evals.classify import Classify
 from pipeline.evals.consistency import Consistency
 from pipeline.evals.ensemble import Ensemble
-from pipeline.evals.evaluate import Planned, evaluate_job
+from pipeline.evals.evaluate import Planned, Workshop, evaluate_job
 from pipeline.evals.jigsaw_pictures import JigsawPictures
 from pipeline.files import digest, read_lines
 from pipeline.records import EvalJobRecord, EvalResult, TrainRecord, read_record, write_record
@@ -370,6 +370,43 @@ def test_kill__while_computing_again_for_other_weights__leaves_no_result_of_the_
     assert lab.folder("classify").result.exists() and not lab.folder("consistency").result.exists()
 
 
+class Killed(Exception):
+    pass
+
+
+def test_parts__of_a_killed_evaluation__serve_the_same_inputs_and_config_alone(lab, monkeypatch):
+    kept = []
+
+    def compute(self, model):
+        self.parts.once("half", lambda: kept.append(self.cfg.seed) or {"half": np.zeros(1)})
+        raise Killed
+
+    monkeypatch.setattr(Classify, "compute", compute)
+    (planned,) = lab.planned("classify")
+    other = replace(planned, cfg=planned.cfg.model_copy(update={"seed": 6}))
+    for each in (planned, planned, other, planned):
+        with pytest.raises(Killed):
+            lab.evaluate(each)
+    assert kept == [5, 6]
+    lab.change_weights()
+    with pytest.raises(Killed):
+        lab.evaluate(planned)
+    assert kept == [5, 6, 5]
+
+
+def test_parts__of_a_finished_evaluation__are_deleted(lab, monkeypatch):
+    compute = Classify.compute
+
+    def kept(self, model):
+        self.parts.once("half", lambda: {"half": np.zeros(1)})
+        assert lab.folder("classify").parts.is_dir()
+        return compute(self, model)
+
+    monkeypatch.setattr(Classify, "compute", kept)
+    lab.evaluate(*lab.planned("classify"))
+    assert lab.result("classify").metrics and not lab.folder("classify").parts.exists()
+
+
 # A weight file
 
 
@@ -396,6 +433,22 @@ def test_weight_file__evaluated_with_a_key__is_locked_first(lab, tmp_path, use):
     lab.evaluate(*lab.planned("classify"), file)
     ours, theirs = lab.result("classify").metrics, lab.result("file").metrics
     assert (theirs["loss"] == pytest.approx(ours["loss"], abs=1e-5)) is (use == "used")
+
+
+def test_subject__of_a_run_or_of_a_weight_file__is_in_evaluation_mode(lab, tmp_path):
+    workshop = Workshop(lab.results, lab.site, ALONE)
+    (file,) = weight_file(lab, tmp_path / "mini.safetensors").subjects.values()
+    assert not workshop.subject(lab.run).method.training and not workshop.subject(file).method.training
+
+
+def test_subjects__of_two_weight_files__have_their_own_weights(lab, tmp_path):
+    (one,) = weight_file(lab, tmp_path / "one.safetensors").subjects.values()
+    lab.change_weights()
+    (other,) = weight_file(lab, tmp_path / "other.safetensors").subjects.values()
+    workshop = Workshop(lab.results, lab.site, ALONE)
+    heads = [workshop.subject(run).method.encoder.head.weight for run in (one, other, one)]
+    assert heads[0].equal(-heads[1]) and heads[2] is heads[0]
+    assert workshop.weights(one) != workshop.weights(other)
 
 
 def test_weight_file__without_its_classifier__is_refused_in_one_message(lab, tmp_path):
