@@ -26,10 +26,10 @@ def features_in(world, method, split, of=pooled_layers):
     return of(method, images), labels.numpy()
 
 
-def is_new_order_each_time(epochs, count):
+def is_new_order_each_time(epochs, images):
     """Every image once in every epoch, and no two epochs alike, nor one in the order of the set."""
-    orders = {tuple(range(count)), *map(tuple, epochs)}
-    return len(orders) == len(epochs) + 1 and all(sorted(epoch) == list(range(count)) for epoch in epochs)
+    orders = {tuple(images), *map(tuple, epochs)}
+    return len(orders) == len(epochs) + 1 and all(sorted(epoch) == list(images) for epoch in epochs)
 
 
 def plain_gradients(features, labels, weight, bias):

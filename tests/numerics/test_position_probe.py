@@ -76,16 +76,20 @@ def test_position_probe__own_token_of_a_method__takes_the_place_of_masked_positi
     assert compute(world, "position_probe", method, masked="own").metrics == zero.metrics
 
 
+@pytest.mark.parametrize("is_shuffled", [False, True])
 @torch.no_grad()
-def test_position_reader__tokens__have_masked_positions_replaced_and_all_others_kept():
+def test_position_reader__tokens__have_masked_positions_replaced_and_all_others_kept(is_shuffled):
     method = build("droppos")
-    reader = PositionReader(config_of("position_probe", position_ratio=0.75), method)
+    reader = PositionReader(config_of("position_probe", position_ratio=0.75, shuffle_tokens=is_shuffled), method)
     images = torch.randn(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     tokens, masked = reader.tokens(images, torch.Generator().manual_seed(5))
     assert masked.sum(dim=1).tolist() == [37, 37, 37] and not torch.equal(masked[0], masked[1])
-    encoder = method.encoder
-    for image, places, found in zip(images, masked, tokens, strict=True):
+    encoder, generator = method.encoder, torch.Generator().manual_seed(5)
+    chosen, orders = (torch.rand(3, 49, generator=generator).argsort(dim=1) for _ in range(2))
+    assert all(places[order[:37]].all() for places, order in zip(masked, chosen, strict=True))
+    for image, places, order, found in zip(images, masked, orders, tokens, strict=True):
         entering = encoder.patch_embed(image[None])[0]
+        entering = entering[order] if is_shuffled else entering
         rows = [
             entering[patch] + (method.mask_token[0, 0] if places[patch] else encoder.pos_embed[0, 1 + patch])
             for patch in range(49)
@@ -149,13 +153,17 @@ def trained_on(monkeypatch):
 
 
 @pytest.mark.slow
-def test_position_probe__every_epoch__sees_all_images_in_a_new_order_with_new_masks(world, trained_on, monkeypatch):
-    masks, tokens = [], PositionReader.tokens
+def test_position_probe__every_epoch__sees_the_chosen_images_in_a_new_order_with_new_masks(
+    world, trained_on, monkeypatch
+):
+    masks, tokens, rates, descend = [], PositionReader.tokens, [], Fitting.descend
     monkeypatch.setattr(PositionReader, "tokens", lambda *given: masks.append(tokens(*given)) or masks[-1])
-    compute(world, "position_probe", build("droppos"), epochs=3, batch=40)
-    assert is_new_order_each_time(trained_on, 40)
+    monkeypatch.setattr(Fitting, "descend", lambda self: rates.append(self.rate) or descend(self))
+    compute(world, "position_probe", build("droppos"), epochs=3, batch=10, train_limit=20, lr=0.5)
+    assert is_new_order_each_time(trained_on, np.linspace(0, 39, 20).round().astype(int).tolist())
     drawn = {masked.numpy().tobytes() for _, masked in masks}
-    assert len(drawn) == len(masks) == 3 + 2  # two batches of validation images
+    assert len(drawn) == len(masks) == 3 * 2 + 2  # and two batches of validation images
+    assert rates == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 6)) / 2 for step in range(6)])
 
 
 @pytest.mark.slow

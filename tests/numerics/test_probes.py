@@ -7,7 +7,7 @@ import pytest
 import torch
 from probing import compute, features_in, head_in_doubles, is_new_order_each_time, plain_gradients, probe_of
 from sklearn.linear_model import LogisticRegression
-from small_set import ALONE, build, config_of
+from small_set import ALONE, MEAN, STD, build, config_of
 from tiny_vit import tiny_resnet
 
 from pipeline.engine.loop import build_method
@@ -33,6 +33,19 @@ def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_alone(worl
         for batch, expected in zip(found, probe.batches(world.data, "val", part, 8), strict=True):
             assert torch.equal(batch.images, expected.images) and torch.equal(batch.targets, expected.targets)
             assert batch.generator.initial_seed() == expected.generator.initial_seed()
+        # What is drawn for a batch is not drawn for the next.
+        assert len({batch.generator.initial_seed() for batch in found}) == len(found)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_batches__of_a_split__have_its_own_images_and_labels(world, split):
+    count = {"train": 40, "val": 150}[split]
+    pixels = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)  # as the set was written
+    chosen = [7, 3, 39]
+    (batch,) = probe_of(world, "knn").batches(world.data, split, chosen)
+    found = (255 * (STD * batch.images[:, 0] + MEAN)).round()
+    np.testing.assert_array_equal(found, pixels[chosen])
+    assert batch.targets.tolist() == [7, 3, 9]
 
 
 @pytest.mark.slow
@@ -56,7 +69,7 @@ def test_linear_probe__every_epoch__sees_all_features_in_a_new_order(monkeypatch
     LinearProbe(cfg, {}, None, None, ALONE)._fit(features, torch.arange(12) % 3, 3)
     assert [len(batch) for batch in seen] == [4] * 9
     epochs = torch.cat(seen).long().view(3, 12).tolist()
-    assert is_new_order_each_time(epochs, 12)
+    assert is_new_order_each_time(epochs, range(12))
 
 
 def fitted(count, **fields):
@@ -70,6 +83,15 @@ def test_linear_probe__batch_larger_than_the_set__is_the_set_with_its_learning_r
     whole, larger = fitted(24, batch=24), fitted(24, batch=1000)
     assert all(torch.equal(larger[name], value) for name, value in whole.items())
     assert not torch.equal(fitted(24, batch=12)["linear.weight"], whole["linear.weight"])
+
+
+def test_linear_probe__learning_rate__rises_over_the_epochs_of_the_warm_up(monkeypatch):
+    rates, descend = [], Fitting.descend
+    monkeypatch.setattr(Fitting, "descend", lambda self: rates.append(self.rate) or descend(self))
+    fitted(26, batch=8)  # three steps in each of four epochs; two images are left out
+    peak = 30 * 8 / 256
+    falling = [peak * (1 + math.cos(math.pi * step / 9)) / 2 for step in range(9)]
+    assert rates == pytest.approx([0, peak / 3, 2 * peak / 3, *falling])
 
 
 def test_linear_probe__head__is_returned_in_evaluation_mode():
@@ -183,18 +205,20 @@ def test_linear_probe__separable_features__is_as_right_as_logistic_regression_wi
 
 
 @pytest.mark.slow
-def test_linear_probe__on_the_small_set__measures_its_head_on_the_pooled_validation_images(world):
+@pytest.mark.parametrize(("pool", "limit"), [("run", None), ("avg", 25)])
+def test_linear_probe__on_the_small_set__measures_its_head_on_the_pooled_validation_images(world, pool, limit):
     method, cfg = build("mjp"), config_of("linear_probe")
     (bank, named), (pooled, labels) = (
-        features_in(world, method, split, lambda method, images: pooled_features(method, images, "run"))
+        features_in(world, method, split, lambda method, images: pooled_features(method, images, pool))
         for split in ("train", "val")
     )
-    head = probe_of(world, "linear_probe")._fit(bank, torch.tensor(named), 10)
+    chosen = np.linspace(0, 39, limit or 40).round().astype(int)
+    head = probe_of(world, "linear_probe")._fit(bank[chosen], torch.tensor(named[chosen]), 10)
     with torch.no_grad():
         logits = head(pooled).double().numpy()
     ranks = (-logits).argsort(axis=1)
 
-    found = compute(world, "linear_probe", method)
+    found = compute(world, "linear_probe", method, pool=pool, train_limit=limit)
 
     np.testing.assert_array_equal(found.per_image["top1"], 100.0 * (ranks[:, 0] == labels))
     np.testing.assert_array_equal(found.per_image["top5"], 100.0 * (ranks[:, :5] == labels[:, None]).any(axis=1))
