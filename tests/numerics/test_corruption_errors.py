@@ -18,6 +18,7 @@ from pipeline.data.prepare import prepare
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES
 from pipeline.engine.distributed import World
 from pipeline.errors import DataError
+from pipeline.evals import corruptions
 from pipeline.evals.base import Subject
 from pipeline.evals.corruption_pictures import CorruptionPictures
 from pipeline.evals.corruptions import ALEXNET, NORMALISED, Corruptions, values_per_image
@@ -155,6 +156,22 @@ def test_corruptions__images__are_seen_as_those_that_the_model_was_trained_on(wo
     found = (255 * (0.25 * torch.cat(seen)[:, 0] + 0.5)).round().to(torch.uint8)
     files = [Image.open(path).resize((20, 20), Image.Resampling.BILINEAR) for path in folder.glob("fog/*/*/*.png")]
     assert len(files) == 50 and sorted(map(bytes, found.numpy())) == sorted(bytes(np.array(file)) for file in files)
+
+
+def test_corruptions__severity_with_other_images__is_refused(world, corrupted, monkeypatch):
+    find = corruptions.find_samples
+
+    class Renamed(list):
+        name = list.__getitem__
+
+    def renamed(data, *given):
+        samples = find(data, *given)
+        names = map(samples.name, range(len(samples)))
+        return Renamed(name.replace(".", "x.") if name.startswith("fog/4/") else name for name in names)
+
+    monkeypatch.setattr(corruptions, "find_samples", renamed)
+    with pytest.raises(DataError, match="_c-fog: severity 4 has other images than gaussian_noise"):
+        evaluated(world, corrupted, build("baseline"))
 
 
 def test_corruptions__set_without_parts__is_refused(world):

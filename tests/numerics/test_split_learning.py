@@ -12,6 +12,7 @@ from pipeline.evals import split_learning
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.parts import Parts
 from pipeline.methods.supervised import Supervised
+from pipeline.permutation.split import split
 from pipeline.privacy.inversion import Attacker
 from pipeline.seeds import generator_for
 
@@ -65,12 +66,13 @@ def test_accuracy__of_split_learning__is_that_of_the_model_trained_in_one_piece(
 
 
 def test_accuracy__of_a_model_that_drops_in_training__is_measured_without(world):
-    method = build("baseline", dropout=0.5)
-    still = {**RECIPE, "epochs": 1, "lr": 1e-12, "min_lr": 0.0}
-    found = evaluate(world, method, recipe=still, inversion={"epochs": 1, "batch": 20}, images=2)
+    encoder = build("baseline", dropout=0.5).encoder
+    evaluation = EVALS.get("split_learning")(config_of("split_learning"), {}, world.results, world.site, ALONE)
+    client, server = split(encoder)
+    found = torch.cat(evaluation._tested(client.train(), server.train(), world.data)["acc"])
     with torch.no_grad():
-        right = method.encoder(images_of(world.pixels)).argmax(dim=1).numpy() == world.labels
-    assert found.metrics["acc"] == pytest.approx(100 * right.mean())
+        right = encoder(images_of(world.pixels)).argmax(dim=1).numpy() == world.labels
+    np.testing.assert_array_equal(found, 100 * right)
 
 
 def test_epochs__of_both_trainings__have_new_orders_and_new_protections(world, monkeypatch):
@@ -112,8 +114,30 @@ def test_bytes__of_an_image__are_its_tokens_and_their_gradients_each_way(world):
     assert metrics["bytes_up"] == metrics["bytes_down"] == 2 * 50 * 32 * 4
 
 
-def test_attacked_images__are_spread_over_val_and_compared_with_their_mean(world):
-    outcome = evaluate(world, build("baseline"), images=50)
+def test_epoch__of_fewer_train_images__has_whole_batches_of_them(world):
+    cfg = config_of("split_learning", train_images=24)
+    evaluation = EVALS.get("split_learning")(cfg, {}, world.results, world.site, ALONE)
+    batches = [*evaluation._epoch("split", world.data, 0, 10)]
+    assert evaluation._epoch_steps(world.data, 10) == 2 and [len(batch.images) for batch in batches] == [10, 10]
+    assert evaluation._epoch_steps(world.data, 30) == 1  # one smaller batch
+
+
+def test_attacked_images__are_spread_over_val_and_compared_with_their_mean(world, monkeypatch):
+    method, tries, recover = build("baseline"), [], Attacker.recover
+
+    def noted(self, pixels, number):
+        tries.append((number, pixels, recover(self, pixels, number)))
+        return tries[-1][2]
+
+    monkeypatch.setattr(Attacker, "recover", noted)
+    outcome = evaluate(world, method, images=50)
+    assert [number for number, *_ in tries[-3:]] == [0, 1, 2]  # each batch is protected by itself
+    with torch.no_grad():
+        features = [
+            method.encoder.forward_features((torch.cat(each) - MEAN) / STD)[:, 0].double()
+            for each in list(zip(*tries[-3:], strict=True))[1:]
+        ]
+    assert outcome.per_image["fsim"] == pytest.approx(F.cosine_similarity(*features).abs().numpy(), abs=1e-4)
     assert outcome.count == 50 and len(outcome.per_image["psnr"]) == 50
     pixels = world.pixels[np.linspace(0, 149, 50).round().astype(int)] / 255
     errors = ((pixels - pixels.mean(axis=0)) ** 2).mean(axis=(1, 2))
