@@ -1,10 +1,12 @@
-"""The small data set, a recorder of short runs on it, and a launcher with the cluster that it talks to."""
+"""The small data set, short runs and a trained run on it, and a launcher with the cluster that it talks to."""
 
 import shutil
+from dataclasses import replace
 
 import bases
 import pytest
 from every_key import Recorder, short_run
+from lab import Lab, recorded, train_in
 from locked_models import lock, make_key, write_checkpoints
 from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
@@ -13,10 +15,13 @@ from told_cluster import NEW, Cluster
 from pipeline.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
+from pipeline.evals.classify import Classify
+from pipeline.evals.consistency import Consistency
+from pipeline.evals.jigsaw_pictures import JigsawPictures
 from pipeline.launch import slurm
 from pipeline.launch.resources import Shape
 from pipeline.launch.slurm import Launcher
-from pipeline.results import RunFolder
+from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site, Slurm
 
 
@@ -90,3 +95,25 @@ def ready(cpu_site, checkpoints, tmp_path):
     key = make_key(checkpoints["vit"], tmp_path / "mine.key")
     assert lock(checkpoints["vit"], key, tmp_path / "locked.safetensors") == 0
     return checkpoints["vit"], key, tmp_path / "locked.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained(images, prepared, tmp_path_factory) -> Lab:
+    """The results of one training; not to be written to."""
+    return train_in(shutil.copytree(prepared, tmp_path_factory.mktemp("trained") / "results"), images)
+
+
+@pytest.fixture
+def lab(trained, tmp_path) -> Lab:
+    """A copy of these results for evaluations of a test's own."""
+    results = shutil.copytree(trained.results.folder, tmp_path / "results")
+    return replace(trained, results=ScaleFolder(results))
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[str]:
+    """Names of the evaluations that were computed, one after the other."""
+    names: list[str] = []
+    for kind in (Classify, Consistency, JigsawPictures):
+        monkeypatch.setattr(kind, "compute", recorded(kind.compute, names))
+    return names

@@ -1,115 +1,32 @@
-"""Evaluating finished runs and weight files: what is written, what is not computed twice, and what a kill leaves."""
+"""Evaluating finished runs: what is written, what is not computed twice, and what a kill leaves."""
 
-import functools
 import json
 import os
 import shutil
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
-from tiny_runs import ALONE, NUM_VAL, prepare_in, quick_to_start, tiny_run, write_images
+from lab import CONFIGS, Lab
+from tiny_runs import ALONE, NUM_VAL, prepare_in, quick_to_start, write_images
 
 from pipeline.data.manifest import read_manifest
-from pipeline.engine.run import RunConfig
-from pipeline.engine.signals import StopRequest
-from pipeline.engine.train import load_method, train_run
+from pipeline.engine.train import load_method
 from pipeline.errors import CheckpointError, DataError
 from pipeline.evals import evaluate as evaluating
 from pipeline.evals.base import Outcome, Subject
 from pipeline.evals.classify import Classify
 from pipeline.evals.consistency import Consistency
 from pipeline.evals.ensemble import Ensemble
-from pipeline.evals.evaluate import Planned, Workshop, evaluate_job
+from pipeline.evals.evaluate import Planned
 from pipeline.evals.jigsaw_pictures import JigsawPictures
 from pipeline.files import digest, read_lines
-from pipeline.records import EvalJobRecord, EvalResult, TrainRecord, read_record, write_record
-from pipeline.results import ScaleFolder
+from pipeline.records import EvalJobRecord, read_record
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
-
-# Two of one kind, and a seed that is not the run's.
-CONFIGS = {
-    "classify": Classify.Config(seed=5, shuffle_ratio=0.5),
-    "mild": Classify.Config(seed=5, shuffle_ratio=0.2),
-    "consistency": Consistency.Config(shuffle_ratio=0.5),
-}
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A run of seed 3 that was trained to its end, and where evaluations of it go."""
-
-    run: RunConfig
-    results: ScaleFolder
-    site: Site
-
-    def planned(self, *keys: str) -> list[Planned]:
-        return [
-            Planned(f"{key}-aaaaaaaa", key, CONFIGS[key], subjects={"model": self.run}, data={})
-            for key in keys or CONFIGS
-        ]
-
-    def evaluate(self, *planned: Planned, job: str = "job") -> None:
-        evaluate_job(job, planned or self.planned(), self.results, self.site)
-
-    def folder(self, key: str):
-        return self.results.evaluation(f"{key}-aaaaaaaa")
-
-    def result(self, key: str) -> EvalResult:
-        return read_record(self.folder(key).result, EvalResult)
-
-    def change_weights(self) -> None:
-        """As if the run had been trained again from other inputs."""
-        folder = self.results.run(self.run.name)
-        weights = {
-            name: -value if name == "head.weight" else value for name, value in load_file(folder.encoder).items()
-        }
-        save_file(weights, folder.encoder)
-        for path in (folder.done, folder.finished):
-            record = read_record(path, TrainRecord)
-            record.files[folder.encoder.name] = digest(folder.encoder)
-            write_record(path, record)
-
-
-@pytest.fixture(scope="module")
-def trained(images, prepared, tmp_path_factory):
-    """The results of one training; not to be written to."""
-    results = shutil.copytree(prepared, tmp_path_factory.mktemp("trained") / "results")
-    run = tiny_run({"seed": 3, "optim": {"epochs": 2}, "data": {"eval_crop": 0.9}})
-    site = Site(device="cpu", data={"small": images})
-    folder = ScaleFolder(results).run(run.name)
-    train_run(run, folder, site, StopRequest())
-    folder.publish()
-    return Lab(run, ScaleFolder(results), site)
-
-
-@pytest.fixture
-def lab(trained, tmp_path):
-    results = shutil.copytree(trained.results.folder, tmp_path / "results")
-    return replace(trained, results=ScaleFolder(results))
-
-
-@pytest.fixture
-def computed(monkeypatch) -> list[str]:
-    """Names of the evaluations that were computed, one after the other."""
-    names: list[str] = []
-    for kind in (Classify, Consistency, JigsawPictures):
-        monkeypatch.setattr(kind, "compute", _recorded(kind.compute, names))
-    return names
-
-
-def _recorded(compute, names):
-    @functools.wraps(compute)
-    def wrapper(self, **subjects):
-        names.append(self.cfg.name)
-        return compute(self, **subjects)
-
-    return wrapper
 
 
 # What is written
@@ -405,74 +322,6 @@ def test_parts__of_a_finished_evaluation__are_deleted(lab, monkeypatch):
     monkeypatch.setattr(Classify, "compute", kept)
     lab.evaluate(*lab.planned("classify"))
     assert lab.result("classify").metrics and not lab.folder("classify").parts.exists()
-
-
-# A weight file
-
-
-def weight_file(lab: Lab, path: Path, keep=lambda name: True, **method) -> Planned:
-    """An evaluation of the run's own weights, in a file with plain timm keys, as if they came from elsewhere."""
-    weights = load_file(lab.results.run(lab.run.name).encoder)
-    save_file({name: value for name, value in weights.items() if keep(name)}, path)
-    changes = {"seed": 3, "data": {"eval_crop": 0.9}, "train": False, "init": f"file:{path}", "method": method}
-    run = tiny_run(changes)
-    assert run.name.startswith("weights-mini-small-")
-    return Planned("file-aaaaaaaa", "classify", CONFIGS["classify"], {"model": run}, {})
-
-
-def test_weight_file__of_a_trained_run__has_the_numbers_of_the_run(lab, tmp_path):
-    lab.evaluate(*lab.planned("classify"), weight_file(lab, tmp_path / "mini.safetensors"))
-    ours, theirs = lab.result("classify"), lab.result("file")
-    assert (theirs.metrics, theirs.errors, theirs.files) == (ours.metrics, ours.errors, ours.files)
-    assert theirs.inputs.weights == {"model": digest(tmp_path / "mini.safetensors")}
-
-
-@pytest.mark.parametrize("use", ["used", "missing"])
-def test_weight_file__evaluated_with_a_key__is_locked_first(lab, tmp_path, use):
-    file = weight_file(lab, tmp_path / "mini.safetensors", permutation={"key": use})
-    lab.evaluate(*lab.planned("classify"), file)
-    ours, theirs = lab.result("classify").metrics, lab.result("file").metrics
-    assert (theirs["loss"] == pytest.approx(ours["loss"], abs=1e-5)) is (use == "used")
-
-
-def test_subject__of_a_run_or_of_a_weight_file__is_in_evaluation_mode(lab, tmp_path):
-    workshop = Workshop(lab.results, lab.site, ALONE)
-    (file,) = weight_file(lab, tmp_path / "mini.safetensors").subjects.values()
-    assert not workshop.subject(lab.run).method.training and not workshop.subject(file).method.training
-
-
-def test_subjects__of_two_weight_files__have_their_own_weights(lab, tmp_path):
-    (one,) = weight_file(lab, tmp_path / "one.safetensors").subjects.values()
-    lab.change_weights()
-    (other,) = weight_file(lab, tmp_path / "other.safetensors").subjects.values()
-    workshop = Workshop(lab.results, lab.site, ALONE)
-    heads = [workshop.subject(run).method.encoder.head.weight for run in (one, other, one)]
-    assert heads[0].equal(-heads[1]) and heads[2] is heads[0]
-    assert workshop.weights(one) != workshop.weights(other)
-
-
-def test_weight_file__without_its_classifier__is_refused_in_one_message(lab, tmp_path):
-    planned = weight_file(lab, tmp_path / "mini.safetensors", keep=lambda name: not name.startswith("head."))
-    with pytest.raises(CheckpointError) as caught:
-        lab.evaluate(planned)
-    assert "has no head.weight, head.bias, which vit_tiny_patch16_224 on small needs" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_weight_file__replaced_by_another__is_evaluated_again(lab, tmp_path, computed):
-    planned = weight_file(lab, tmp_path / "mini.safetensors")
-    lab.evaluate(planned)
-    before = lab.result("file")
-    lab.change_weights()
-    lab.evaluate(weight_file(lab, tmp_path / "mini.safetensors"))
-    assert computed == ["classify"] * 2 and lab.result("file").metrics != before.metrics
-
-
-def test_weight_file__not_found__is_one_message_that_names_it(lab, tmp_path):
-    planned = weight_file(lab, tmp_path / "mini.safetensors")
-    (tmp_path / "mini.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"mini\.safetensors not found; expected the weights that init"):
-        lab.evaluate(planned)
 
 
 # What training writes

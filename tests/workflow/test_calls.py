@@ -146,7 +146,7 @@ def project(tmp_path_factory) -> Project:
 def test_plain_snakemake__without_cores_after_a_killed_one__runs_with_the_default_profile(project):
     # What Snakemake leaves behind when it is killed: without `nolock` this is a LockException.
     locks = project.root / ".snakemake/locks"
-    locks.mkdir(parents=True)
+    locks.mkdir(parents=True, exist_ok=True)
     (locks / "0.output.lock").write_text(f"{MANIFEST}\n")
     result = project.snakemake(MANIFEST)
     said = result.stdout + result.stderr

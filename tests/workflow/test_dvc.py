@@ -213,10 +213,8 @@ def test_stage_and_graph__as_they_are__agree(recorded):
 
 @pytest.mark.slow
 def test_stage_and_graph__rule_that_writes_elsewhere__is_noticed(recorded):
-    rules = "workflow/rules/report.smk"
-    with recorded.changed(
-        rules, "        report_inputs,\n", '        report_inputs,\n        "results/{scale}/more/{rows}.json",\n'
-    ):
+    rules, inputs = "workflow/rules/report.smk", "        JOBS.report_inputs,\n"
+    with recorded.changed(rules, inputs, f'{inputs}        "results/{{scale}}/more/{{rows}}.json",\n'):
         path = recorded.root / rules
         path.write_text(path.read_text() + MORE)
         found = drift(recorded)
