@@ -6,7 +6,9 @@ from the folder it runs in. Only the libraries are there already. All processes 
 which ends with the session.
 """
 
+import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -16,8 +18,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
@@ -86,6 +92,8 @@ def serve(place: Path, session: int) -> dict | None:
     """Fork for every request until the session has ended. In a fork for a command, return its request."""
     for name in LIBRARIES:
         __import__(name)
+    gc.collect()
+    gc.freeze()  # or every fork would walk through, and so copy, all that was imported
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{place}.new")
         listener.listen(64)
@@ -129,7 +137,27 @@ def become(request: dict) -> None:
     added = request["env"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [request["folder"], *filter(None, added), *sys.path[1:]]
     sys.argv = [request["module"], *request["arguments"]]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    code: object = 0
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as asked:
+        code = asked.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    end(code)
+
+
+def end(code: object) -> NoReturn:
+    """Leave as an interpreter does, without taking apart what was imported before: that takes seconds."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

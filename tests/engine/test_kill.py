@@ -28,7 +28,7 @@ from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
 
-CHANGES = RICH, {"optim": {"epochs": 15}}
+CHANGES = RICH, {"optim": {"epochs": 10}}
 RUN = tiny_run(*CHANGES)
 
 

@@ -15,6 +15,7 @@ from pipeline.study.formula import find_sets
 from pipeline.study.written import read_study
 
 LOCAL = ("--profile", "workflow/profiles/default")
+NO_HOOKS = (*LOCAL, "--no-hooks")  # for tests that are not about MLflow, which takes seconds
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
 
 

@@ -1,6 +1,8 @@
 """What a verb imports before it does anything: a workflow starts dozens of them, and torch alone takes seconds."""
 
+import json
 import re
+from itertools import pairwise
 from subprocess import CompletedProcess
 
 import pytest
@@ -26,25 +28,36 @@ def imported(result: CompletedProcess) -> set[str]:
     return names & (HEAVY | COMPILER)
 
 
-@pytest.mark.parametrize(
-    ("verb", "needed"),
-    [
-        (("check", "--scale", "demo"), set()),
-        (("status",), set()),
-        (("clean", "--dry-run"), set()),
-        (("table", "--table", "mp3.t3", "--rows", "headline"), {"jinja2"}),
-        (("table", "--table", "mp3.f3", "--rows", "headline"), {"jinja2", "matplotlib"}),
-        (("frame",), {"pandas"}),
-        (("claims", "--study", "mp3", "--rows", "headline"), set()),
-        (("report", "--rows", "headline"), {"jinja2", "matplotlib"}),
-        (("summary", "--rows", "headline"), {"jinja2"}),
-        (("verify",), {"jinja2"}),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_verb__that_computes_nothing__imports_no_torch_and_only_what_it_draws_with(done, verb, needed):
+# One after the other in one process, and what each may import that those before it have not.
+VERBS = [
+    (("check", "--scale", "demo"), set()),
+    (("status",), set()),
+    (("clean", "--dry-run"), set()),
+    (("claims", "--study", "mp3", "--rows", "headline"), set()),
+    (("table", "--table", "mp3.t3", "--rows", "headline"), {"jinja2"}),
+    (("summary", "--rows", "headline"), set()),
+    (("verify",), set()),
+    (("table", "--table", "mp3.f3", "--rows", "headline"), {"matplotlib"}),
+    (("report", "--rows", "headline"), set()),
+    (("frame",), {"pandas"}),
+]
+ONE_BY_ONE = """
+import json, sys
+from pipeline.cli import main
+for verb in json.loads(sys.argv[1]):
+    assert main(verb) == 0
+    print("modules", *sys.modules, file=sys.stderr)
+"""
+
+
+def test_verbs__that_compute_nothing__import_no_torch_and_only_what_they_draw_with(done):
     done.graph("demo")
-    assert imported(pipeline(done, *verb)) <= needed
+    result = done.run("python", "-c", ONE_BY_ONE, json.dumps([verb for verb, _ in VERBS]))
+    assert result.returncode == 0, result.stderr
+    loaded = [set(line.split()) for line in result.stderr.splitlines() if line.startswith("modules ")]
+    new = [after - before for before, after in pairwise([set(), *loaded])]
+    slow = [modules & (HEAVY | COMPILER) - needed for modules, (_, needed) in zip(new, VERBS, strict=True)]
+    assert slow == [set()] * len(VERBS)
 
 
 def test_plan__of_what_was_counted_before__imports_no_torch(clean_project):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from disks import small_disk
 from project import Project, counted_jobs
-from small import LOCAL
+from small import LOCAL, NO_HOOKS
 
 # What any new number of one study leads to.
 ONE_STUDY = {"judge_claims": 1, "write_report": 1, "demo": 1}
@@ -148,7 +148,7 @@ def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(copied):
     before = json.loads(result.read_text())
     result.write_text(result.read_text()[:-20])
     (done.root / table).unlink()
-    finished = done.snakemake(table, *LOCAL)
+    finished = done.snakemake(table, *NO_HOOKS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "a result is missing or changed; it is evaluated again" in finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"]
@@ -164,12 +164,12 @@ def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(c
     result.unlink()
     said = done.run("python", "-m", "pipeline", "verify").stdout
     (command,) = re.findall(rf"{result.relative_to(done.root)}: not found; `snakemake (.*)` makes it again", said)
-    finished = done.snakemake(*command.split(), *LOCAL)
+    finished = done.snakemake(*command.split(), *NO_HOOKS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"] and other.stat().st_mtime_ns == written
     jobs = done.jobs("demo", *LOCAL)
     assert jobs["draw_table"] >= 1 and not jobs.keys() & {"evaluate", "train_run"}
-    assert done.snakemake("demo", *LOCAL).returncode == 0 and done.jobs("demo", *LOCAL) == {}
+    assert done.snakemake("demo", *NO_HOOKS).returncode == 0 and done.jobs("demo", *LOCAL) == {}
     assert done.run("python", "-m", "pipeline", "verify").returncode == 0
 
 
@@ -323,7 +323,7 @@ def test_mistakes__in_configs__stop_before_the_graph_with_one_message(clean_proj
 def test_failing_job__damaged_data__its_message_reaches_the_terminal(clean_project):
     path = clean_project.root / "pipeline/data/fashion_mnist/train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:100_000])
-    result = clean_project.snakemake("mjp_table1", *LOCAL)
+    result = clean_project.snakemake("mjp_table1", *NO_HOOKS)
     output = result.stdout + result.stderr
     assert result.returncode != 0
     assert "DataError" in output and "train-images-idx3-ubyte.gz" in output and "Traceback" not in output
