@@ -7,4 +7,7 @@ try:
 except KeyboardInterrupt:  # while modules were still being imported
     sys.stderr.write("interrupted; the same command continues\n")
     code = 75
-sys.exit(code)
+
+from pipeline.processes import leave
+
+leave(code)

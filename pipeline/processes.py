@@ -1,11 +1,16 @@
-"""Processes that others start end with them, however those end."""
+"""How processes end: those that others start end with them, and all of them end quickly."""
 
+import atexit
 import os
 import signal
+import sys
+import threading
 import time
+from contextlib import suppress
 from multiprocessing import active_children
 from multiprocessing.util import Finalize
 from threading import Thread
+from typing import NoReturn
 
 
 def end_with_parent() -> None:
@@ -34,3 +39,16 @@ def _end_children() -> None:
 
 
 Finalize(None, _end_children, exitpriority=0)  # before multiprocessing ends children
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as an interpreter does, but without taking apart what was imported.
+
+    With torch and timm that takes one second of CPU time, at the end of each of many short jobs.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

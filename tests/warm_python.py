@@ -6,7 +6,6 @@ from the folder it runs in. Only the libraries are there already. All processes 
 which ends with the session.
 """
 
-import atexit
 import functools
 import gc
 import json
@@ -18,13 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
+# Not imported: a fork imports the project from the folder it runs in.
+leave = runpy.run_path(str(Path(__file__).parents[1] / "pipeline/processes.py"))["leave"]
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
@@ -145,19 +143,9 @@ def become(request: dict) -> None:
     except BaseException:
         traceback.print_exc()
         code = 1
-    end(code)
-
-
-def end(code: object) -> NoReturn:
-    """Leave as an interpreter does, without taking apart what was imported before: that takes seconds."""
     if isinstance(code, str):
         print(code, file=sys.stderr)
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    leave(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":
