@@ -58,6 +58,7 @@ def test_ade20k__without_names__classes_have_numbers(tmp_path):
     assert found.classes == ["class 1", "class 2", "class 3", "class 4"]
 
 
+@pytest.mark.slow
 def test_ade20k__real_pairs__have_all_numbers_as_published(ade_mini, tmp_path):
     cfg = data_config("ade20k", num_train=12, num_val=8)
     manifest = prepare(cfg, ade_mini, tmp_path, progress=False)

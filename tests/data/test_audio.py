@@ -118,6 +118,7 @@ def views_of(augment, count=200, **options):
     return clip, found
 
 
+@pytest.mark.slow
 def test_train_view__many_draws__have_the_published_distribution():
     clip, views = views_of(SpeechAugment(), 2000)
     shifts = torch.stack([view["shift"] for view in views])
@@ -172,6 +173,7 @@ def test_eval_view__draws_nothing():
     assert torch.equal(inputs["wave"], torch.from_numpy(clip.wave))
 
 
+@pytest.mark.slow
 def test_loader__any_number_of_workers__gives_the_same_views(tmp_path):
     cfg = sound_config()
     samples = open_split(cfg, write_sounds(tmp_path), "train")
@@ -199,6 +201,7 @@ def reference_wave(view):
     return (moved + float(view["volume"]) * view["noise"].double() / 32768).clamp(-1, 1)
 
 
+@pytest.mark.slow
 def test_batches__of_views__are_the_coefficients_of_each_clip_moved_and_mixed():
     cfg = sound_config(mean=[float(row) for row in range(10)], std=[1.0 + row for row in range(10)])
     _, views = views_of(SpeechAugment(volume=1), 4)

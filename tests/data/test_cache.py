@@ -46,6 +46,7 @@ def opened(cfg, images, tmp_path, split="train"):
     return open_split(cfg, images, split, tmp_path / "out", tmp_path / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_cache__every_image__is_the_file_shrunk_to_the_side(images, tmp_path, workers):
     cfg = written(images, tmp_path, workers)
@@ -80,6 +81,7 @@ def test_cache__validation_that_squashes__is_not_kept(images, tmp_path):
     assert isinstance(opened(cfg, images, tmp_path), CachedImages)
 
 
+@pytest.mark.slow
 def test_cache__interrupted__continues_where_it_was(images, tmp_path, monkeypatch):
     cfg = written(images, tmp_path / "whole")
     decode, seen = caching.shrunk, []

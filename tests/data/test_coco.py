@@ -277,6 +277,7 @@ def test_config__as_published__has_the_published_counts():
     assert data_config("coco_256").model_dump(exclude={"image_size"}) == cfg.model_dump(exclude={"image_size"})
 
 
+@pytest.mark.slow
 def test_coco__real_images__are_prepared_with_all_that_is_in_them(coco_mini, tmp_path):
     cfg = data_config("coco", num_train=114, num_val=60)
     train, val = prepared(cfg, coco_mini, tmp_path).splits.values()
@@ -293,6 +294,7 @@ def test_coco__real_images_without_objects__are_left_out(coco_small):
     assert len(content["images"]) == 53 and {samples.image_id(index) for index in range(len(samples))} == owners
 
 
+@pytest.mark.slow
 def test_coco__real_polygons__fill_the_published_boxes(coco_mini):
     """Published boxes are bounds of the polygons, which pixels follow within one, but for the ends of thin tips."""
     samples = open_split(data_config("coco", num_train=114, num_val=60), coco_mini, "val")

@@ -85,6 +85,7 @@ def test_make__half_made_folder__is_completed_and_what_was_there_is_kept(source,
     assert contents(made) == before and files[2].stat().st_mtime_ns == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["parameters", "source", "code"])
 def test_make__other_recipe__leaves_nothing_of_the_old_one(source, tmp_path, monkeypatch, change):
     made, cfg = tmp_path / "made", part_of(source)
@@ -125,6 +126,7 @@ def test_make__published_folder_that_is_incomplete__is_refused_and_left_alone(so
     assert contents(made) == before
 
 
+@pytest.mark.slow
 def test_make__grey_images__writes_grey_files_and_the_names_of_classes_survive(tmp_path):
     data = parse_data(Layers(("test", read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"])))
     results = ScaleFolder(tmp_path / "results")

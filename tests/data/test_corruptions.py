@@ -194,6 +194,7 @@ def test_frost__any_seed__is_a_crop_of_one_of_the_first_five_photographs_as_they
     assert used == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["tiny_imagenet", "cifar"])
 def test_frost__of_small_images__is_scaled_as_opencv_scales(table):
     cv2 = pytest.importorskip("cv2")

@@ -97,6 +97,7 @@ def test_fields__that_say_which_samples_and_how_they_are_seen__are_told_apart(na
     assert {*type(cfg).model_fields} - {*cfg.counted, *cfg.seen} == {"name", "kind", "part_of", "channels"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_field__changed_alone__is_seen(folders, tmp_path, name, key):
     other, where = {**BOTH, **OWN[name]}[key]

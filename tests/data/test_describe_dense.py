@@ -26,6 +26,7 @@ def noisy(folder):
 # COCO
 
 
+@pytest.mark.slow
 def test_describe__real_coco__writes_a_config_that_prepares_it(coco_small, configs, tmp_path):
     found = described(coco_small, image_size=128)
     assert found.classes[0] == "person" and len(found.classes) == 80
@@ -111,6 +112,7 @@ def test_describe__other_json_beside_class_folders__is_no_list(tmp_path):
 # ADE20K
 
 
+@pytest.mark.slow
 def test_describe__real_ade20k__writes_a_config_that_prepares_it(ade_mini, configs, tmp_path):
     cfg = reread(configs, described(ade_mini, image_size=128))
     assert (cfg.kind, cfg.num_classes, cfg.num_train, cfg.num_val, cfg.ignored) == ("segmentation", 150, 12, 8, 0)

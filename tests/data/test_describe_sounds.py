@@ -64,6 +64,7 @@ def test_describe__choices_for_images__are_refused(sounds):
     assert text == "--channels, --val-share: for images; clips are split by the lists in the folder; leave it out"
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_describe__real_clips__are_as_many_words_as_have_clips_in_both_lists(real_clips, configs, tmp_path):
     text = message_of(described, real_clips)

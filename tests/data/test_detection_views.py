@@ -41,6 +41,7 @@ def tight_box(pixels):
 # Training
 
 
+@pytest.mark.slow
 def test_view__at_the_published_size__has_the_published_pixels_and_masks(real):
     samples, lists = real
     for index in range(20):
@@ -76,6 +77,7 @@ def test_view__jittered__has_boxes_that_are_the_bounds_of_its_masks(real):
     assert smaller > 5 and larger > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_flipped", [False, True], ids=["as it is", "flipped"])
 def test_view__enlarged_and_cropped__shows_the_same_place_of_picture_and_masks(real, is_flipped):
     """The reference moves published bitmaps as pictures are moved."""

@@ -338,6 +338,7 @@ def test_describe__tiny_imagenet_as_a_plain_folder__is_described_and_prepared(tm
     assert (manifest.splits["val"].per_class_min, manifest.splits["val"].per_class_max) == (50, 50)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_describe__one_image_of_each_imagenet_class__is_split_by_folder(tmp_path):
     if "PATCHWORK_DATA" not in os.environ:

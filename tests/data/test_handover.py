@@ -48,6 +48,7 @@ def batches(view, workers, plan=PLAN):
         yield pixels.clone(), numbers, lies_there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_handed_over__any_number_of_workers__are_the_batches_of_one_process(wanted, workers):
     expected = list(batches(Numbered(), 0))
@@ -68,6 +69,7 @@ def test_handed_over__to_a_gpu__is_copied_before_its_place_is_filled_again():
         assert pixels[:, 0].tolist() == values_of(same)
 
 
+@pytest.mark.slow
 def test_handed_over__more_than_fits__is_sent_as_any_tensor(wanted):
     for pixels, numbers, lies_there in batches(Numbered(limit=100), 1):
         assert not lies_there
@@ -83,6 +85,7 @@ def test_handover__without_a_gpu_or_workers_or_memory__is_none(monkeypatch, want
     assert handover.handover_for(2, 4, 1000) is None
 
 
+@pytest.mark.slow
 def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alone(wanted):
     loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 1)
     first = iter(loader)
@@ -94,6 +97,7 @@ def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alo
     assert pixels[:, 0].tolist() == values_of(numbers)
 
 
+@pytest.mark.slow
 def test_memory__of_a_pass_that_is_over__is_given_back(wanted):
     loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2)
     for _ in range(2):

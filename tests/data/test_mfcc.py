@@ -38,6 +38,7 @@ def some_waves():
     return np.stack([chirp, 0.1 * rng.standard_normal(16000), 0.3 + 0.001 * rng.standard_normal(16000)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cfg", [PUBLISHED, SMALL], ids=["published", "small"])
 def test_mfcc__any_sizes__are_those_of_the_definition(cfg):
     waves = some_waves()

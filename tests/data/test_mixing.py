@@ -27,6 +27,7 @@ def batch(seed=0):
     return torch.randn(SHAPE, generator=generator), torch.randint(5, (SHAPE[0],), generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_mix__any_seed__has_the_images_targets_and_following_draws_of_timm(recipe):
     augment, (images, labels) = Augment(**recipe), batch()

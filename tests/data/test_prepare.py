@@ -43,6 +43,7 @@ def refusal(cfg, folder, out, **options):
     return message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", WRITERS)
 def test_prepare__every_source__same_data_elsewhere_has_same_fingerprint(tmp_path, source):
     write, counts = WRITERS[source]
@@ -133,6 +134,7 @@ def test_prepare__missing_split__is_named_once(tmp_path, source):
     assert "val: " in message and "not found" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_prepare__truncated_jpeg__names_the_file(tmp_path, workers):
     write_imagenet(tmp_path / "data")
@@ -210,6 +212,7 @@ def kill_worker(path, measured_in):
     os._exit(1)
 
 
+@pytest.mark.slow
 def test_prepare__decoding_process_killed__says_so_and_does_not_hang(tmp_path, monkeypatch):
     monkeypatch.setattr(inspection, "inspect_file", kill_worker)
     write_tiny_imagenet(tmp_path / "data")
@@ -247,6 +250,7 @@ def test_prepare__tiny_imagenet_25_classes__is_accepted(tmp_path):
     assert {found.image(index).mode for index in range(len(found))} == {"RGB"}
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_prepare__one_image_of_each_imagenet_class__is_accepted(tmp_path):
     extract(development_data("imagenet-samples-256"), tmp_path)

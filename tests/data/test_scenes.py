@@ -50,6 +50,7 @@ def files_of(folder):
 # The scenes
 
 
+@pytest.mark.slow
 def test_compose__scenes__have_two_to_five_garments_none_of_them_hidden(scenes):
     ordinary = [scene for found in scenes.values() for scene in found[2:]]
     counts = [len(scene.labels) for scene in ordinary]
@@ -77,6 +78,7 @@ def test_compose__first_two_scenes__are_empty_and_crowded(scenes):
         assert found[CROWDED].crowds[0] and not any(found[CROWDED].crowds[1:]) and len(found[CROWDED].crowds) > 1
 
 
+@pytest.mark.slow
 def test_compose__pixels_of_a_garment__are_those_of_its_image(garments):
     """The last garment of a scene hides others and is hidden by none: its pixels are those of one image, resized."""
     images = garments.open("fashion_mnist", "val")
@@ -124,6 +126,7 @@ def test_make__coco__lists_exactly_the_visible_masks_with_tight_boxes(made, garm
     assert len(list((folder / "train2017").iterdir())) == 13 and len(list((folder / "val2017").iterdir())) == 6
 
 
+@pytest.mark.slow
 def test_make__ade__has_the_class_of_every_pixel_and_no_class_on_the_rim(made, garments):
     _, folder, manifest = made["fashion_scenes_ade"]
     assert manifest.classes == [*CLASSES, "background"]
@@ -146,6 +149,7 @@ def test_make__ade__has_the_class_of_every_pixel_and_no_class_on_the_rim(made, g
             assert labels[row, column] == (0 if touches else 11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_make__twice__has_the_same_bytes(made, garments, tmp_path, name):
     cfg, folder, manifest = made[name]
@@ -154,6 +158,7 @@ def test_make__twice__has_the_same_bytes(made, garments, tmp_path, name):
     assert again.fingerprint == manifest.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_make__set_that_is_there__is_left_alone_and_one_that_lacks_a_file_is_made_again(made, garments, tmp_path, name):
     cfg, folder, _ = made[name]

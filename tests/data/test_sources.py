@@ -96,6 +96,7 @@ def test_data_config__wrong_value__says_so(changes, text):
 # Fashion-MNIST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "count"), [("train", 5000), ("val", 1000)])
 def test_fashion_mnist__embedded__has_its_counts_and_pixels(split, count):
     cfg = fragment("fashion_mnist")

@@ -165,6 +165,7 @@ def prepared(folder, out, **changes):
     return prepare(sound_config(**changes), folder, out, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_prepare__good_set__says_what_there_is_and_opens_it(sounds, tmp_path, workers):
     manifest = prepare(sound_config(), sounds, tmp_path / "out", workers, progress=False)

@@ -30,6 +30,7 @@ def folder(cfg):
     return kind_of(cfg).default_folder()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "each"), [("train", 72), ("val", 22)])
 def test_embedded_set__each_split__has_as_many_clips_of_each_class(cfg, folder, split, each):
     samples = open_split(cfg, folder, split)
@@ -45,6 +46,7 @@ def test_embedded_set__in_git__is_small_and_names_its_licence(folder):
     assert "CC BY 4.0" in text and "Google" in text and "What was changed" in text
 
 
+@pytest.mark.slow
 def test_embedded_set__statistics__are_those_of_the_train_clips(cfg, folder):
     samples = open_split(cfg, folder, "train")
     waves = np.stack([samples.wave(index) for index in range(len(samples.recorded))])
@@ -59,6 +61,7 @@ def test_embedded_set__prepared__has_a_manifest_that_opens_it(cfg, folder, tmp_p
     assert len(open_split(cfg, folder, "val", tmp_path)) == 154
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "header", "missing", "samples"])
 def test_prepare__embedded_file_damaged__says_so(cfg, folder, tmp_path, damage):
     content = (folder / FILE).read_bytes()
@@ -78,6 +81,7 @@ def test_prepare__embedded_file_damaged__says_so(cfg, folder, tmp_path, damage):
     assert f"  - {expected[damage]}" in text and "number of problems: 1\n" in text
 
 
+@pytest.mark.slow
 def test_open__embedded_file_changed__is_refused(cfg, folder, tmp_path):
     """One sample of the noise is another."""
     prepare(cfg, folder, tmp_path / "out", progress=False)
@@ -89,6 +93,7 @@ def test_open__embedded_file_changed__is_refused(cfg, folder, tmp_path):
     assert "found other sounds or labels than were verified" in text
 
 
+@pytest.mark.slow
 def test_embedded_clips__real_ones_at_hand__are_theirs_to_a_level_of_8_bits(cfg, folder, real_clips):
     rows = json.loads(lzma.decompress((folder / FILE).read_bytes()).partition(b"\n")[0])
     lists = {part: (real_clips / f"{part}_list.txt").read_text().split() for part in ("validation", "testing")}

@@ -138,6 +138,7 @@ def test_prepare__same_data_elsewhere__leaves_the_manifest_as_it_was(tmp_path, o
     assert (out / "manifest.json").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_stamp__of_a_million_files__touches_a_few_spread_over_all_of_them(tmp_path, monkeypatch):
     names = [f"{number:07d}" for number in range(1_000_000)]
     images, touched = FileImages(tmp_path, names, [0] * len(names)), []

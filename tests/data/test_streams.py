@@ -144,6 +144,7 @@ def test_wikitext__incomplete_or_damaged__is_named(tmp_path, name, content, text
     assert "expected: 4 train and 4 val windows of 4 tokens" in message
 
 
+@pytest.mark.slow
 def test_prepare__of_a_stream__is_bound_to_its_windows_and_words(tmp_path):
     cfg, folder = wikitext(), write_wikitext(tmp_path / "data")
     first = prepare(cfg, folder, tmp_path / "out", workers=2, progress=False)
@@ -198,6 +199,7 @@ def test_config__field_of_a_stream_changed__changes_its_windows(tmp_path, field)
     assert windows_seen(wikitext()) != windows_seen(wikitext(**BITES[field]))
 
 
+@pytest.mark.slow
 def test_books_stream__embedded__is_the_text_of_the_passages(tmp_path):
     configs = [read_yaml(CONFIGS / "data" / f"{name}.yaml")["data"] for name in ("books", "books_stream")]
     passages, stream = (parse_data(Layers(("test", merge(content, {"vocab_size": 20_000})))) for content in configs)
@@ -218,6 +220,7 @@ def test_books_stream__embedded__is_the_text_of_the_passages(tmp_path):
 # Development data
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_wikitext__whole__has_the_published_numbers_of_tokens_and_words(tmp_path):
     folder = development_set("wikitext-2", tmp_path / "data")

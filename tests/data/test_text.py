@@ -187,6 +187,7 @@ def small(request, tmp_path):
     return config, write(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_prepare__texts__keeps_a_vocabulary_and_opens_what_was_verified(small, tmp_path):
     config, folder = small
     manifest = prepare(config(), folder, tmp_path / "out", workers=2, progress=False)
@@ -242,6 +243,7 @@ def test_open__texts_changed_after_prepare__are_refused(tmp_path):
     assert "val: found other texts or labels than were verified" in message
 
 
+@pytest.mark.slow
 def test_tokenizer_file__in_the_folder__is_used_and_part_of_the_fingerprint(small, tmp_path):
     config, folder = small
     cfg = config(tokenizer="bert/tokenizer.json")
@@ -357,6 +359,7 @@ def rows(split):
     return [line.split("\t") for line in gzip.decompress(content).decode("ascii").splitlines()]
 
 
+@pytest.mark.slow
 def test_books__embedded__are_prepared_without_a_site(tmp_path):
     cfg = books()
     manifest = prepare(cfg, data_folder(Site(), cfg), tmp_path / "out", progress=False)
@@ -384,6 +387,7 @@ def test_books__passages__are_30_words_of_chapters_that_are_in_one_split():
         assert word not in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -407,6 +411,7 @@ def test_books__damaged__are_named(tmp_path, content, text):
 # Development data
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_imdb__development_set__labels_agree_with_the_ratings_in_the_file_names(tmp_path):
     folder = development_set("imdb-3k", tmp_path / "data")
@@ -423,6 +428,7 @@ def test_imdb__development_set__labels_agree_with_the_ratings_in_the_file_names(
     assert 0.9 < (ids[mask] != 1).float().mean() < 1  # few of their words are not among the 5,000
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_snli__development_set__is_read_as_published(tmp_path):
     """The test file is a part of the published one: 1,277 lines, 23 of them without a label. Its dev is train here."""

@@ -61,6 +61,7 @@ def accumulated(trainer, step=5):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAWING)
 def test_accumulate__micro_batches_of_the_same_images__have_draws_of_their_own(results, images, kind):
     trainer = build_trainer(tiny_run(FOUR, DRAWING[kind]), results, images)

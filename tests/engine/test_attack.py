@@ -87,6 +87,7 @@ def psnr(folder, one="recovered", other="original"):
     return -10 * np.log10(np.mean((pixels(folder / f"{one}.png") - pixels(folder / f"{other}.png")) ** 2))
 
 
+@pytest.mark.slow
 def test_attack__on_a_run__recovers_its_image_and_says_what_the_attacker_had(runs, site, photograph, tmp_path, capsys):
     assert attack(runs[0].name, photograph, "--label", 3) == 0
     folder = tmp_path / "attacks" / f"{runs[0].name}-square-april"
@@ -104,6 +105,7 @@ def test_attack__on_a_run__recovers_its_image_and_says_what_the_attacker_had(run
     ]
 
 
+@pytest.mark.slow
 def test_attack__on_a_run_whose_clients_protect_their_gradients__sees_protected_ones(runs, site, photograph, tmp_path):
     out = [tmp_path / "bare", tmp_path / "protected"]
     for run, folder in zip(runs[:2], out, strict=True):
@@ -114,6 +116,7 @@ def test_attack__on_a_run_whose_clients_protect_their_gradients__sees_protected_
     assert found[0]["ceiling"]["psnr"] == pytest.approx(found[1]["ceiling"]["psnr"], abs=1)
 
 
+@pytest.mark.slow
 def test_attack__on_a_timm_model__comes_to_the_ceiling_of_its_equations(site, weights, photograph, tmp_path, capsys):
     out = tmp_path / "out"
     code = attack("test_vit", photograph, "--weights", weights / "test_vit.safetensors", "--out", out)
@@ -135,6 +138,7 @@ def test_attack__on_a_timm_model__comes_to_the_ceiling_of_its_equations(site, we
     assert f"{expected}, which the model predicts: no --label was given" in said
 
 
+@pytest.mark.slow
 def test_attack__on_several_images__gives_each_a_folder(site, weights, photograph, tmp_path, capsys):
     other = shutil.copy(photograph, tmp_path / "square.png")
     files = [photograph, other]
@@ -272,6 +276,7 @@ def test_attack__with_labels_that_cannot_be__is_one_message(site, weights, photo
     assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_attack__into_a_folder_that_cannot_be_written__is_one_message(site, weights, photograph, tmp_path, capsys):
     (tmp_path / "out").write_text("a file is in the way")
     more = "--weights", weights / "test_vit.safetensors", "--out", tmp_path / "out"
@@ -279,6 +284,7 @@ def test_attack__into_a_folder_that_cannot_be_written__is_one_message(site, weig
     assert f"could not write {tmp_path / 'out'}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_attack__on_a_photograph__also_tells_lpips(site, weights, tmp_path, capsys):
     folder = Path(os.environ.get("PATCHWORK_DATA", ""))

@@ -20,6 +20,7 @@ from pipeline.permutation.keys import read_key
 pytestmark = pytest.mark.usefixtures("cpu_site")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["independent", "shared", "released"])
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt2"])
 def test_model__locked_and_unlocked__is_the_same_file_byte_for_byte(checkpoints, tmp_path, family, kind):
@@ -83,6 +84,7 @@ def test_model__of_which_one_file_is_missing__is_refused(in_parts, tmp_path, cap
     assert "not found" in capsys.readouterr().err and not (tmp_path / "locked").exists()
 
 
+@pytest.mark.slow
 def test_locked_vit__in_timm_with_its_key__answers_as_the_original(checkpoints, tmp_path):
     key = make_key(checkpoints["vit"], tmp_path / "mine.key")
     lock(checkpoints["vit"], key, tmp_path / "locked.safetensors")
@@ -99,6 +101,7 @@ def test_locked_vit__in_timm_with_its_key__answers_as_the_original(checkpoints, 
     assert not torch.allclose(found["locked"], found["plain"], atol=0.1)
 
 
+@pytest.mark.slow
 def test_lock__when_it_is_done__says_fingerprint_key_space_and_limits_and_never_the_key(checkpoints, tmp_path, capsys):
     key = make_key(checkpoints["vit"], tmp_path / "mine.key")
     lock(checkpoints["vit"], key, tmp_path / "locked.safetensors")
@@ -116,6 +119,7 @@ def test_lock__when_it_is_done__says_fingerprint_key_space_and_limits_and_never_
 # The attack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["independent", "shared", "released"])
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt2"])
 def test_recover__with_the_original_weights__finds_the_key(checkpoints, tmp_path, capsys, family, kind):
@@ -130,6 +134,7 @@ def test_recover__with_the_original_weights__finds_the_key(checkpoints, tmp_path
     assert unlock(tmp_path / "locked.safetensors", tmp_path / "found.key", tmp_path / "back.safetensors") == 0
 
 
+@pytest.mark.slow
 def test_recover__from_a_locked_model_that_was_trained_further__finds_the_key_nevertheless(
     checkpoints, tmp_path, capsys
 ):
@@ -148,6 +153,7 @@ def test_recover__from_a_locked_model_that_was_trained_further__finds_the_key_ne
     assert read_key(tmp_path / "found.key").fingerprint() == read_key(key).fingerprint()
 
 
+@pytest.mark.slow
 def test_recover__with_another_original__does_not_find_the_key(checkpoints, tmp_path, capsys):
     key = make_key(checkpoints["vit"], tmp_path / "mine.key")
     lock(checkpoints["vit"], key, tmp_path / "locked.safetensors")

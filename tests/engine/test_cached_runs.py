@@ -46,6 +46,7 @@ def train(photos, results, stop=None, has_cache=True, **site):
     return trainer, first
 
 
+@pytest.mark.slow
 def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identical(photos, tmp_path):
     whole, _ = train(photos, tmp_path / "whole", views="device")
     train(photos, tmp_path / "parts", StopAfter(2), views="host")
@@ -54,6 +55,7 @@ def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identica
     assert differing(weights_of(whole), weights_of(resumed)) == []
 
 
+@pytest.mark.slow
 def test_cached_run__begun_without_the_cache__begins_again(photos, tmp_path, caplog):
     train(photos, tmp_path, StopAfter(2), has_cache=False)
     _, first = train(photos, tmp_path)

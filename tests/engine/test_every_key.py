@@ -60,6 +60,7 @@ def fingerprint(key, value, *around):
     return short_run(*around, nested(key, value)).fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case, (_, bite) in BITES.items() if bite.at != "refused"])
 def test_fingerprint__key_that_bites_changed__is_another(case):
     key, bite = BITES[case]
@@ -87,6 +88,7 @@ def test_fingerprint__key_that_is_no_science_changed__is_the_same(key):
 
 
 # The name of a result has these, its subjects and its data sets (tests/study/test_evaluations.py).
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [*eval_bites.EVALS, *[f"eval.{name}.code_epoch" for name in EVALS.names()]])
 def test_science_of_an_evaluation__key_changed__is_another(key):
     _, name, field = key.split(".", 2)

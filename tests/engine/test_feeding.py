@@ -37,6 +37,7 @@ def measured(run, method, images, sizes, world=ALONE, measure=None, staged=False
     return measure_set(method, loader, task, world, "fp32", measure or type(method).measure, sizes=sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staged", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_measure_set__several_pieces_at_once__finds_what_each_of_them_would(images, kind, staged):
@@ -85,6 +86,7 @@ def test_measure_set__random_numbers__differ_between_pieces_and_between_seeds(im
     assert len({*numbers(0), *numbers(1)}) == 2 * NUM_VAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["supervised", "droppos"])
 def test_measure_set__pieces_shared_by_processes__gives_the_numbers_of_one(images, kind):
     run = tiny_run(KINDS[kind])
@@ -124,6 +126,7 @@ def test_joined__pieces_of_a_loader__are_its_batches(images, staged, rank):
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):
     trainer = build_trainer(tiny_run(), tmp_path, images, views="device")
     assert isinstance(trainer.val_loader, Kept)
@@ -170,6 +173,7 @@ def seen(data, samples, is_staged):
     return torch.cat([inputs for inputs, _ in ahead(eval_loader(samples, view, 2, 0, 1, 0, task.collate), task)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop", [0.875, 1.0])
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_open_for_evaluation__with_a_cache__shows_what_the_files_show(photos, split, crop):

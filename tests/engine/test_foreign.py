@@ -121,6 +121,7 @@ def test_download__kept_before__needs_no_network(tmp_path, monkeypatch):
 # Evaluations
 
 
+@pytest.mark.slow
 def test_chosen_evaluations__a_group__is_the_clean_accuracy_and_the_group():
     found = chosen_evaluations(["robustness"])
     assert found[0] == "classify" and {"adversarial", "outliers", "calibration"} <= set(found)

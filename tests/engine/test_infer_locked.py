@@ -20,6 +20,7 @@ def photograph(tmp_path):
     return tmp_path / "photo.png"
 
 
+@pytest.mark.slow
 def test_infer__of_a_locked_vit__gives_the_probabilities_of_the_original(checkpoints, tmp_path, photograph, capsys):
     from timm.data import create_transform, resolve_data_config
 
@@ -103,6 +104,7 @@ def test_infer__of_a_text_beside_which_no_config_lies__is_refused(checkpoints, t
     assert "config.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_infer__with_a_wrong_key__is_refused(ready, tmp_path, photograph, capsys):
     model, _, locked = ready
     other = make_key(model, tmp_path / "other.key")

@@ -38,6 +38,7 @@ def test_launch__all_succeed__is_zero_and_each_knows_its_place(launch, tmp_path)
     assert [(tmp_path / f"place{rank}").read_text() for rank in range(2)] == ["0 0 2 127.0.0.1\n", "1 1 2 127.0.0.1\n"]
 
 
+@pytest.mark.slow
 def test_launch__all_killed__is_an_error_code_a_shell_understands(launch):
     assert launch("kill -9 $$", "kill -9 $$")[0] == 9
 
@@ -57,12 +58,14 @@ def test_launch__told_to_stop__every_process_is_told_so(launch, tmp_path, name):
     assert launch(command, command)[0] == 75
 
 
+@pytest.mark.slow
 def test_launch__one_fails__the_others_are_ended_and_its_code_returned(launch):
     code, seconds = launch("exec sleep 60", "exit 3")
     assert code == 3
     assert seconds < 15
 
 
+@pytest.mark.slow
 def test_launch__main_process_writes_a_large_checkpoint__is_not_killed_because_the_others_are_done(launch, tmp_path):
     code, _ = launch("sleep 1; touch checkpoint; exit 75", "exit 75")
     assert code == 75

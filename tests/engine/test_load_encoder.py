@@ -24,6 +24,7 @@ def trainers(results, images, tmp_path, monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_load_encoder__of_a_finished_run__computes_what_the_run_computed(trainers):
     trainer = trainers[1]
     encoder = load_encoder(trainer.run.name)

@@ -89,6 +89,7 @@ def batches(run, images, start=0, rank=0, world_size=1, workers=0):
     return list(train_loader(batch_plan(run), split, view, start, rank, world_size, workers))
 
 
+@pytest.mark.slow
 def test_views__two_workers__are_those_of_none(images):
     run = tiny_run(AUGMENTED, {"optim": {"epochs": 2}})
     alone, shared = batches(run, images), batches(run, images, workers=2)
@@ -115,6 +116,7 @@ def test_views__same_image_in_two_epochs_or_with_two_seeds__differ(images):
     assert torch.equal(views[0, 0, 5][0], seen[0][0])
 
 
+@pytest.mark.slow
 def test_workers__sigterm_to_the_whole_job__keep_working(images):
     run = tiny_run({"optim": {"epochs": 4}})
     split, view = open_split(run.data, images, "train"), kind_of(run.data).train_view()
@@ -175,6 +177,7 @@ def test_eval_loader__any_number_of_ranks__share_out_the_same_whole_batches(imag
         assert all(torch.equal(a, b) for (a, _), (b, _) in zip(share, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_eval_loader__read_twice_and_with_workers__gives_the_same_batches_in_order(images):
     data = tiny_run().data
     split = open_split(data, images, "val")

@@ -231,6 +231,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_prepare__new_kind__verifies_every_sample_and_opens_what_was_verified(folder, tmp_path):
     data = a_run().data
     manifest = prepare(data, folder, tmp_path / "out", workers=2, progress=False)
@@ -334,6 +335,7 @@ def test_batches__of_a_new_task__are_trees_padded_to_their_longest(folder, tmp_p
     assert targets.shape == (NUM_VAL,)
 
 
+@pytest.mark.slow
 def test_plan__of_a_new_task__counts_the_operations_of_its_example():
     found = step_cost(a_run())["gflop_per_image"] * 1e9
     width, length = 16, 9

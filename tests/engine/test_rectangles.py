@@ -137,6 +137,7 @@ GRIDS["row"] = ({"data": {"image_size": [7, 112]}}, (1, 16))
 GRIDS["short row"] = ({"data": {"image_size": [7, 56]}}, (1, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", GRIDS)
 @pytest.mark.parametrize("new", GRIDS)
 def test_load_encoder__from_one_grid_to_another__resamples_rows_and_columns(tmp_path, old, new):
@@ -199,6 +200,7 @@ def test_exported_encoder__rectangle__is_loaded_in_a_notebook(images, results, m
 # Counting
 
 
+@pytest.mark.slow
 def test_operations__of_a_rectangle__are_those_of_its_patches():
     found = step_cost(tiny_run(WIDE))["gflop_per_image"]
     tokens, width, pixels = 25, 16, 49

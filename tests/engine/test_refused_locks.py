@@ -103,6 +103,7 @@ REFUSED += [cut_short, not_locked, locked_twice, a_pickle, a_page, an_empty_file
 REFUSED += [an_unknown_parameter, a_folder]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_locking__of_what_is_wrong__is_refused_with_one_message_and_nothing_is_written(ready, tmp_path, capsys, case):
     command, words = case(*ready, tmp_path)
@@ -114,6 +115,7 @@ def test_locking__of_what_is_wrong__is_refused_with_one_message_and_nothing_is_w
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_lock__over_an_existing_file__is_refused(ready, tmp_path, capsys):
     model, key, locked = ready
     before = files_in(tmp_path)
@@ -146,6 +148,7 @@ def test_key__with_other_heads_than_the_config_says__does_not_lock(checkpoints, 
     assert "has 4 heads" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_lock__killed_while_it_writes__leaves_no_file_of_that_name(ready, tmp_path, monkeypatch):
     from pipeline.permutation import weight_files
 

@@ -104,6 +104,7 @@ def assert_labels(found, expected):
         assert torch.equal(a_labels, b_labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
 @pytest.mark.parametrize("augment", CROPS.values(), ids=CROPS)
@@ -129,6 +130,7 @@ def test_staged__step_that_needs_pixels__is_left_to_the_host():
     assert kind.staged(kind.eval_view()) is None
 
 
+@pytest.mark.slow
 def test_staged_batches__workers_ranks_and_later_starts__are_those_of_one_process():
     data = config(image_size=32, augment=CROPS["resized"])
     alone = train_batches(pictures(), data, True)
@@ -145,6 +147,7 @@ def test_staged_batches__region_far_larger_than_the_view__is_shrunk_by_the_host(
     assert len(large.pixels) == 32 * 32
 
 
+@pytest.mark.slow
 def test_run__views_on_a_device_or_on_the_host__is_the_same_run(images, tmp_path):
     run = tiny_run({"data": {"augment": {"crop": "resized", "hflip": 0.5}, "eval_crop": 0.875}})
     host, device = (fit(run, tmp_path / views, images, views=views) for views in ("host", "device"))
@@ -162,6 +165,7 @@ def photographs():
         return Pictures([Image.open(BytesIO(tar.extractfile(member).read())) for member in files])
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_train_views__photographs_at_224_pixels__equal_those_of_the_host(photographs):
     data = config(image_size=224, augment={"crop": "resized"})
@@ -176,6 +180,7 @@ COLOURS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("crop", ["resized", "padded"])
 @pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
@@ -192,6 +197,7 @@ def opened(images, tmp_path_factory):
     return {split: open_split(data, images, split) for split in ("train", "val")}, manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", [*CROPS.values(), {"crop": "resized", **COLOURS["increasing"]}])
 def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
     data, (splits, manifest) = config("L", augment=augment), opened
@@ -205,6 +211,7 @@ def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
     assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
 
 
+@pytest.mark.slow
 def test_set_on_the_device__workers_ranks_and_later_starts__are_those_of_one_process(opened):
     data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["increasing"]}), opened
     views = DeviceViews(data, CPU)
@@ -360,6 +367,7 @@ def test_view_that_is_no_list_of_steps__stays_on_the_host():
     assert kind_of(data).staged(lambda sample: sample) is None
 
 
+@pytest.mark.slow
 def test_run__stopped_with_views_on_a_device_and_resumed_on_the_host__is_the_same_run(images, tmp_path):
     run = tiny_run({"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}})
     whole = fit(run, tmp_path / "whole", images, views="device")

@@ -234,6 +234,7 @@ def test_rand_augment__any_crop__resamples_as_the_recipe_says_and_never_at_rando
     assert used == {getattr(Image.Resampling, interpolation.upper())}
 
 
+@pytest.mark.slow
 def test_rand_augment__thousands_of_images__none_is_refused_by_pillow():
     image = picture(32, 32)
     view = train_view(data(image_size=32, **RGB), Augment(crop="none", hflip=0, rand_augment="rand-m9-mstd0.5-inc1"))

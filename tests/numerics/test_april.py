@@ -83,6 +83,7 @@ def test_attack__width_allows_it__recovers_every_image_above_100_db(method, imag
     assert psnr(attack(method, images, LABELS).images, images) > 100
 
 
+@pytest.mark.slow
 def test_attack__colour_and_as_many_equations_as_values__recovers_above_100_db():
     from pipeline.models.encoder import ModelConfig, build_encoder
 

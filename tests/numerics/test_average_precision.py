@@ -127,6 +127,7 @@ def test_metrics__are_twelve_of_boxes_and_twelve_of_masks():
     assert METRICS[12:] == tuple(name.replace("_b", "_m", 1) for name in METRICS[:12])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_average_precision__noisy_detections__equals_cocos_own_code(seed, capsys):
     records = random_records(seed=seed)
@@ -259,6 +260,7 @@ def measured(records):
     return [(detections_of(each), target_of(each)) for each in records]
 
 
+@pytest.mark.slow
 def test_metric__batches_in_another_order_or_in_two_processes__finds_the_same_to_the_last_bit():
     records = random_records()
     batches = {number: measured(records[4 * number : 4 * number + 4]) for number in range(3)}
@@ -310,6 +312,7 @@ def real_records():
     return records
 
 
+@pytest.mark.slow
 def test_average_precision__real_images__is_100_of_the_truth_and_cocos_own_of_shifted_boxes():
     records = itself(real_records())
     assert len(records) == 60

@@ -80,6 +80,7 @@ def of_group(gradients, number):
     return {name: value[number] for name, value in gradients.items()}
 
 
+@pytest.mark.slow
 @every_model
 def test_gradients__one_image_a_group__are_those_of_autograd_for_every_trained_parameter(model):
     method, images = plain(**model), pictures()

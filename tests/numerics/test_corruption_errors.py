@@ -180,6 +180,7 @@ def test_corruptions__set_without_parts__is_refused(world):
         evaluation.compute(Subject(world.run_of(build("baseline")), build("baseline")))
 
 
+@pytest.mark.slow
 def test_corruption_pictures__of_small_images__are_15_rows_of_enlarged_images(world):
     cfg = CorruptionPictures.Config(data={"images": "any"}, table="cifar", images=2)
     evaluation = CorruptionPictures(cfg, {"images": world.data}, world.results, world.site, ALONE)

@@ -131,6 +131,7 @@ def test_encoder_input__every_position_kept__is_that_of_a_plain_vit():
     torch.testing.assert_close(seen[1], seen[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_draw__many_images__has_the_distribution_of_two_independent_maskings():
     """Each of the 4 patches is an anchor, dropped or removed: 12 cases, all alike; the order inside does not matter."""
     method, count = droppos(image_size=8, mask_ratio=0.25, position_ratio=0.5), 12_000

@@ -31,6 +31,7 @@ def psnr_of(found, wanted, data):
     return [float(-10 * np.log10(((one - other) ** 2).mean())) for one, other in pairs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["a", "b", "c"])
 def test_gradient_matching__numbers__are_those_of_the_attack_itself(world, setting):
     method = build("mjp")
@@ -52,6 +53,7 @@ def test_gradient_matching__numbers__are_those_of_the_attack_itself(world, setti
     assert "28 px" in found.reasons["lpips"] and found.count == 4
 
 
+@pytest.mark.slow
 def test_gradient_matching__protected_run__is_attacked_through_its_protection(world):
     method = build("baseline")
     plain, noisy = (
@@ -62,6 +64,7 @@ def test_gradient_matching__protected_run__is_attacked_through_its_protection(wo
     assert noisy.metrics["label_accuracy"] < 100
 
 
+@pytest.mark.slow
 def test_gradient_matching__gradient_of_several_images__has_numbers_of_each(world):
     found = world.evaluate("gradient_matching", build("baseline"), batch=2, **SHORT)
     distances = found.per_image["gradient_distance"]
@@ -69,6 +72,7 @@ def test_gradient_matching__gradient_of_several_images__has_numbers_of_each(worl
     assert distances[0] == distances[1] != distances[2] == distances[3]
 
 
+@pytest.mark.slow
 def test_gradient_matching__progress__has_a_row_for_each_image_and_a_column_for_each_picture(world):
     narrow, wide = (
         Image.open(
@@ -100,6 +104,7 @@ def test_bounds__of_a_set__are_black_and_white_as_a_model_sees_them(world):
     assert (float(black), float(white)) == pytest.approx((0, 1))
 
 
+@pytest.mark.slow
 def test_curves__of_distances_that_reach_zero__are_drawn():
     curves = torch.tensor([[1.0, 0.1, 0.0], [2.0, 0.5, 0.2]])
     picture = Image.open(io.BytesIO(draw_curves(curves, "cosine")))

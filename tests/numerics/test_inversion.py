@@ -165,6 +165,7 @@ def test_train__one_epoch__is_adamw_on_the_squared_error_of_the_clean_image():
         torch.testing.assert_close(attack.inverter.state_dict()[name], value, rtol=0, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_train__again__gives_the_same_inverter_and_leaves_the_client_as_it_is():
     protection = FeatureProtection(noise=0.3, rows=True)
     before = attacker(protection).client.state_dict()
@@ -177,6 +178,7 @@ def test_train__again__gives_the_same_inverter_and_leaves_the_client_as_it_is():
     assert not torch.equal(one.recover(squares(4), 0), one.recover(squares(4), 1))
 
 
+@pytest.mark.slow
 def test_train__that_gets_worse__keeps_the_best_epoch():
     attack, kept = attacker(cfg=SHORT), [squares(16, seed=1)]
 

@@ -71,6 +71,7 @@ def test_per_image__of_a_set__has_the_metrics_as_means():
         assert values.mean() == pytest.approx(shares[name])
 
 
+@pytest.mark.slow
 def test_errors__of_many_sets_drawn_alike__are_the_spread_of_the_metric():
     """Sets of 40 images that are drawn from 400: the error that one set reports is the deviation between sets."""
     everything = areas(counted(some_images(400))).numpy()

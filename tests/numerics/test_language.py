@@ -102,6 +102,7 @@ def windows_of(stream):
     return {"ids": ids, "mask": mask}, torch.tensor(scored)
 
 
+@pytest.mark.slow
 def test_perplexity__stream_by_strides__is_that_of_every_token_given_what_its_window_has_before_it():
     method, stream = language(), torch.randint(VOCABULARY, (43,), generator=torch.Generator().manual_seed(3)).tolist()
     total = 0.0

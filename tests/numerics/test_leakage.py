@@ -62,6 +62,7 @@ def test_raw_psnr__of_a_known_error__is_minus_ten_times_its_logarithm():
     assert raw_psnr(one, other).tolist() == pytest.approx([300, 20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["baseline", "no positions", "mjp"])
 def test_april__means_over_images__are_those_of_the_attack_itself(world, kind):
     method = build(kind)
@@ -82,6 +83,7 @@ def test_april__means_over_images__are_those_of_the_attack_itself(world, kind):
     assert found.metrics["psnr_a"] == pytest.approx(found.metrics["ceiling_psnr_a"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_april__accuracy__is_that_of_the_whole_validation_set(world):
     method = build("mjp")
     found = world.evaluate("april", method, settings=("a", "b"), images=2)
@@ -92,12 +94,14 @@ def test_april__accuracy__is_that_of_the_whole_validation_set(world):
     assert "acc_a" not in found.per_image
 
 
+@pytest.mark.slow
 def test_april__small_images__say_why_there_is_no_lpips(world):
     found = world.evaluate("april", build("baseline"), settings=("a",), images=2)
     assert "28 px" in found.reasons["lpips_a"]
     assert "lpips_a" not in found.metrics
 
 
+@pytest.mark.slow
 def test_april__several_cut_offs__count_the_closest_image(world):
     method, given = build("baseline"), {"settings": ("a",), "images": 4, "assumptions": {"gradients": "float32"}}
     alone = [world.evaluate("april", method, **given, cutoffs=(cutoff,)) for cutoff in (0, 1e-4, 1e-2)]
@@ -107,6 +111,7 @@ def test_april__several_cut_offs__count_the_closest_image(world):
     assert best.per_image["psnr_raw_a"] == pytest.approx(values.max(axis=0))
 
 
+@pytest.mark.slow
 def test_april__protected_run__is_attacked_through_its_protection(world):
     method = build("baseline")
     plain = world.evaluate("april", method, settings=("a",), images=4)
@@ -145,6 +150,7 @@ def test_scale__of_the_table__decides_in_float32(world):
     assert found["condition_at_3000"] < found["condition_at_20"] - 3
 
 
+@pytest.mark.slow
 def test_pictures__of_three_models__have_a_column_for_each_that_can_be_attacked(world):
     models = [build(kind) for kind in ("baseline", "no positions", "mjp")]
     all_of_them, of_parameters = (

@@ -246,6 +246,7 @@ def test_draw__two_images__have_priorities_of_their_own():
     assert not any(torch.equal(*value) for value in drawn.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SCENE_MODELS)
 @pytest.mark.parametrize("objects", [(0,), (3, 0, 0, 1)])
 def test_loss__images_without_objects__is_finite_and_reaches_every_parameter(model, objects):
@@ -260,6 +261,7 @@ def test_loss__images_without_objects__is_finite_and_reaches_every_parameter(mod
     assert [name for name, grad in trained.items() if grad is None or not grad.isfinite().all()] == []
 
 
+@pytest.mark.slow
 def test_loss__gradient_of_a_parameter__is_that_of_finite_differences():
     """Of the heads, which do not change what is proposed."""
     method, batch = build().double(), detection_batch(2)
@@ -276,6 +278,7 @@ def test_loss__gradient_of_a_parameter__is_that_of_finite_differences():
         assert (above - below) / 2e-4 == pytest.approx(slope, rel=1e-2, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_operations__without_values__are_those_of_a_real_step():
     method, batch = build(), detection_batch(2)
     counted = [

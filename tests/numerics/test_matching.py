@@ -196,6 +196,7 @@ def test_attack__pictures_on_the_way__come_after_equal_shares_and_get_better(rec
     )
 
 
+@pytest.mark.slow
 def test_attack__images_side_by_side__are_those_of_each_alone():
     cfg = Matching(**SHORT, seeds=2, registration=0.1, patch=0.01, norm=0.01)
     images, labels = smooth_images(2), torch.tensor([3, 8])
@@ -223,6 +224,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_attack__killed_between_segments_and_continued__is_the_uninterrupted_one_to_the_last_bit(tmp_path):
     cfg = Matching(**SHORT | {"gradients": "float32", "signed": True}, seeds=2, registration=0.1)
     given = plain(), smooth_images(2), torch.tensor([3, 8]), None, cfg, BOUNDS
@@ -244,18 +246,21 @@ def test_attack__killed_between_segments_and_continued__is_the_uninterrupted_one
         assert torch.equal(continued.images, other.images) and torch.equal(continued.curve, other.curve)
 
 
+@pytest.mark.slow
 def test_attack__iterations_that_segments_do_not_divide__has_longer_segments_first():
     cfg = Matching(**SHORT | {"iterations": 5})
     found = attack(plain(), smooth_images(1), torch.tensor([3]), None, cfg, BOUNDS, segments=2)
     assert found.steps == (3, 5) and found.progress.shape[0] == 2 and found.curve.shape == (1, 5)
 
 
+@pytest.mark.slow
 def test_attack__same_seed_twice__is_the_same_and_another_seed_is_not():
     given = plain(), smooth_images(1), torch.tensor([3]), None, Matching(**SHORT), BOUNDS
     one, again, other = (attack(*given, seed=seed).images for seed in (0, 0, 1))
     assert torch.equal(one, again) and not torch.allclose(one, other, atol=0.1)
 
 
+@pytest.mark.slow
 def test_attack__of_several_starts__takes_the_one_with_the_smallest_distance():
     client, cfg = Client(plain(), torch.float64), Matching(**SHORT, seeds=3)
     images, labels = smooth_images(1), torch.tensor([3])
@@ -268,6 +273,7 @@ def test_attack__of_several_starts__takes_the_one_with_the_smallest_distance():
     torch.testing.assert_close(found.images, state.images[0, distances.argmin()])
 
 
+@pytest.mark.slow
 def test_advance__one_step_of_adam__is_that_of_torch():
     client, cfg = Client(plain(), torch.float64), Matching(**SHORT | {"tv": 0.1}, boxed=False, decay="none")
     tried = Attack(
@@ -290,6 +296,7 @@ def gradient_of(tried, images, weight, prior):
     return images.grad
 
 
+@pytest.mark.slow
 def test_descent__in_each_half__has_the_weights_and_the_priors_of_that_half():
     fields = {"weights": (2.0, 0.5), "tv": 0.3, "patch": 0.2, "norm": 0.1, "registration": 0.4, "seeds": 2, "batch": 2}
     client, cfg = Client(plain(), torch.float64), Matching(**SHORT | fields)
@@ -314,6 +321,7 @@ def test_start__of_each_kind__is_noise_around_a_colour(start, middle, scale):
     assert images.std().item() == pytest.approx(scale, rel=0.1)
 
 
+@pytest.mark.slow
 def test_distances__at_the_clients_own_images__are_0_and_elsewhere_not():
     client, cfg = Client(plain(), torch.float64), Matching(**SHORT, batch=2, labels="known")
     images, labels = smooth_images(2), torch.tensor([8, 3])

@@ -388,6 +388,7 @@ def share_of_shuffled_draws(method, progress, draws=400):
     return np.mean([bool(method.draw(batch, progress)["shuffled"].any()) for _ in range(draws)])
 
 
+@pytest.mark.slow
 def test_draw__before_the_end_of_warmup__never_shuffles():
     method = mjp(shuffle_ratio=0.5, shuffle_prob=1.0, warmup_ratio=0.25)
     assert share_of_shuffled_draws(method, 0.0) == 0

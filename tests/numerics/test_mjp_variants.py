@@ -275,6 +275,7 @@ RESNET = ModelConfig(name="resnet", arch="resnet10t", patch_size=8)
 PIXELS_ALONE = {"unknown": False, "dal": "none"}
 
 
+@pytest.mark.slow
 def test_resnet__mjp__is_the_shuffle_of_pixels_and_nothing_else():
     torch.manual_seed(0)
     method = MJP(MJP.Config(**PIXELS_ALONE), build_encoder(RESNET, 32, 1, 10)).eval()

@@ -197,6 +197,7 @@ def contexts(fidelity, count=20000):
     return order[:, : method.num_context]
 
 
+@pytest.mark.slow
 def test_draw__many_images__every_patch_is_context_equally_often():
     chosen = contexts("corrected")
     often = chosen.flatten().bincount(minlength=196).double()
@@ -206,6 +207,7 @@ def test_draw__many_images__every_patch_is_context_equally_often():
     assert chosen.shape == (20000, 49)
 
 
+@pytest.mark.slow
 def test_draw__as_released__favours_low_indices_as_the_double_indexing_does():
     share = contexts("released").flatten().bincount(minlength=196) / 20000
     assert share[:49].mean().item() == pytest.approx(0.2549, abs=0.002)

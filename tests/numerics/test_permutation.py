@@ -55,6 +55,7 @@ def states_apart(found, expected):
     return largest_difference(split_key_biases(found)[0], split_key_biases(expected)[0])
 
 
+@pytest.mark.slow
 @PRECISIONS
 @KINDS
 @EVERY_FAMILY
@@ -90,6 +91,7 @@ def test_columns__locked_and_used_without_the_key__give_another_output(family):
             assert apart(logits(unlocked, inputs), logits(model, inputs)) > 0.1
 
 
+@pytest.mark.slow
 @PRECISIONS
 @KINDS
 @EVERY_FAMILY
@@ -100,6 +102,7 @@ def test_columns__gradient_of_every_parameter__is_permuted_as_the_parameter(fami
     assert states_apart(found, permute_state(gradients(model, inputs), key)) < CLOSE[dtype]
 
 
+@pytest.mark.slow
 @PRECISIONS
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @EVERY_FAMILY
@@ -128,6 +131,7 @@ def test_rows__permuted_and_put_back__give_the_same_output_and_gradients(family,
         assert states_apart(gradients(model, inputs), expected_gradients) < CLOSE[dtype]
 
 
+@pytest.mark.slow
 @PRECISIONS
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("family", WITH_FREE_ROWS)
@@ -206,6 +210,7 @@ def test_products__in_bf16__round_the_tokens_and_an_index_does_not():
     assert not torch.equal(moved["product"].float(), tokens[..., columns])
 
 
+@pytest.mark.slow
 @EVERY_FAMILY
 @KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -273,6 +278,7 @@ def real_key(model, kind):
     return new_key(Shape("bert", 384, len(model.encoder.layer), 12, 384), kind, Random(0))
 
 
+@pytest.mark.slow
 @PRECISIONS
 @KINDS
 def test_minilm__locked_with_a_key__understands_sentences_as_before(minilm, kind, dtype):
@@ -293,6 +299,7 @@ def updated(model, words, optimiser, steps=2):
     return first, model.state_dict()
 
 
+@pytest.mark.slow
 @PRECISIONS
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_minilm__trained_with_a_key__has_the_gradients_and_weights_of_the_plain_model(minilm, optimiser, dtype):
@@ -304,6 +311,7 @@ def test_minilm__trained_with_a_key__has_the_gradients_and_weights_of_the_plain_
         assert states_apart(unpermute_state(of_locked, key), of_plain) < CLOSE[dtype]
 
 
+@pytest.mark.slow
 def test_minilm__locked_and_used_without_the_key__understands_nothing(minilm):
     model, words = minilm
     with torch.no_grad():

@@ -58,6 +58,7 @@ def trained(method, dtype):
         yield loss.detach(), copy.deepcopy(method.encoder.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", CLOSE, ids=["float64", "float32"])
 @pytest.mark.parametrize("case", CASES)
 def test_training__of_texts_with_padding__is_plain_training_step_by_step(case, dtype):
@@ -120,6 +121,7 @@ def evaluate(texts, name, arch, **fields):
     return kind(cfg, {}, results, site, ALONE).compute(Subject(run, method))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["bert", "gpt2"])
 def test_equivariance__of_texts__is_exact_with_the_key_and_not_without(texts, arch):
     outcome = evaluate(texts, "equivariance", arch, keys=3)
@@ -133,6 +135,7 @@ def test_equivariance__of_texts__is_exact_with_the_key_and_not_without(texts, ar
         assert outcome.reasons == {"rows_top1": reason, "rows_apart": reason}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["bert", "gpt2"])
 def test_training_equivariance__of_texts__is_rounding(texts, arch):
     outcome = evaluate(texts, "training_equivariance", arch, batch=6, steps=3)

@@ -74,6 +74,7 @@ def unlocked(state, method):
     return unpermute_state(state, method.key) if method.cfg.permutation.key == "used" else state
 
 
+@pytest.mark.slow
 @PRECISIONS
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("permutation", PERMUTATIONS)
@@ -85,6 +86,7 @@ def test_training__permuted__is_plain_training_step_by_step(permutation, model, 
         assert apart(unlocked(found, other), weights) < CLOSE[dtype]
 
 
+@pytest.mark.slow
 def test_training__with_the_key_missing__learns_other_weights():
     *_, (_, weights) = trained(built(), torch.float64)
     other = built(key="missing")

@@ -35,6 +35,7 @@ def encoder_with(table, image_size=28, **changes):
 TABLE = np.random.default_rng(1).normal(size=(49, 32)) * np.linspace(3, 0.1, 32) + 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("with_cls", [True, False])
 def test_explained_variance__any_table__is_that_of_a_plain_svd(centred, with_cls):
@@ -70,6 +71,7 @@ def test_regression__five_folds__equals_least_squares_of_its_own(target, width):
     assert errors.std() > 0
 
 
+@pytest.mark.slow
 def test_regression__spread_and_error__are_those_over_shuffles():
     found = found_in(encoder_with(TABLE), repeats=4, seed=2)
     errors = regression_errors(TABLE.astype(np.float32).astype(float), np.arange(49), 5, 4, 2)
@@ -78,6 +80,7 @@ def test_regression__spread_and_error__are_those_over_shuffles():
     assert found.errors["mae_1d"] == pytest.approx(np.std(errors, ddof=1) / 2)
 
 
+@pytest.mark.slow
 def test_table_linear_in_the_position__of_a_rectangle__is_regressed_without_error_in_two_dimensions():
     place = Grid(4, 14).coordinates().numpy()
     table = place @ np.random.default_rng(3).normal(size=(2, 32)) + 1.0
@@ -86,6 +89,7 @@ def test_table_linear_in_the_position__of_a_rectangle__is_regressed_without_erro
     assert found["ev2"] == pytest.approx(100) and found["ev1"] < 99
 
 
+@pytest.mark.slow
 def test_equal_embeddings__have_no_variance__and_say_so():
     found = found_in(encoder_with(np.full((49, 32), 0.25)))
     assert "ev3" not in found.metrics and "equal" in found.reasons["ev3"]
@@ -97,6 +101,7 @@ def test_fewer_patches_than_folds__is_a_reason():
     assert "4 patches" in found.reasons["mae_2d_pm"] and found.metrics["ev20"] == 100
 
 
+@pytest.mark.slow
 def test_absolute_positions_of_a_swin__are_measured_too():
     assert found_in(build_tiny(tiny_swin(pos_embed="learn")), with_cls=True).metrics["ev3"] > 0
 

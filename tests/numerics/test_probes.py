@@ -21,6 +21,7 @@ from pipeline.evals.parts import Parts
 PROBES = ("knn", "linear_probe", "position_probe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_alone(world, monkeypatch, pieces):
     monkeypatch.setattr(base, "pieces_for", lambda task, device, batch: pieces)
@@ -185,6 +186,7 @@ def test_probe__killed_and_started_again__repeats_nothing_and_finds_the_same(wor
 # Linear probing
 
 
+@pytest.mark.slow
 def test_linear_probe__separable_features__is_as_right_as_logistic_regression_within_2_points():
     generator = np.random.default_rng(0)
     centres, labels = generator.normal(size=(10, 20)) * 1.2, np.arange(4000) % 10

@@ -106,6 +106,7 @@ def assert_states_close(found, expected, tolerance):
         torch.testing.assert_close(found[name], value, rtol=0, atol=tolerance, msg=name)
 
 
+@pytest.mark.slow
 @every_precision
 @every_protection
 @every_model
@@ -118,6 +119,7 @@ def test_outputs__of_both_sides__equal_those_of_the_whole_model(model, protectio
         torch.testing.assert_close(found, encoder(images), rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @every_precision
 @every_protection
 @every_model
@@ -131,6 +133,7 @@ def test_gradients__of_both_sides__equal_those_of_the_whole_model(model, protect
     assert_states_close({name: p.grad for name, p in sides.items() if p.requires_grad}, expected, tolerance)
 
 
+@pytest.mark.slow
 @every_precision
 @every_protection
 @every_model

@@ -137,6 +137,7 @@ def test_start__fixed_positions__are_the_table_and_stay(case):
     assert not table.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer_decay", [None, 0.75])
 @pytest.mark.parametrize("case", CASES)
 def test_decay__every_trained_parameter__follows_the_skip_list_of_the_released_code(case, layer_decay):

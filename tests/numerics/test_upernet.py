@@ -161,6 +161,7 @@ def by_hand(maps, size):
     return maps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", ["all", "valid"])
 def test_loss__of_a_batch__is_the_mean_cross_entropy_of_enlarged_logits(average):
     method = build(average=average, dropout=0.0).eval()

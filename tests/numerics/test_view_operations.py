@@ -69,6 +69,7 @@ def test_every_operation_of_timm__is_known():
     assert {name.removesuffix("Increasing") for name in NAMES} == set(KINDS_OF_TIMM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpolation", FILTERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_operation__noise_and_flat_images__equals_timms(name, interpolation):
@@ -77,6 +78,7 @@ def test_operation__noise_and_flat_images__equals_timms(name, interpolation):
     assert same_as_pillows(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", _RAND_INCREASING_TRANSFORMS)
 def test_operation__photographs__equals_timms_and_changes_something(name):
@@ -110,6 +112,7 @@ def test_batched__groups_that_are_to_be_recorded__are_filled_up_to_a_size_that_c
     assert torch.equal(found.values[3:], found.values[:1].expand(8, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [128, 512])
 def test_batched__rand_augment_of_many_batches__has_one_size(batch):
     """Another one would be compiled and recorded in the middle of a training."""

@@ -11,12 +11,14 @@ from pipeline.models.architectures import architectures, unknown_architecture
 from pipeline.study.graph import load_graph
 
 
+@pytest.mark.slow
 def test_check__without_a_scale__reads_all_of_them(project, capsys):
     assert main(["check"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["scale demo", "scale paper", "scale tiny"]
 
 
+@pytest.mark.slow
 def test_check__of_one_scale__lists_its_runs(project, capsys):
     assert main(["check", "--scale", "demo"]) == 0
     *runs, last = capsys.readouterr().out.splitlines()
@@ -25,6 +27,7 @@ def test_check__of_one_scale__lists_its_runs(project, capsys):
     assert last == f"scale demo: configs are valid: {len(runs)} runs, {counts}"
 
 
+@pytest.mark.slow
 def test_check__mistake_that_one_scale_alone_shows__is_found_and_names_the_scale(project, capsys):
     # At scale demo another model stands in for this one.
     project.edit("model/deit_s.yaml", "vit_small_patch16_224", "vit_smal_patch16_224")
@@ -38,6 +41,7 @@ def test_check__mistake_that_one_scale_alone_shows__is_found_and_names_the_scale
     assert not key.endswith(")")
 
 
+@pytest.mark.slow
 def test_check__mistake_in_a_site_that_is_not_chosen__is_found(project, capsys):
     project.edit("site/slurm.yaml", "  partition: gpu", "  partitoin: gpu")
     assert main(["check"]) == 1
@@ -59,6 +63,7 @@ def test_architectures__do_not_import_torch():
     assert not {"torch", "timm"} & set(modules)
 
 
+@pytest.mark.slow
 def test_expected__null_for_a_row__means_that_the_paper_has_no_numbers(project):
     # Two claims speak of this row.
     numbers = "mjp.t4.d-dal-nln: {top1: 80.0, delta_top1: 0.2, consistency: 64.0}"

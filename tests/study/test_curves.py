@@ -67,6 +67,7 @@ def write_pretraining(path, scale=1.0):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.mark.slow
 def test_curves__pretraining__shows_loss_and_position_accuracy(tmp_path):
     runs = make_runs(tmp_path)[:2]
     write_pretraining(tmp_path / "pretraining.jsonl")
@@ -86,6 +87,7 @@ def test_curves__run_with_three_metrics__shows_two(tmp_path):
     assert list(curves.read_series(file)) == ["loss", "val_top1"]
 
 
+@pytest.mark.slow
 def test_curves__runs_of_one_kind__share_axes_that_the_other_kind_does_not_change(tmp_path):
     runs = make_runs(tmp_path)[:3]
     write_pretraining(tmp_path / "pretraining.jsonl")

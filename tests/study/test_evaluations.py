@@ -64,6 +64,7 @@ def renamed(toy, before, **changes) -> set[str]:
 # Names
 
 
+@pytest.mark.slow
 def test_name__is_the_fragment_and_a_fingerprint(toy):
     for key, name in names(build_graph("demo")).items():
         assert name.startswith(f"{key}-") and len(name) == len(key) + 9
@@ -242,6 +243,7 @@ def test_weight_file__named_by_no_init__is_refused(toy):
 # Through the command line
 
 
+@pytest.mark.slow
 def test_table__figure_that_was_of_another_kind__leaves_no_old_drawing(toy):
     old = load_graph("demo").results.table("toy.f1", "all").with_suffix(".svg")
     old.parent.mkdir(parents=True)

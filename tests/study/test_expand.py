@@ -211,6 +211,7 @@ def test_expand__its_input__stays_as_it_was():
     assert raw == written(ALONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", names(CONFIGS / "study"))
 def test_expand__every_study_of_the_project__has_no_short_form_left(study):
     content = read_study(CONFIGS / "study" / f"{study}.yaml").expanded.content
@@ -330,6 +331,7 @@ def mine(project):
     return project
 
 
+@pytest.mark.slow
 def test_check__mistake_in_an_axis__is_one_line_that_names_where_it_was_written(mine):
     lines = mine.problems()
 

@@ -113,6 +113,7 @@ def test_lines__log_axis__has_its_ticks_at_the_values():
 
 
 # A heat map has our numbers alone; the others are in the table below it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "field"),
     [("heatmap", "ours"), *[(kind, field) for kind in ("lines", "bars") for field in ("ours", "error", "paper")]],
@@ -198,6 +199,7 @@ def test_curves__several_seeds__are_one_line_with_a_band(tmp_path):
     assert "FillBetween" in drawn(table, reader(tmp_path))
 
 
+@pytest.mark.slow
 def test_figure__drawn_twice__same_bytes(tmp_path):
     make_runs(tmp_path)
     for made in make_figures()[:4]:

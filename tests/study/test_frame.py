@@ -30,6 +30,7 @@ def graph(project):
     return graph
 
 
+@pytest.mark.slow
 def test_frame__every_metric_of_every_result__is_one_line_with_its_number(graph):
     found = {(line.file, line.metric): (line.value, line.error) for line in frame("demo").itertuples()}
 
@@ -51,6 +52,7 @@ def test_frame__every_metric_of_every_result__is_one_line_with_its_number(graph)
     }
 
 
+@pytest.mark.slow
 def test_frame__line__says_what_the_number_is_of(graph):
     lines = frame("demo")
     name = next(iter(graph.tables[TABLE].rows.values())).runs[""][0]
@@ -67,6 +69,7 @@ def test_frame__line__says_what_the_number_is_of(graph):
     assert list(trained.metric) == ["params_m"] and trained.file.iloc[0] == f"runs/{name}/train.json"
 
 
+@pytest.mark.slow
 def test_frame__pivot_of_it__has_the_cells_of_a_table(graph):
     wide = frame("demo").pivot(index="run", columns=["evaluation", "metric"], values="value")
 
@@ -80,6 +83,7 @@ def test_frame__pivot_of_it__has_the_cells_of_a_table(graph):
     assert compared == 2 * len(table.rows) > 10
 
 
+@pytest.mark.slow
 def test_frame__as_csv__has_every_digit_and_the_same_lines(graph, capsys):
     assert main(["frame", "--scale", "demo"]) == 0
     lines = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
@@ -97,6 +101,7 @@ def test_frame__nothing_finished__is_empty_with_its_columns(project, capsys):
     assert capsys.readouterr().out == ",".join(FRAME_COLUMNS) + "\n"
 
 
+@pytest.mark.slow
 def test_frame__run_that_is_still_training_and_result_not_written__are_left_out(graph):
     name = next(iter(graph.tables[TABLE].rows.values())).runs[""][0]
     graph.results.run(name).done.unlink()

@@ -27,6 +27,7 @@ def shipped():
     return {scale: build_graph(scale) for scale in names(CONFIGS / "scale")}
 
 
+@pytest.mark.slow
 def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shipped):
     assert set(shipped) == {"demo", "tiny", "paper"}
     shapes = [
@@ -52,6 +53,7 @@ def test_scale__fragments_of_its_runs__are_the_scales(shipped, scale, data, mode
     assert graph.comparable == comparable
 
 
+@pytest.mark.slow
 def test_layers__method_study_scale_and_run__win_in_this_order(project):
     project.edit(
         MJP, "dal_weight: 0.01", "dal_weight: 0.01\noptim: {eps: 1.0e-1, max_skips: 1, epochs: 1, clip_norm: 1}"
@@ -106,6 +108,7 @@ def test_find__unknown_name__names_the_nearest(shipped):
 # What renames a run and what does not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["demo", "paper", "tiny"])
 def test_name__read_back_from_the_graph__is_the_same(shipped, scale):
     """A job knows its run by the config in graph.json: a default that JSON changes would make it another run."""
@@ -125,6 +128,7 @@ def differing(before, after) -> set[str]:
     return {row for row in old if old[row] != new[row]}
 
 
+@pytest.mark.slow
 def test_names__two_equal_runs__share_one(project):
     project.edit(STUDY, "set: {method: {shuffle_ratio: 0.27}}", "set: {method: {shuffle_ratio: 0.15}}")
 
@@ -141,6 +145,7 @@ def test_names__same_run_in_three_tables__is_trained_once(shipped):
     assert len(names_of_mjp) == len(read_study(CONFIGS / STUDY).parse().runs)
 
 
+@pytest.mark.slow
 def test_names__one_field_of_one_run_changed__rename_that_run_and_those_that_start_from_it(project):
     project.edit(STUDY, "e: {like: j,", "e: {like: j, init: b,")
     project.edit(STUDY, "f: {like: j,", "f: {like: j, init: e,")
@@ -154,6 +159,7 @@ def test_names__one_field_of_one_run_changed__rename_that_run_and_those_that_sta
     assert differing(before, build_graph("demo")) == {row for row, name in rows.items() if name in renamed}
 
 
+@pytest.mark.slow
 def test_names__run_that_starts_from_another__carries_its_name(project):
     project.edit(STUDY, "b: {like: a,", "b: {like: a, init: j,")  # `j` is written further down
 
@@ -163,6 +169,7 @@ def test_names__run_that_starts_from_another__carries_its_name(project):
     assert graph.runs[rows["mjp.t4.b-no-pe"]].init == rows["mjp.t3.g003"]
 
 
+@pytest.mark.slow
 def test_names__a_method_fragment_changed__rename_its_runs_alone(project):
     before = load_graph("demo")
 
@@ -172,6 +179,7 @@ def test_names__a_method_fragment_changed__rename_its_runs_alone(project):
     assert differing(before, build_graph("demo")) == of_mjp
 
 
+@pytest.mark.slow
 def test_names__comments_and_order_of_keys__change_nothing(project):
     before = {"demo": load_graph("demo"), "paper": build_graph("paper")}
 
@@ -187,6 +195,7 @@ def test_names__comments_and_order_of_keys__change_nothing(project):
         }
 
 
+@pytest.mark.slow
 def test_names__evaluation_changed__rename_no_run(project):
     before = load_graph("demo")
 
@@ -198,6 +207,7 @@ def test_names__evaluation_changed__rename_no_run(project):
     assert renamed == {"consistency"}
 
 
+@pytest.mark.slow
 def test_graph__another_site__renames_nothing(project, monkeypatch):
     before = list(load_graph("demo").runs)
 
@@ -213,6 +223,7 @@ def fingerprints(graph) -> dict[str, str]:
     return {key: table_fingerprint(graph, key) for key in graph.tables}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
@@ -253,6 +264,7 @@ def builds(monkeypatch):
     return scales
 
 
+@pytest.mark.slow
 def test_graph_json__nothing_changed__is_reused_and_the_same(project, builds):
     (project.results / "demo/graph.json").unlink()
 
@@ -262,6 +274,7 @@ def test_graph_json__nothing_changed__is_reused_and_the_same(project, builds):
     assert second == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [MJP, STUDY, EXPECTED, DEMO, "data/cifar10.yaml"])
 def test_graph_json__a_config_changed__is_made_anew(project, builds, file):
     load_graph("demo")
@@ -273,6 +286,7 @@ def test_graph_json__a_config_changed__is_made_anew(project, builds, file):
     assert builds == ["demo"]
 
 
+@pytest.mark.slow
 def test_graph_json__a_config_added_or_code_changed__is_made_anew(project, builds):
     load_graph("demo")
     (project.configs / "model" / "new.yaml").write_text("model: {name: new, arch: vit_tiny_patch16_224}\n")
@@ -284,6 +298,7 @@ def test_graph_json__a_config_added_or_code_changed__is_made_anew(project, build
     assert builds == ["demo"] * 2
 
 
+@pytest.mark.slow
 def test_graph_json__a_mistake_after_it_was_written__is_found(project):
     load_graph("demo")
 
@@ -299,6 +314,7 @@ def without_note(content: bytes) -> bytes:
     return json.dumps(kept).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -339,6 +355,7 @@ def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(shippe
     assert len(printed) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a_first", "z_last"])
 def test_claim__on_cells_of_another_study__is_resolved_whichever_comes_first(project, name):
     claim = {"statement": "", "type": "directional", "holds": ["max(mjp.t3.g0*:top1) > mjp.t1.deit-s:top1"]}
@@ -374,6 +391,7 @@ def test_expected__differences_of_table_4__follow_from_its_accuracies():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"), [("num_train", 4000), ("num_val", 900), ("num_classes", 9), ("source", "cifar10")]
 )
@@ -390,6 +408,7 @@ def test_runs__same_data_name_for_other_images__are_refused(project, key, value)
     ]
 
 
+@pytest.mark.slow
 def test_names__logging_interval__changes_nothing(project):
     before = list(build_graph("demo").runs)
     project.edit("scale/demo.yaml", "log_every: 10", "log_every: 25")

@@ -30,6 +30,7 @@ def mine(project):
     return project
 
 
+@pytest.mark.slow
 def test_study__without_a_file_of_expected_values__resolves_beside_the_papers(mine):
     graph = build_graph("demo")
     assert graph.studies() == ["mine", "mjp"]
@@ -38,6 +39,7 @@ def test_study__without_a_file_of_expected_values__resolves_beside_the_papers(mi
     assert {cell.paper for _, _, cell in filled.cells()} == {None}
 
 
+@pytest.mark.slow
 def test_study__without_a_paper__still_refuses_a_claim_about_no_cell(mine):
     mine.write(
         "study/mine.yaml", {**STUDY, "claims": {"c1": {**STUDY["claims"]["c1"], "holds": ["mine.t1.c:top1 > 1"]}}}
@@ -46,6 +48,7 @@ def test_study__without_a_paper__still_refuses_a_claim_about_no_cell(mine):
     assert "no row 'mine.t1.c'" in line and "did you mean 'mine.t1." in line
 
 
+@pytest.mark.slow
 def test_row__of_ones_own_in_a_papers_table__says_that_the_paper_has_none(project):
     row = "      swin-t: {label: Swin-T, run: swin}\n      swin-t-mjp: {label: Swin-T + MJP, run: swin_mjp}\n  t2:\n"
     project.edit("study/mjp.yaml", row, "      mine: {label: Mine, run: b}\n" + row)
@@ -61,6 +64,7 @@ def prints(graph) -> tuple:
     return tables, claims_fingerprint(graph, "mine"), report_fingerprint(graph, "all")
 
 
+@pytest.mark.slow
 def test_report__label_of_a_run_changed__is_written_again_and_no_table_is(mine):
     before = prints(build_graph("demo"))
     mine.edit("study/mjp.yaml", "a: {label: DeiT-S, method", "a: {label: Renamed, method")  # it is a paper's run, too
@@ -68,6 +72,7 @@ def test_report__label_of_a_run_changed__is_written_again_and_no_table_is(mine):
     assert after[:2] == before[:2] and after[2] != before[2]
 
 
+@pytest.mark.slow
 def test_claims__one_edited__are_judged_again_and_no_table_is_drawn(mine):
     before = prints(build_graph("demo"))
     mine.edit("study/mine.yaml", "mine.t1.a:top1 > mine.t1.b:top1", "mine.t1.a:top1 < mine.t1.b:top1")
@@ -75,6 +80,7 @@ def test_claims__one_edited__are_judged_again_and_no_table_is_drawn(mine):
     assert after[0] == before[0] and after[1] != before[1]
 
 
+@pytest.mark.slow
 def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatch, tmp_path):
     import shutil
 
@@ -93,6 +99,7 @@ def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatc
     assert len(found) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["page.css", "macros.html.j2", "draw.py"])
 def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, monkeypatch, tmp_path, name):
     import shutil
@@ -115,6 +122,7 @@ def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, 
     assert all(after[0][key] != before[0][key] for key in graph.tables) and after[2] != before[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["demo", "tiny", "paper"])
 def test_template__copied_as_it_is__is_a_study(project, scale):
     template = (project.configs / "template/study.yaml").read_text()

@@ -127,6 +127,7 @@ def test_reading__of_three_seeds__has_their_error_and_degrees_of_freedom_and_eve
     assert [values.mean() for values in found.per_image] == pytest.approx([50, 60, 80])
 
 
+@pytest.mark.slow
 def test_reading__of_the_difference_of_several_seeds__has_their_noise(toy):
     graph = toy({"a": 3, "b": 3}, top1={"a0": 0.5, "a1": 0.6, "a2": 0.7, "b0": 0.5, "b1": 0.6, "b2": 0.8})
     found = reading(graph, "b", "gain")
@@ -134,6 +135,7 @@ def test_reading__of_the_difference_of_several_seeds__has_their_noise(toy):
     assert found.has_noise and found.seed_error == pytest.approx(math.hypot(*parts)) and found.dof == 2
 
 
+@pytest.mark.slow
 def test_claim__on_a_difference_of_several_seeds__is_decided_with_their_noise(toy):
     top1 = {"a0": 0.5, "a1": 0.6, "a2": 0.7, "b0": 0.5, "b1": 0.6, "b2": 0.8}
     graph = toy({"a": 3, "b": 3}, ["toy.t1.b:gain > 0"], top1)

@@ -69,6 +69,7 @@ def replace_leaf(value, path, leaf):
     return changed
 
 
+@pytest.mark.slow
 def test_report__any_number_of_the_input_changes__page_changes(render, monkeypatch):
     monkeypatch.setattr("pipeline.report.page.draw_figure", lambda *_: "")  # every number is in words, too
     tables, claims = make_tables()[::2], make_claims()
@@ -87,6 +88,7 @@ def test_report__any_number_of_the_input_changes__page_changes(render, monkeypat
 # What was found comes first
 
 
+@pytest.mark.slow
 def test_report__opening__counts_runs_and_claims_in_words(render, tmp_path):
     page = render(runs=make_runs(tmp_path)[:2])
     assert words_of(part_of(page, '<p class="lead">', "</p>")) == (
@@ -278,6 +280,7 @@ def test_report__row_that_is_the_same_run__is_shown_once(render):
     assert "DropPos, sigma 0 and DropPos, sigma 1: the same run at this scale, shown once." in page
 
 
+@pytest.mark.slow
 def test_report__row_with_several_runs__links_each_by_its_role_and_seed(render, tmp_path):
     tables, runs = make_tables()[:1], make_runs(tmp_path)[:3]
     roles = {"pretrained": [run_name(1)], "finetuned": [run_name(0), run_name(2)], "other": ["not-finished"]}
@@ -335,6 +338,7 @@ def test_report__claim_on_two_columns_that_are_one_run__gives_its_numbers_once(r
 # The page as a whole
 
 
+@pytest.mark.slow
 def test_report__text_with_markup__is_escaped_everywhere(tmp_path):
     def spoil(value):
         if isinstance(value, dict):
@@ -386,6 +390,7 @@ def tags_of(page: str) -> set[str]:
     return tags
 
 
+@pytest.mark.slow
 def test_report__same_input_twice__same_bytes(tmp_path, page_file):
     assert write_whole(tmp_path).read_bytes() == page_file.read_bytes()
 

@@ -107,6 +107,7 @@ def cells(graph, selection="all", table="toy.t1") -> dict[str, dict]:
 # Roles
 
 
+@pytest.mark.slow
 def test_row__with_roles__each_column_takes_its_own_run(toy):
     graph = toy.resolve()
     finish(graph)
@@ -119,6 +120,7 @@ def test_row__with_roles__each_column_takes_its_own_run(toy):
     assert found["g0.5:positions"]["provenance"]["run"] == names["encoder2"]
 
 
+@pytest.mark.slow
 def test_row__with_one_run__serves_every_role(toy):
     graph = toy.resolve()
     finish(graph)
@@ -192,6 +194,7 @@ def test_csv__rows_with_roles__names_the_run_of_each_cell(toy):
     assert (quoted["verdict"], quoted["reason"], quoted["run"]) == ("not run", WHY, "")
 
 
+@pytest.mark.slow
 def test_html__row_with_roles__names_each(toy):
     graph = toy.resolve()
     finish(graph)
@@ -205,6 +208,7 @@ def test_html__row_with_roles__names_each(toy):
 # Claims and the report
 
 
+@pytest.mark.slow
 def test_claim__on_rows_with_dots_in_their_ids__is_decided(toy):
     graph = toy.resolve()
     finish(graph)
@@ -216,6 +220,7 @@ def test_claim__on_rows_with_dots_in_their_ids__is_decided(toy):
     assert set(claim.predicates[0].cells) == {"toy.t1.g0.75:top1", "toy.t1.g0.5:top1"}
 
 
+@pytest.mark.slow
 def test_collect__runs_of_a_selection__come_with_those_they_start_from(toy):
     for row in toy.table["rows"].values():
         row["run"] = {"finetuned": row["run"]["finetuned"]} if isinstance(row.get("run"), dict) else row.get("run", {})
@@ -241,6 +246,7 @@ def ensembles(graph) -> dict[tuple[str, ...], str]:
     return {tuple(graph.runs[run].label for run in subjects.values()): name for name, subjects in found.items()}
 
 
+@pytest.mark.slow
 def test_ensemble__one_run_with_two_others__is_two_evaluations_with_results_of_their_own(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
@@ -347,6 +353,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spoil", "line"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_check__mistake_in_roles__names_file_and_key(toy, spoil, line):
     spoil(toy.table)
@@ -356,6 +363,7 @@ def test_check__mistake_in_roles__names_file_and_key(toy, spoil, line):
     assert problems[0].startswith(f"configs/{STUDY}: tables.t1.{line}")
 
 
+@pytest.mark.slow
 def test_cell__class_accuracy_of_a_pretraining_run__has_the_reason_and_no_evaluation(toy):
     toy.study["runs"]["encoder1"].update(method="mp3", set={"model": {"pos_embed": "none"}})
     toy.table["columns"]["positions"].update(eval="classify", metric="top1")

@@ -147,6 +147,7 @@ def cells(graph) -> dict[str, dict]:
     return {row.id.rpartition(".")[2]: row.cells for row in fill_table(graph, "toy.t1", "all").rows}
 
 
+@pytest.mark.slow
 def test_cell__of_three_seeds__has_mean_spread_values_and_their_error(toy):
     graph = toy(seeds=3)
     per_image = finish(graph)
@@ -175,6 +176,7 @@ def test_cell__of_a_count_of_parameters__is_exact(toy):
     assert (cell.ours, cell.error, cell.per_image) == (22.0, 0.0, [])
 
 
+@pytest.mark.slow
 def test_cell__one_of_three_seeds_missing__has_no_number_and_names_the_file(toy):
     graph = toy(seeds=3)
     finish(graph)
@@ -217,6 +219,7 @@ def test_delta__on_other_images__has_the_error_of_independent_numbers(toy):
     assert found["tuned"]["gain"].error == pytest.approx(math.hypot(found["tuned"]["top1"].error, error))
 
 
+@pytest.mark.slow
 def test_delta__of_several_seeds__has_the_error_of_independent_means(toy):
     graph = toy(seeds=3)
     finish(graph)
@@ -253,6 +256,7 @@ def claim_on_both(toy):
     return graph, (graph.results.folder / source).with_name("per_image.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "cut short", "text", "another metric", "pickled"])
 def test_claim__values_per_image_damaged__is_one_message_that_names_the_file(toy, damage):
     graph, path = claim_on_both(toy)

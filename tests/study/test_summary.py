@@ -116,6 +116,7 @@ def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, 
 # Of a study, from its results
 
 
+@pytest.mark.slow
 def test_collect__headline__has_its_runs_alone(measured):
     draw(measured, "headline")
 

@@ -67,6 +67,7 @@ def test_fill__unknown_table__names_the_nearest(toy):
 # Verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "verdict"),
     [

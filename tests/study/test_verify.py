@@ -40,16 +40,19 @@ def evaluation(graph):
     return graph.results.evaluation(source.split("/")[1])
 
 
+@pytest.mark.slow
 def test_verify__everything_as_recorded__finds_nothing(graph):
     assert [*verify(graph)] == [] and made_by_other_code(graph) == []
 
 
+@pytest.mark.slow
 def test_verify__a_byte_of_the_weights_changed__names_the_file_and_both_digests(graph, folder):
     write_text(folder.encoder, "Content of encoder.safetensors")
     (problem,) = verify(graph)
     assert problem.file.endswith("encoder.safetensors") and "recorded was" in problem.found and "dvc" in problem.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics", "heads", "config", "timing"])
 def test_verify__a_file_of_a_run_deleted__is_noticed(graph, folder, name):
     getattr(folder, name).unlink()
@@ -57,6 +60,7 @@ def test_verify__a_file_of_a_run_deleted__is_noticed(graph, folder, name):
     assert problem.file.endswith(getattr(folder, name).name) and problem.found == "not found"
 
 
+@pytest.mark.slow
 def test_verify__an_evaluation_deleted__is_noticed_by_the_table_that_shows_it(graph, evaluation):
     evaluation.result.unlink()
     (problem,) = verify(graph)
@@ -64,6 +68,7 @@ def test_verify__an_evaluation_deleted__is_noticed_by_the_table_that_shows_it(gr
     assert problem.remedy == f"`snakemake --force results/demo/tables/all/{TABLE}.json` makes it again"
 
 
+@pytest.mark.slow
 def test_verify__result_of_a_finished_job_deleted__is_noticed_with_the_command_that_computes_it(graph, job, evaluation):
     evaluation.result.unlink()
     problem = next(verify(graph))
@@ -71,6 +76,7 @@ def test_verify__result_of_a_finished_job_deleted__is_noticed_with_the_command_t
     assert problem.remedy == f"`snakemake --force results/demo/evals/{job.name}` makes it again"
 
 
+@pytest.mark.slow
 def test_verify__evaluated_before_the_run_was_trained_again__is_noticed(graph, folder, evaluation):
     old = EvalInputs(weights={"model": "0" * 64}, data={})
     write_evaluation(graph, evaluation.name, {"top1": 70.0}, inputs=old)
@@ -80,6 +86,7 @@ def test_verify__evaluated_before_the_run_was_trained_again__is_noticed(graph, f
     assert problem.remedy == f"`snakemake --force results/demo/evals/{folder.name}-quick.json` makes it again"
 
 
+@pytest.mark.slow
 def test_verify__a_byte_of_the_values_per_image_changed__names_the_file_and_both_digests(graph, evaluation):
     content = bytearray(evaluation.per_image.read_bytes())
     content[-1] ^= 1
@@ -88,12 +95,14 @@ def test_verify__a_byte_of_the_values_per_image_changed__names_the_file_and_both
     assert problem.file.endswith(f"{evaluation.name}/per_image.npz") and "recorded was" in problem.found
 
 
+@pytest.mark.slow
 def test_verify__values_per_image_deleted__is_noticed(graph, evaluation):
     evaluation.per_image.unlink()
     (problem,) = verify(graph)
     assert problem.file.endswith(f"{evaluation.name}/per_image.npz") and problem.found == "not found"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["done", "evaluation"])
 def test_verify__a_result_cut_short__is_one_line_not_a_traceback(folder, evaluation, name, capsys):
     path = folder.done if name == "done" else evaluation.result
@@ -113,10 +122,12 @@ def job(graph, folder):
     return path
 
 
+@pytest.mark.slow
 def test_forget__jobs_whose_results_are_as_recorded__stay(graph, job):
     assert forget_unfinished_jobs(graph) == [] and job.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["deleted", "cut short", "of another run", "without a file"])
 def test_forget__job_whose_result_is_missing_or_changed__is_computed_again(graph, job, evaluation, damage):
     if damage == "deleted":
@@ -131,17 +142,20 @@ def test_forget__job_whose_result_is_missing_or_changed__is_computed_again(graph
     assert forget_unfinished_jobs(graph) == []
 
 
+@pytest.mark.slow
 def test_forget__record_of_a_job_is_damaged__is_computed_again(graph, job):
     job.write_text("{")
     assert forget_unfinished_jobs(graph) == [job.stem] and not job.exists()
 
 
+@pytest.mark.slow
 def test_forget__while_snakemake_works__leaves_everything(graph, job, evaluation):
     evaluation.result.unlink()
     with held(graph.results.workflow_lock, "a test"):
         assert forget_unfinished_jobs(graph) == [] and job.exists()
 
 
+@pytest.mark.slow
 def test_other_code__formula_of_a_method_changed__names_its_runs_and_the_key_to_raise(graph, folder, monkeypatch):
     monkeypatch.setattr(METHODS, "code", lambda name: "changed")
     (notice,) = made_by_other_code(graph)
@@ -149,6 +163,7 @@ def test_other_code__formula_of_a_method_changed__names_its_runs_and_the_key_to_
     assert "raise code_epoch in configs/method/supervised.yaml" in str(notice)
 
 
+@pytest.mark.slow
 def test_other_code__formula_of_an_evaluation_changed__names_it(graph, folder, monkeypatch, capsys):
     monkeypatch.setattr(
         EVALS, "code", lambda name: "changed" if name == "classify" else EVALS.__class__.code(EVALS, name)

@@ -88,6 +88,7 @@ def test_main__only_some_cases__writes_those_and_prints_their_table(monkeypatch,
     assert capsys.readouterr().out.rstrip().endswith(step.table(report))
 
 
+@pytest.mark.slow
 def test_main__other_cases_later__keeps_those_of_this_device_and_no_others(monkeypatch, tmp_path):
     out = tmp_path / "step.json"
     monkeypatch.setattr(step, "CASES", [SUPERVISED, MP3])

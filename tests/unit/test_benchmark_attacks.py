@@ -8,6 +8,7 @@ from benchmark_script import load_benchmark
 attacks = load_benchmark("attacks")
 
 
+@pytest.mark.slow
 def test_main__on_a_cpu__prints_one_image_several_and_the_closed_form(monkeypatch, capsys):
     small = ["--model", "vit_demo", "--size", "28", "--images", "2", "--iterations", "1", "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["attacks.py", *small])

@@ -9,6 +9,7 @@ from benchmark_script import load_benchmark
 evaluations = load_benchmark("evaluations")
 
 
+@pytest.mark.slow
 def test_main__on_a_cpu__measures_every_evaluation_and_the_forward_pass(tmp_path, monkeypatch, capsys):
     options = {"device": "cpu", "model": "vit_demo", "count": 200, "workers": 0, "rounds": 2, "views": "device"}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

@@ -55,12 +55,14 @@ def test_verb__in_a_python_without_the_packages__names_the_remedy(capsys, monkey
     assert "no_such_package" in message and ".venv/bin/activate" in message and "Traceback" not in message
 
 
+@pytest.mark.slow
 def test_unknown_run__names_the_nearest(capsys):
     name = next(iter(load_graph("demo").runs))
     assert main(["train", "--run", f"{name}x"]) == 1
     assert f"is not among the runs at scale demo; did you mean '{name}'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_unknown_evaluation_job__names_the_nearest(capsys):
     name = next(iter(load_graph("demo").eval_jobs))
     assert main(["evaluate", "--job", f"{name}x"]) == 1
@@ -96,6 +98,7 @@ def test_verb__an_error_of_ours__keeps_its_traceback(monkeypatch):
         main(["check"])
 
 
+@pytest.mark.slow
 def test_graph__results_that_cannot_be_written__is_read_all_the_same(tmp_path, monkeypatch, caplog):
     (tmp_path / "results").write_text("a file is in the way")
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")

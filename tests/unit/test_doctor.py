@@ -57,6 +57,7 @@ def server(status: int):
         http.shutdown()
 
 
+@pytest.mark.slow
 def test_examine__on_this_machine__finds_nothing_wrong_and_leaves_nothing(graph):
     findings = [*examine(graph, Site(device="cpu"))]
     assert [str(finding) for finding in findings if finding.state == "failed"] == []
@@ -108,6 +109,7 @@ def test_device__cpu_for_a_large_scale__is_a_failure_that_names_the_scale(graph,
     assert "GPU" in finding.remedy and "--scale tiny" in finding.remedy
 
 
+@pytest.mark.slow
 def test_examine__counts_no_operations(graph, monkeypatch):
     def count(*arguments):
         raise AssertionError("this takes a minute at scale tiny")
@@ -134,12 +136,14 @@ def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "about 1,000,000.0 TB needed" in finding.text
 
 
+@pytest.mark.slow
 def test_tracking__server_that_answers__is_fine(graph):
     with server(200) as uri:
         finding = only(machine.tracking, graph, tracking_uri=uri)
     assert finding.state == "ok" and "secret" not in finding.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [500, None])
 def test_tracking__server_that_is_ill_or_gone__is_a_failure(graph, status):
     with server(status or 200) as uri:
@@ -156,6 +160,7 @@ def test_data__folder_not_there_or_without_images__says_what_belongs_there(graph
         assert "https://github.com/zalandoresearch/fashion-mnist" in finding.remedy and "mine.yaml" in finding.remedy
 
 
+@pytest.mark.slow
 def test_data__folder_with_other_images_than_were_verified__is_a_failure(graph, tmp_path):
     (run,) = graph.runs.values()
     cfg = DataConfig(**run.config["data"])

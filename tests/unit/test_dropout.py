@@ -29,6 +29,7 @@ def test_dropout__of_every_method_on_a_vit__reaches_the_first_block_in_training_
         assert float((seen[-1] == 0).float().mean()) == pytest.approx(share, abs=0.05)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("field", ["dropout", "drop_path"])
 @pytest.mark.parametrize("name", VITS)

@@ -43,6 +43,7 @@ def test_held__by_another_process__is_refused_at_once_and_names_it(start, tmp_pa
         pass
 
 
+@pytest.mark.slow
 def test_held__wanted_by_a_patient_process__is_noticed_and_handed_over(start, tmp_path):
     path = tmp_path / "lock"
     with held(path, "a run"):

@@ -90,6 +90,7 @@ def test_imports__of_every_module__are_on_its_floor_or_below():
     assert {name.split(".")[1] for name in modules} == FLOOR.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["snakemake", "workflow"])
 def test_pipeline__knows_nothing_of(package):
     named = []

@@ -44,6 +44,7 @@ def test_keys__drawn_twice__differ_in_everything_and_in_their_fingerprints():
     assert not torch.equal(keys[0].inner[0, 0], keys[0].inner[0, 1])
 
 
+@pytest.mark.slow
 def test_permutations__of_three__are_drawn_equally_often():
     draws = [tuple(new_key(Shape("vit", 3, 1, 1, 3)).residual.tolist()) for _ in range(3000)]
     counts = [draws.count(each) for each in set(draws)]

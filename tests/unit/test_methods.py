@@ -20,6 +20,7 @@ from pipeline.sizes import pair
 every_method = pytest.mark.parametrize("case", CASES)
 
 
+@pytest.mark.slow
 @every_method
 def test_forward__any_progress__gives_a_finite_scalar_loss_and_scalars_to_log(case):
     method, batch = build(case), batch_for(case)
@@ -31,6 +32,7 @@ def test_forward__any_progress__gives_a_finite_scalar_loss_and_scalars_to_log(ca
         assert not any(value.requires_grad for value in out.scalars.values())
 
 
+@pytest.mark.slow
 @every_method
 def test_backward__over_at_most_32_draws__reaches_every_trainable_parameter(case):
     method, batch = build(case), batch_for(case, 4)
@@ -99,6 +101,7 @@ def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
     assert loss_of(method, seeded(batch, 3), 1.0).loss.item() < bar * first
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
@@ -139,6 +142,7 @@ def compiled_twin(method):
     return twin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case not in OF_TEXTS])
 def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(case):
     method, batch = build(case), batch_for(case)
@@ -273,6 +277,7 @@ def add_relative_bias(attn, table):
     attn.forward = lambda x, attn_mask=None, is_causal=False: plain_forward(x, attn_mask=bias)
 
 
+@pytest.mark.slow
 @every_method
 def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
     first, second, batch = build(case, seed=0), build(case, seed=1), batch_for(case)
@@ -289,6 +294,7 @@ def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
 PLAIN_VITS = [case for case in METHODS.names() if CASES[case].model.family == "vit" and case != "mask_rcnn"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PLAIN_VITS)
 def test_dropout__in_each_place_of_a_vit_alone__is_drawn_in_training(case):
     """Also by methods that take the encoder apart instead of calling timm's forward."""

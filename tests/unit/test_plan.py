@@ -51,6 +51,7 @@ def finish(graph, name, images_per_s=100.0, processes=1, device="a GPU") -> RunF
     return paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mjp", "mp3", "droppos", "mae", "droppos_swin", "supervised-resnet"])
 def test_step_cost__counted_without_numbers__is_that_of_real_tensors(graph, name):
     config = next(run.config for key, run in graph.runs.items() if key.startswith(name))
@@ -71,6 +72,7 @@ def test_step_cost__counted_without_numbers__is_that_of_real_tensors(graph, name
     assert (cost["weights_bytes"], cost["checkpoints_bytes"]) == (4 * weights, 2 * 4 * (weights + moments))
 
 
+@pytest.mark.slow
 def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph, monkeypatch):
     name = next(name for name in graph.runs if name.startswith("mp3"))
     first, path = costs_of(graph, [name]), graph.results.folder / "costs.json"
@@ -83,6 +85,7 @@ def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph
     assert costs_of(graph, [name]) == first
 
 
+@pytest.mark.slow
 def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(graph):
     alike = [name for name in graph.runs if name.startswith("mp3-vit_demo-")]
     ratios = {name: graph.runs[name].config["method"]["mask_ratio"] for name in alike}
@@ -95,6 +98,7 @@ def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(gr
     assert rate == pytest.approx(100 / 2 * share) and source == "runs that finished here (a GPU)"
 
 
+@pytest.mark.slow
 def test_speed__of_a_benchmarked_step__is_the_one_in_the_file(graph):
     name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
     model = read_yaml(CONFIGS / "model" / "vit_b.yaml")["model"]
@@ -143,6 +147,7 @@ def test_schedule__of_a_chain_and_others__is_bound_by_work_and_by_the_chain():
     assert [hours_on(count, runs) for count in (1, 2, 100)] == [14, 7, 5]
 
 
+@pytest.mark.slow
 def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
     name = next(name for name in graph.runs if name.startswith("mp3"))
     paths = finish(graph, name, images_per_s=100.0)
@@ -155,6 +160,7 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
     assert rest.process_hours == pytest.approx(0.75 * whole.process_hours, rel=0.01)
 
 
+@pytest.mark.slow
 def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
     name, run = next((name, run) for name, run in graph.runs.items() if run.init)
     run.config["optim"] |= {"global_batch": 40, "micro_batch": 10}
@@ -177,6 +183,7 @@ def test_plan__where_all_is_finished__says_so(graph):
     assert "0 runs to train" in said and "Finished before: 1 runs" in said.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_plan__site_without_gpus__has_no_word_of_them_and_hours_of_a_cpu(graph):
     name = next(name for name, run in graph.runs.items() if name.startswith("mp3-vit_demo-"))
     for site in (CPU, Site(slurm=Slurm(gres=None))):
@@ -187,6 +194,7 @@ def test_plan__site_without_gpus__has_no_word_of_them_and_hours_of_a_cpu(graph):
     assert "from runs that finished here (cpu)" in text.plan(graph, CPU, [other]).replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_speed__runs_that_finished_on_another_kind_of_device__do_not_count(graph):
     name = next(name for name in graph.runs if name.startswith("mp3-vit_demo-"))
     finish(graph, name, device="a GPU")
@@ -195,6 +203,7 @@ def test_speed__runs_that_finished_on_another_kind_of_device__do_not_count(graph
     assert source.startswith("the bare step on an NVIDIA H200, scaled to the matrix products of this CPU")
 
 
+@pytest.mark.slow
 def test_speed__of_a_small_model_on_a_gpu__is_bound_by_the_passes_that_a_host_can_start(graph):
     name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
     graph.runs[name].config["optim"] |= {"global_batch": 40, "micro_batch": 10}
@@ -203,6 +212,7 @@ def test_speed__of_a_small_model_on_a_gpu__is_bound_by_the_passes_that_a_host_ca
     assert source.endswith("estimated by operations, with at most 100 passes a second, as many as a host starts")
 
 
+@pytest.mark.slow
 def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeypatch):
     name = next(name for name in graph.runs if name.startswith("supervised-vit_demo-"))
     rates = []
@@ -215,6 +225,7 @@ def test_speed__on_a_cpu__is_in_proportion_to_its_matrix_products(graph, monkeyp
     assert rates[0] == pytest.approx(on_gpu * 10 / 801_000, rel=0.01)  # an H200 makes 801 TFLOP/s
 
 
+@pytest.mark.slow
 def test_rough_bound__of_every_method__is_below_the_operations_counted_and_has_the_same_bytes(graph):
     first = {run.method: name for name, run in reversed(graph.runs.items())}
     for name in first.values():
@@ -234,6 +245,7 @@ def two_alike(known):
     return name, "mp3-another"
 
 
+@pytest.mark.slow
 def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_rate(graph):
     done, left = two_alike(graph)
     finish(graph, done, images_per_s=100.0)
@@ -246,6 +258,7 @@ def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_ra
     assert found.hours == pytest.approx(found.process_hours / 2)
 
 
+@pytest.mark.slow
 def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
     done, left = two_alike(graph)
     finish(graph, done, images_per_s=100.0)
@@ -255,6 +268,7 @@ def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
     assert found.hours == pytest.approx(found.process_hours / 10)
 
 
+@pytest.mark.slow
 def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
     done, left = two_alike(graph)
     finish(graph, done, images_per_s=0.1)
@@ -267,6 +281,7 @@ def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
     assert text.hours(found.process_hours) != text.hours(found.hours)
 
 
+@pytest.mark.slow
 def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
     done, left = two_alike(graph)
     paths = finish(graph, done)
@@ -278,6 +293,7 @@ def test_speed__of_a_long_run__is_that_of_its_last_lines(graph):
     assert Speeds(graph, [left], GPU).of(left).images_per_s == pytest.approx(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", [{"ema_decay": 0.9}, {"keep": "best"}], ids=str)
 def test_bytes__of_a_run_with_a_moving_average_or_best_weights__have_them_in_every_checkpoint(graph, copy):
     config = next(run.config for name, run in graph.runs.items() if name.startswith("supervised-vit_demo"))
@@ -289,6 +305,7 @@ def test_bytes__of_a_run_with_a_moving_average_or_best_weights__have_them_in_eve
     assert more["checkpoints_bytes"] == plain["checkpoints_bytes"] + 2 * plain["weights_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -51,12 +51,14 @@ def config():
     return {**files[0], **files[1], **data, **optim}
 
 
+@pytest.mark.slow
 def test_gradients__counted_without_numbers__are_those_of_a_real_model():
     run = parse_run(Layers(("a test", config())))
     trained = [p for p in build_method(run).parameters() if p.requires_grad]
     assert gradient_bytes(run) == 4 * sum(p.numel() for p in trained)
 
 
+@pytest.mark.slow
 def test_needs__of_a_run__knows_how_many_gpus_its_micro_batches_allow(tmp_path, monkeypatch):
     for name in ("OWN_BENCHMARK", "OWN_LOOPS", "H200_LOOPS"):  # none, whatever was measured here
         monkeypatch.setattr(f"pipeline.plan.speed.{name}", tmp_path / name)

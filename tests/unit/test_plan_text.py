@@ -165,6 +165,7 @@ def test_costs__of_another_run_asked_for_later__are_kept_beside_the_first(graph,
     assert len(counted) == 2
 
 
+@pytest.mark.slow
 def test_matmul__on_fewer_threads__is_in_proportion_to_what_all_of_them_reach(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))

@@ -107,6 +107,7 @@ def test_images_left__finished_run_that_starts_from_other_weights__are_all_of_th
     assert images_left(graph, name) == 0
 
 
+@pytest.mark.slow
 def test_pending_work__table_drawn__is_done_only_with_the_files_it_was_drawn_from(graph):
     table = "mjp.t4"
     put(graph.results.table(table, "all"))

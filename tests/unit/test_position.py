@@ -32,6 +32,7 @@ def test_patch_positions__vit_with_cls__leaves_the_cls_row_out():
 # Sin-cos tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grid", "width"), [(Grid(14, 14), 768), (Grid(3, 5), 16)])
 def test_sincos_positions__any_grid__matches_the_formula_element_by_element(grid, width):
     """The first half of the channels for the column; each half [sin | cos] with base 10000."""

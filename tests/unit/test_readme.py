@@ -35,6 +35,7 @@ def commands(page: str, program: str) -> list[str]:
     return sorted({line for line in found if line.startswith(program + " ")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_pages__every_target_of_snakemake__exists(page):
     known = {*targets_of(load_graph("demo")), "TARGET"}

@@ -108,6 +108,7 @@ def test_registry__one_name_in_two_files__is_refused_with_both(package):
         REGISTRY.get("good")
 
 
+@pytest.mark.slow
 def test_registry__asked_for_one_method__imports_no_other():
     import subprocess
     import sys

@@ -149,6 +149,7 @@ def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     assert states(graph)[name].startswith("stopped")
 
 
+@pytest.mark.slow
 def test_status__evaluation__runs_or_fails_or_is_finished(graph):
     job = next(iter(graph.eval_jobs))
     log = graph.results.log("evaluate", job)
@@ -178,6 +179,7 @@ def test_status__weight_file__is_no_run_that_waits(graph):
     assert name not in states(graph)
 
 
+@pytest.mark.slow
 def test_status__needs_no_torch(graph):
     code = "import sys; from pipeline.cli import main; main(['status', '--scale', 'demo']); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -218,6 +220,7 @@ def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
     assert not old.folder.exists()
 
 
+@pytest.mark.slow
 def test_clean__evaluations_that_no_config_names_any_more__are_listed_and_deleted_and_no_others(graph):
     name, job = next(iter(graph.evals)), next(iter(graph.eval_jobs))
     current = [graph.results.evaluation(name).result, graph.results.eval_job(job)]

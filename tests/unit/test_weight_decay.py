@@ -26,6 +26,7 @@ def decays_of(method, layer_decay):
     return {names[id(parameter)]: group["weight_decay"] for group in groups for parameter in group["params"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(KINDS.values()))
 def test_weight_decay__of_every_method_and_model__is_that_of_matrices_alone_and_not_of_tables_of_positions(case):
     name, fields, _ = CASES[case]

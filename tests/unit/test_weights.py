@@ -98,6 +98,7 @@ def test_load_encoder__mae_layout__gives_the_tokens_of_the_encoder_that_wrote_it
         assert torch.equal(encoder.forward_features(images), given.forward_features(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "head"), [(swin, "head.fc"), (resnet, "fc")])
 def test_load_encoder__other_families__arrive_with_and_without_their_classifier(build, head, tmp_path):
     given, same, other, none = build(1), build(2), build(3, num_classes=7), build(4, num_classes=0)
@@ -109,6 +110,7 @@ def test_load_encoder__other_families__arrive_with_and_without_their_classifier(
     assert_equal(same.state_dict(), given.state_dict())
 
 
+@pytest.mark.slow
 def test_load_encoder__moco_resnet__drops_its_projector(tmp_path):
     given, encoder = resnet(1), resnet(2)
     report = load(moco_file(given, head="fc"), encoder, tmp_path)
@@ -226,6 +228,7 @@ def test_load_encoder__sincos_of_another_grid__computed_and_interpolated_tables_
     assert (computed.pos_embed - interpolated.pos_embed).abs().max() > 0.5
 
 
+@pytest.mark.slow
 def test_load_encoder__positions__report_says_where_they_come_from(tmp_path):
     given = vit(seed=1).state_dict()
     found = {
@@ -291,6 +294,7 @@ def test_load_encoder__swin_with_another_window__resizes_tables_as_timm_does(win
     torch.testing.assert_close(new[len(new) // 2], old[len(old) // 2])  # no offset: the same in every window
 
 
+@pytest.mark.slow
 def test_load_encoder__distilled_deit__is_refused_with_its_reason(tmp_path):
     distilled = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32, num_classes=10)
     message = refusal({"model": distilled.state_dict()}, vit(), tmp_path)
@@ -308,6 +312,7 @@ def test_load_encoder__other_width__says_another_architecture(tmp_path):
     assert "another architecture (embed dim found 64, expected 32)" in message
 
 
+@pytest.mark.slow
 def test_load_encoder__other_family__says_another_architecture(tmp_path):
     assert "another architecture" in refusal(resnet().state_dict(), vit(), tmp_path)
 

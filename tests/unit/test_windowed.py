@@ -38,6 +38,7 @@ def without_cls(weights):
     return vit.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [8, 100])
 def test_windowed__one_window__equals_the_plain_vit_exactly(tmp_path, side):
     path, weights = plain_file(tmp_path)
@@ -71,6 +72,7 @@ def test_windowed__file_of_a_plain_vit__gives_all_but_relative_positions(tmp_pat
     assert all((block.attn.rel_pos_h == 0).all() for block in windowed.blocks)
 
 
+@pytest.mark.slow
 def test_windowed__larger_grid__has_resampled_positions_as_a_plain_vit_has(tmp_path):
     path, _ = plain_file(tmp_path)
     windowed, plain = (build_encoder(model(**keys), 48, 1, 0) for keys in ({"window_size": 4}, {}))
@@ -87,6 +89,7 @@ def test_windowed__fixed_positions__are_computed_for_the_new_grid(tmp_path):
     assert not windowed.pos_embed.requires_grad
 
 
+@pytest.mark.slow
 def test_windowed__file_of_its_own__keeps_relative_positions_and_resizes_them(tmp_path):
     first = build_encoder(model(window_size=4, global_blocks=2, add_relative=True), SIDE, 1, 0)
     with torch.no_grad():
@@ -126,6 +129,7 @@ def test_global_blocks__end_equal_parts():
         global_blocks(12, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [mae_file, droppos_file, moco_file, lambda e: {"model": e.state_dict()}])
 @pytest.mark.parametrize("size", [28, 56])
 def test_windowed__official_files__arrive_whole_on_any_grid(tmp_path, wrap, size):

@@ -90,6 +90,7 @@ def test_cores__of_this_machine__are_taken_where_neither_cores_nor_jobs_are_give
     assert workflow.global_resources == ({"_cores": found} if found != cores else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["mjp_table4", "all", "results/demo/report/all.html", "train_run", "README.md"])
 def test_targets__of_rules_and_files__are_left_alone(target):
     invocation.check_targets([target], ["train_run", "all", "mjp_table4"], load_graph("demo"))

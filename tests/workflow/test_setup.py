@@ -145,6 +145,7 @@ def test_venv__on_another_system__names_the_ones_it_serves(checkout, tmp_path):
     assert "found Darwin on Darwin, expected Linux on x86_64 or aarch64" in result.stderr
 
 
+@pytest.mark.slow
 def test_make__installs__and_compiles_what_every_process_imports(checkout, lock):
     fake_uv(checkout, lock)
     (checkout / "pipeline").mkdir()

@@ -349,6 +349,7 @@ def test_lint__snakemake_and_snakefmt__are_clean(clean_project):
     assert clean_project.run("snakefmt", "--check", "Snakefile", "workflow").returncode == 0
 
 
+@pytest.mark.slow
 def test_dry_run__weight_file_missing__plans_the_evaluation_which_says_so(clean_project):
     """With a missing input, Snakemake keeps a table that was drawn before, and says nothing."""
     run = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}
