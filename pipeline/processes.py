@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 from multiprocessing import active_children
 from multiprocessing.util import Finalize
 from threading import Thread
@@ -49,6 +48,9 @@ def leave(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+        try:
+            if stream:
+                stream.flush()
+        except (OSError, ValueError):
+            code = code or 120  # as an interpreter has it
     os._exit(code)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import threading
@@ -25,6 +26,9 @@ CHROMIUM_ARGS = [
 ]
 
 
+MAX_WORKERS = 4  # each takes up to 2 GB
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker and of every process that it starts
+
 # Folders and files that start first: a long one at the end would leave the other processes idle. The other files of
 # workflow/ come late, when test_workflow.py has finished the small project that they share.
 SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "track"]
@@ -42,8 +46,7 @@ def pytest_addoption(parser):
         nargs="?",
         const="new",
         metavar="SEED",
-        help="run the tests of a random third of all files in random order, or with `all` those of every file; SEED "
-        "repeats such a run",
+        help="shuffle the tests inside a random third of the files, or with `all` inside every file; SEED repeats that",
     )
 
 
@@ -52,6 +55,9 @@ def pytest_configure(config):
         config.option.shuffle = config.workerinput["shuffle"]
     elif config.option.shuffle in ("new", "all"):
         config.option.shuffle = config.option.shuffle.replace("new", "third") + f"-{random.randrange(10**6)}"
+    elif not re.fullmatch(r"(third|all)-\d+", config.option.shuffle or "all-0"):
+        raise pytest.UsageError(f"--shuffle={config.option.shuffle}: expected all, or a seed such as third-123456")
+    config.option.loadscopereorder = False  # the order of files is that of SLOWEST
 
 
 def pytest_configure_node(node):
@@ -72,7 +78,9 @@ def pytest_collection_modifyitems(config, items):
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:
     """Change the order inside files: tests that depend on each other's traces then fail."""
-    files = {path: list(group) for path, group in itertools.groupby(items, key=lambda item: item.path)}
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
     for path, group in files.items():
         draw = random.Random(f"{seed} {path.name}")
         if draw.random() < 1 / 3 or seed.startswith("all-"):
@@ -88,7 +96,7 @@ def place_of(item: pytest.Item) -> int:
 class ByFile(LoadScopeScheduling):
     """Each file in one process for the sake of its fixtures, and all of tests/cluster in one: there is one cluster.
 
-    These tests mostly wait for SLURM, so the last process starts with them and the others never get them.
+    These tests mostly wait for SLURM, so the last process starts with them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -110,9 +118,9 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One for each core, as far as memory allows, and one that waits for the cluster, whose tests are all slow."""
+    """One for each core, at most four, and one that waits for the cluster, whose tests are all slow."""
     has_cluster = "not slow" not in config.option.markexpr
-    return min(len(os.sched_getaffinity(0)), 4) + has_cluster
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS) + has_cluster
 
 
 @pytest.fixture(scope="session")

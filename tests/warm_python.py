@@ -2,8 +2,8 @@
 
 Importing torch or Snakemake takes longer than most commands that the tests run. A command that is started here is still
 a process of its own, with its own folder, environment, output and exit code, and it imports the project's code anew
-from the folder it runs in. Only the libraries are there already. All processes of a test session share one server,
-which ends with the session.
+from the folder it runs in. Only the libraries are there already, imported under the environment of the server. All
+processes of a test session share one server, which ends with the session.
 """
 
 import functools
@@ -13,12 +13,13 @@ import os
 import runpy
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 # Not imported: a fork imports the project from the folder it runs in.
@@ -28,14 +29,14 @@ LIBRARIES = (
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
     *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
 )
-MODULES = {"snakemake": "snakemake", "dvc": "dvc"}  # programs that are modules, too
+PROGRAMS = ("snakemake", "dvc")  # that are modules, too
 
 
 def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
     """The module that a command runs, and its arguments; None if it is another program."""
     program, *arguments = command
-    if program in MODULES:
-        return MODULES[program], arguments
+    if program in PROGRAMS:
+        return program, arguments
     if program == "python" and arguments[:1] == ["-m"]:
         return arguments[1], arguments[2:]
     return None
@@ -53,9 +54,12 @@ def run_module(
             connection.connect(str(server_of_session()))
             socket.send_fds(connection, [b"."], streams)
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = connection.makefile().readline()
-        assert answer, f"the process that runs {module} for the tests has ended"
+            try:
+                answer = connection.makefile().readline()
+            except TimeoutError:
+                answer = ""
         stdout, stderr = (os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams)
+        assert answer, f"{module} {arguments} did not end within {timeout_s} s, or its server did:\n{stdout}{stderr}"
         return int(answer), stdout, stderr
     finally:
         for stream in streams:
@@ -65,7 +69,7 @@ def run_module(
 @functools.cache
 def server_of_session() -> Path:
     """The socket of the server, which the first process that needs it starts."""
-    from patience import PATIENCE_S
+    from patience import PATIENCE_S, wait_until
 
     from pipeline.files import held
 
@@ -74,16 +78,21 @@ def server_of_session() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     place, log = folder / "socket", folder / "log"
     with held(folder / "lock", "the server for tests", patience_s=PATIENCE_S):
-        if not place.exists():
+        if not is_listening(place):
+            place.unlink(missing_ok=True)
             command = [sys.executable, __file__, str(place), str(session)]
             with log.open("wb") as file:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                    command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
                 )
-            while not place.exists():
-                assert process.poll() is None, log.read_text()
-                time.sleep(0.05)
+            wait_until(lambda: is_listening(place) or process.poll() is not None, log.read_text)
+            assert process.poll() is None, log.read_text()
     return place
+
+
+def is_listening(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(place)) == 0
 
 
 def serve(place: Path, session: int) -> dict | None:
@@ -93,9 +102,8 @@ def serve(place: Path, session: int) -> dict | None:
     gc.collect()
     gc.freeze()  # or every fork would walk through, and so copy, all that was imported
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{place}.new")
+        listener.bind(str(place))
         listener.listen(64)
-        os.rename(f"{place}.new", place)
         children: set[int] = set()
         while Path(f"/proc/{session}").exists():
             if select.select([listener], [], [], 1.0)[0]:
@@ -113,17 +121,24 @@ def serve(place: Path, session: int) -> dict | None:
 
 def take_request(connection: socket.socket) -> dict:
     """Return the request in a process of its own, and report its exit code from this one."""
-    _, streams, _, _ = socket.recv_fds(connection, 1, 2)
+    sent, streams, _, _ = socket.recv_fds(connection, 1, 2)
+    if not sent:  # somebody asked whether the server is there
+        os._exit(0)
     request = json.loads(connection.makefile().readline())
     child = os.fork()
     if child == 0:
+        os.setsid()  # a group of its own, to be killed as a whole
         connection.close()
         for target, stream in enumerate(streams, start=1):
             os.dup2(stream, target)
             os.close(stream)
         return request
+    if connection in select.select([os.pidfd_open(child), connection], [], [])[0]:  # whoever asked for it is gone
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    with suppress(OSError):
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
 """What the jobs of each rule depend on and ask for, looked up in the graph that the studies make.
 
 Snakemake calls these functions with the wildcards of a job. They are plain Python, so that tests call them without
-Snakemake.
+running a workflow.
 """
 
 import math
@@ -62,7 +62,7 @@ class Dependencies:
     # Data
 
     def prepare_inputs(self, wildcards: Wildcards) -> list[str]:
-        """List the set that this one is made from and the run that chooses its images; a published set needs none."""
+        """List the set that this one is made from and the run that chooses its images; none if the site has the set."""
         data = or_message(data_of, self.graph_of(wildcards.scale), wildcards.data)
         folder = named_folder(self.site, data)
         source, run = made_from(data), made_with(data)
@@ -71,7 +71,10 @@ class Dependencies:
         return [manifest(wildcards.scale, source), *([trained(wildcards.scale, run)] if run else [])]
 
     def prepare_params(self, wildcards: Wildcards) -> dict[str, Any]:
-        """Return what makes it another set: counts, and a folder with other images; the same data elsewhere is not."""
+        """Return what makes this another data set: its counts, and its folder if that holds other images.
+
+        The same images in another folder change nothing.
+        """
         graph = self.graph_of(wildcards.scale)
         data = or_message(data_of, graph, wildcards.data)
         index = graph.results.manifest(data.name).parent
@@ -104,7 +107,8 @@ class Dependencies:
         files = [graph.runs[run].config["init"] for run in job.runs if run not in runs]
         weights = [weights_path(self.site, file) for file in files]
         named = [site_file(self.site, key) for key in job.site_files]
-        # With a missing input, Snakemake would take tables that exist for current; the job says which file is missing.
+        # A missing weight file is no input at first: the job starts and names it. Once the job has a result, the file
+        # is an input again; otherwise Snakemake would take old tables for current.
         is_done = graph.results.eval_job(wildcards.job).exists()
         return [
             *(trained(wildcards.scale, run) for run in runs),

@@ -66,8 +66,9 @@ OTHERS = {**TEXTS, "segmentation": SCENES, "detection": OBJECTS, "audio": TONES}
 class Bite:
     """Another value of a field, where the run shows it, and the keys around it with which it matters.
 
-    `at` names what changes before any update: start, batches, draws (several words: all of them). Updates and
-    validation must follow; `updates`, `validation`: these alone. `refused`: such a run is an error.
+    `at` names what changes first. start, batches, draws (several words: all of them): a run of one update shows exactly
+    these, or a whole run shows them with updates and validation. `updates`: updates and validation. `validation`: it
+    alone. `refused`: such a run is an error.
     """
 
     other: Any
@@ -182,7 +183,7 @@ class Recorder:
         return self.known[key]
 
     def first_update(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
-        """The same of a run that is stopped after one update; nothing is kept of it."""
+        """The same of a run that is stopped after one update."""
         return self._record(merge(*changes), StopAfter(1))
 
     def site(self) -> Site:

@@ -1,4 +1,4 @@
-"""What jobs depend on and ask for, read off the graph: the functions that Snakemake calls, without Snakemake."""
+"""What jobs depend on and ask for, read off the graph: the functions that Snakemake calls, without a workflow."""
 
 from types import SimpleNamespace
 
