@@ -59,6 +59,7 @@ def test_view__at_the_published_size__has_the_published_pixels_and_masks(real):
             assert np.array_equal(found[:height, :width], pixels) and found.sum() == pixels.sum()
 
 
+@pytest.mark.slow
 def test_view__jittered__has_boxes_that_are_the_bounds_of_its_masks(real):
     samples, _ = real
     view, smaller, larger = kind_of(data_config("coco", **REAL)).train_view(), 0, 0

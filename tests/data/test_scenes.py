@@ -66,6 +66,7 @@ def test_compose__scenes__have_two_to_five_garments_none_of_them_hidden(scenes):
     assert hidden > 50  # parts of garments are, or the masks would be no task
 
 
+@pytest.mark.slow
 def test_compose__masks_of_a_scene__share_no_pixel(scenes):
     for scene in scenes["train"]:
         masks = [scene.mask(number) for number in range(len(scene.labels))]
@@ -104,6 +105,7 @@ def test_compose__pixels_of_a_garment__are_those_of_its_image(garments):
 # The files
 
 
+@pytest.mark.slow
 def test_make__coco__lists_exactly_the_visible_masks_with_tight_boxes(made, garments):
     _, folder, _ = made["fashion_scenes_coco"]
     for split in SPLITS:

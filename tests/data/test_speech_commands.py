@@ -322,6 +322,7 @@ def real_config(**changes):
     return parse_data(Layers(("test", merge(given, REAL, {"unknown": 0.1, "silence": 0.1}, changes))))
 
 
+@pytest.mark.slow
 def test_prepare__real_clips__are_those_of_the_lists(real_clips, tmp_path):
     cfg = real_config(num_train=360 + 2 * 36, num_val=110 + 2 * 11)
     manifest = prepare(cfg, real_clips, tmp_path, progress=False)

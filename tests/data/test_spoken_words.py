@@ -55,6 +55,7 @@ def test_embedded_set__statistics__are_those_of_the_train_clips(cfg, folder):
     torch.testing.assert_close(found.std(dim=(0, 2)), torch.tensor(cfg.std).double(), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_embedded_set__prepared__has_a_manifest_that_opens_it(cfg, folder, tmp_path):
     manifest = prepare(cfg, folder, tmp_path, progress=False)
     assert manifest.classes == ["silence", "unknown", "down", "go", "left", "right", "up"]

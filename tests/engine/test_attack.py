@@ -154,6 +154,7 @@ def test_attack__on_several_images__gives_each_a_folder(site, weights, photograp
     assert labels == [0, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -227,6 +228,7 @@ def test_attack__by_search__stopped_and_started_again__continues(runs, site, pho
     assert np.array_equal(whole, continued)
 
 
+@pytest.mark.slow
 def test_attack__iterations_that_cannot_be__are_refused(runs, site, photograph, capsys):
     assert attack(runs[0].name, photograph, "--iterations", 5) == 1
     assert "--iterations is of cosine and gradvit" in capsys.readouterr().err

@@ -49,6 +49,7 @@ def in_parts(tmp_path):
     return tmp_path / "bert" / "model.safetensors.index.json"
 
 
+@pytest.mark.slow
 def test_model__in_several_files__is_locked_and_unlocked_as_a_folder(in_parts, tmp_path):
     key = make_key(in_parts, tmp_path / "mine.key")
     assert lock(in_parts, key, tmp_path / "locked") == 0

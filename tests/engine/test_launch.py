@@ -47,6 +47,7 @@ def test_launch__one_killed_after_the_others_finished__is_not_zero(launch):
     assert launch("exit 0", "kill -9 $$")[0] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TERM", "INT"])
 def test_launch__told_to_stop__every_process_is_told_so(launch, tmp_path, name):
     def tell():

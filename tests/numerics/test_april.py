@@ -168,6 +168,7 @@ def test_attack__one_hidden_position_and_parameters_alone__recovers_the_image(im
     assert psnr(found.images, images) > 100
 
 
+@pytest.mark.slow
 def test_attack__nothing_hidden__finds_the_same_from_parameters_as_from_slots(images):
     for method in (plain(), mjp()):
         one, other = (

@@ -103,6 +103,7 @@ def test_gradients__of_mjp__are_those_of_autograd_image_by_image(shuffled):
         assert_same(of_group(found, number), by_autograd(method, images[number, 0], LABELS[number, 0], mask))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffled", [None, masks(2, 3)], ids=["nothing hidden", "hidden"])
 def test_gradients__groups_of_images__are_the_mean_over_each_group(shuffled):
     method, images, labels = mjp(), pictures(2, 3), torch.tensor([[1, 4, 7], [0, 0, 9]])
@@ -163,6 +164,7 @@ def test_gradients__where_autograd_is_off__are_the_same():
     assert_same(found, client.gradients(pictures(), LABELS))
 
 
+@pytest.mark.slow
 def test_gradients__in_float32__are_those_of_float64_to_its_precision():
     single, double = (Client(plain(), dtype).gradients(pictures(), LABELS) for dtype in (torch.float32, torch.float64))
     assert {value.dtype for value in single.values()} == {torch.float32}
@@ -224,6 +226,7 @@ def test_client__as_it_is__has_the_logits_of_timm(model):
 # Derivatives of gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "skips"), [(True, True), (False, False)])
 @pytest.mark.parametrize("shuffled", [None, masks(2, 2)], ids=["nothing hidden", "hidden"])
 def test_gradients__differentiated_again__match_finite_differences(norm, skips, shuffled):

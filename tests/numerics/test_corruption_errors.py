@@ -145,6 +145,7 @@ def test_corruptions__killed_half_way__do_not_repeat_what_was_finished(world, co
     assert found.metrics == evaluated(world, corrupted, method).metrics
 
 
+@pytest.mark.slow
 def test_corruptions__images__are_seen_as_those_that_the_model_was_trained_on(world, corrupted):
     data, site, folder = corrupted
     own = {"image_size": 20, "mean": (0.5,), "std": (0.25,), "augment": Augment(interpolation="bilinear")}

@@ -142,6 +142,7 @@ def test_rate__of_every_step__is_that_of_warm_up_and_cosine():
     assert [cfg.rate(step, 10) for step in range(11)] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_train__one_epoch__is_adamw_on_the_squared_error_of_the_clean_image():
     protection = FeatureProtection(noise=0.3, radius=0.2)
     cfg = InversionConfig(epochs=1, lr=1e-3, warmup_steps=0, batch=16)

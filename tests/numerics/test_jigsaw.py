@@ -121,6 +121,7 @@ def test_jigsaw_order__chosen_patches__are_permuted_and_the_others_stay():
         assert torch.equal(order[~mask], torch.arange(196)[~mask])
 
 
+@pytest.mark.slow
 def test_jigsaw_order__three_chosen_patches__every_permutation_equally_often():
     rng, seen = random.Random(0), {}
     mask = torch.tensor([True, False, True, True])

@@ -134,6 +134,7 @@ def test_maps__every_patch_looks_at_its_left_neighbour__have_one_pixel():
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(28, 28), (8, 20)])
 def test_maps__random_attention__are_means_over_pairs_at_each_offset(size):
     rows, cols = size[0] // 4, size[1] // 4

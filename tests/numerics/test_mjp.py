@@ -339,6 +339,7 @@ def test_init__position_embeddings__start_with_the_stated_spread(fields, std):
         assert method.unknown.std().item() == pytest.approx(std, rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fidelity", ["paper", "released", "corrected"])
 @pytest.mark.parametrize("dal", ["linear", "nonlinear"])
 def test_init__regressor_and_cls__start_with_a_spread_of_002_and_zero_biases(fidelity, dal):
@@ -396,6 +397,7 @@ def test_draw__before_the_end_of_warmup__never_shuffles():
     assert share_of_shuffled_draws(method, 0.25) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prob", [0.0, 0.2, 0.5, 1.0])
 def test_draw__after_warmup__shuffles_with_the_given_probability(prob):
     found = share_of_shuffled_draws(mjp(shuffle_ratio=0.5, shuffle_prob=prob), 0.5)

@@ -184,6 +184,7 @@ def test_lpips__with_the_same_trunk__is_that_of_its_package(trunk):
     assert LPIPS(trunk).distance(one, other).numpy() == pytest.approx(expected.numpy(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_lpips__of_a_batch__is_that_of_each_pair_and_zero_for_equal_images(trunk):
     metric = LPIPS(trunk)
     one, other = images_of(MIN_SIDE, seed=1), images_of(MIN_SIDE, seed=2)

@@ -211,6 +211,7 @@ def test_server__with_dropout__draws_for_training_alone():
 # The recipe
 
 
+@pytest.mark.slow
 def test_updates__of_a_side_that_was_stopped__go_on_where_they_were():
     encoder, images = vit(), batches()
     sides = [split(encoder) for _ in range(2)]

@@ -54,6 +54,7 @@ def test_curves__band__is_the_range_over_the_runs_that_reach_an_epoch():
     np.testing.assert_allclose(highest, np.where(both, 5 + epochs, 1 + epochs))
 
 
+@pytest.mark.slow
 def test_curves__loss_that_left_the_finite_numbers__is_drawn_with_a_gap(tmp_path):
     runs = make_runs(tmp_path)[:2]
     with open(runs[0]["metrics_file"], "a") as file:

@@ -70,6 +70,7 @@ def test_name__is_the_fragment_and_a_fingerprint(toy):
         assert name.startswith(f"{key}-") and len(name) == len(key) + 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"shuffle_ratio": 0.4}, {"seed": 1}, {"code_epoch": 2}], ids=str)
 def test_name__another_config__is_another_for_this_evaluation_alone(toy, changes):
     toy.write("eval/classify.yaml", {"name": "classify"})
@@ -97,6 +98,7 @@ def test_name__data_set_of_a_role_seen_otherwise__is_another(toy):
     assert names(build_graph("demo"))["jigsaw_pictures"] != before["jigsaw_pictures"]
 
 
+@pytest.mark.slow
 def test_name__scale_that_changes_the_config__is_another(toy):
     before = names(build_graph("demo"))
     toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "eval": {"classify": {"shuffle_ratio": 0.5}}})
@@ -150,6 +152,7 @@ def test_check__data_of_an_evaluation__mistakes_are_one_line_with_the_key(toy, d
     assert problem.startswith(line)
 
 
+@pytest.mark.slow
 def test_check__evaluation_whose_config_names_nothing__names_its_own_file_and_not_the_scales(toy):
     toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "eval": {"classify": {"shuffle_ratio": 0.5}}})
     toy.write("eval/jigsaw_pictures.yaml", {"name": "jigsaw_pictures"})

@@ -342,6 +342,7 @@ def test_check__mistake_in_an_axis__is_one_line_that_names_where_it_was_written(
     assert lines[0].endswith("(line 5)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "begin", "line"),
     [

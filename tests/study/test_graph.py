@@ -36,6 +36,7 @@ def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shippe
     assert shapes[0] == shapes[1] == shapes[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "data", "model", "comparable"),
     [

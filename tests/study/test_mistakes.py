@@ -31,6 +31,7 @@ def test_check__one_mistake__is_one_line_that_names_file_and_key(project, capsys
     assert [text for text in others if "fashion_mnist_known" not in text] == []
 
 
+@pytest.mark.slow
 def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_missing(project):
     project.edit(FASHION, "num_train", "num_trian")
 

@@ -97,6 +97,7 @@ def test_report__opening__counts_runs_and_claims_in_words(render, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_report__opening__without_a_decidable_claim_says_so(render):
     claims = make_claims()
     claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "undecided"]} for study in claims]
@@ -122,6 +123,7 @@ def test_report__comparable_scale__counts_the_matches(render):
     assert "not comparable with the papers" not in page.replace("&#39;", "'")
 
 
+@pytest.mark.slow
 def test_report__order__is_findings_tables_claims_training_runs(page_file):
     page = page_file.read_text("utf-8")
     marks = ['class="lead"', 'id="study-mjp"', 'id="study-droppos"', 'id="tables"', 'id="claims"', 'id="training"']
@@ -433,6 +435,7 @@ def test_report__run_that_no_table_names__is_listed_under_other_runs(render, tmp
     assert "<svg" in page
 
 
+@pytest.mark.slow
 def test_report__pretraining_that_no_row_names__is_with_its_study(render, tmp_path):
     runs = make_runs(tmp_path)[:1]
     runs[0] |= {"name": "mjp-encoder", "label": "The encoder", "studies": ["mjp"]}

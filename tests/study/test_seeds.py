@@ -99,12 +99,14 @@ def test_seeds__more_of_finetuning_than_of_pretraining__share_its_weights(toy):
     assert seeds_of(graph, "tuned") == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_seeds__one__renames_no_run_and_no_evaluation(toy):
     before = toy()
     after = toy(scale={"seeds": 1}, seeds=1, runs={"tuned": {"seeds": 1}})
     assert (after.runs.keys(), after.evals.keys()) == (before.runs.keys(), before.evals.keys())
 
 
+@pytest.mark.slow
 def test_seeds__the_first_of_several__is_the_run_of_one(toy):
     one, several = toy(), toy(seeds=3)
     assert one.runs.keys() < several.runs.keys() and one.evals.keys() < several.evals.keys()

@@ -242,6 +242,7 @@ def test_summary__nothing_finished__names_the_tables_without_results(project, ca
     assert lines[-1] == "report: results/demo/report/all.html, not written yet"
 
 
+@pytest.mark.slow
 def test_report__before_anything_is_finished__is_a_page_that_says_so(project, capsys):
     assert main(["report", "--rows", "all"]) == 0
 

@@ -33,6 +33,7 @@ def test_cases__names__are_different_and_every_model_has_its_supervised_step():
     assert {f"{case.model}/supervised" for case in step.CASES} <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [SUPERVISED, MP3], ids=lambda case: case.name)
 def test_measure__on_a_cpu__has_rate_and_operations_and_no_memory(case):
     found = step.measure(case, CPU, batch_size=4, steps=1, peak=2.0)
@@ -43,6 +44,7 @@ def test_measure__on_a_cpu__has_rate_and_operations_and_no_memory(case):
     assert found["peak_memory_gib"] is None
 
 
+@pytest.mark.slow
 def test_operations__of_mp3__count_keys_and_values_of_the_context_alone():
     masked, unmasked = (gflop(case) for case in (MP3, UNMASKED))
     # 25 of 49 patches are left out: two products of a layer and two of its attention, forward and twice backward.
@@ -76,6 +78,7 @@ def test_table__of_a_report__is_markdown_with_what_is_missing_marked():
     ]
 
 
+@pytest.mark.slow
 def test_main__only_some_cases__writes_those_and_prints_their_table(monkeypatch, tmp_path, capsys):
     out = tmp_path / "new" / "step.json"
     monkeypatch.setattr(step, "CASES", [SUPERVISED, MP3])

@@ -97,6 +97,7 @@ def test_device__gpu_asked_for_and_not_there__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "mine.yaml" in finding.remedy
 
 
+@pytest.mark.slow
 def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
     finding = only(machine.device, graph, device="cpu")
     assert finding.state == "ok" and "training at scale demo takes at least 0." in finding.text
@@ -118,6 +119,7 @@ def test_examine__counts_no_operations(graph, monkeypatch):
     assert {finding.state for finding in examine(graph, Site(device="cpu"))} == {"ok", "not applicable"}
 
 
+@pytest.mark.slow
 def test_results_folder__that_cannot_be_made__is_a_failure(graph, tmp_path):
     (tmp_path / "results").write_text("a file is in the way")
     finding = only(machine.results_folder, graph)

@@ -50,6 +50,7 @@ def test_backward__over_at_most_32_draws__reaches_every_trainable_parameter(case
     assert all(torch.isfinite(p.grad).all() for p in trained.values())
 
 
+@pytest.mark.slow
 @every_method
 def test_backward__single_step__leaves_no_parameter_without_gradient(case):
     """DDP waits for every parameter in every step, shuffled or not."""

@@ -37,6 +37,7 @@ def finetuned_in(graph, target) -> tuple[str, str]:
     return next((name, init) for name in needed_work(graph, [target]).runs if (init := graph.runs[name].init))
 
 
+@pytest.mark.slow
 def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
     name, run = next((name, run) for name, run in graph.runs.items() if run.init)
     work = needed_work(graph, [name])

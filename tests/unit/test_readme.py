@@ -81,6 +81,7 @@ def test_readme__numbers_of_the_demo__are_those_that_were_recorded(label):
     assert found[: len(wanted)] == wanted
 
 
+@pytest.mark.slow
 def test_recorded_numbers__are_of_todays_runs():
     """Where this fails, a config has changed: run `make demo`, then `python benchmarks/demo.py --record`."""
     graph = load_graph("demo")

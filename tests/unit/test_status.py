@@ -140,6 +140,7 @@ def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
     assert said[6:] == ["", "queued", f"  train_run     {queued}  SLURM job 77; step 60 of 200 (30 %)"]
 
 
+@pytest.mark.slow
 def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     name = next(iter(graph.runs))
     folder = begin(graph, name, 60)
@@ -253,6 +254,7 @@ def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):
         assert str(find_leftovers([graph])).startswith("scale demo is left alone: Snakemake works on it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "answer", "is_deleted"),
     [

@@ -36,6 +36,7 @@ def call(monkeypatch, *words: str) -> invocation.Invocation:
     return invocation.read_invocation(MainProcess())
 
 
+@pytest.mark.slow
 def test_call__options_with_values__are_no_targets(monkeypatch):
     found = call(monkeypatch, "mjp_table4", "--config", "scale=tiny", "site=local", "--cores", "2")
     assert (found.targets, found.executor) == (["mjp_table4"], "local")
@@ -96,6 +97,7 @@ def test_targets__of_rules_and_files__are_left_alone(target):
     invocation.check_targets([target], ["train_run", "all", "mjp_table4"], load_graph("demo"))
 
 
+@pytest.mark.slow
 def test_targets__demo_at_another_scale__is_refused():
     graph = load_graph("demo").model_copy(update={"scale": "paper"})
     with pytest.raises(ConfigError, match=r"target demo belongs to scale demo, .* add --config scale=demo"):

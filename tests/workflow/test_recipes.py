@@ -85,6 +85,7 @@ def test_recipes__are_found_in_contributing():
     }
 
 
+@pytest.mark.slow
 def test_recipes__as_written__pass_the_linters(project):
     files = [file for file in recipes() if file.endswith(".py")]
     for command in (["check", "-q"], ["format", "--check", "-q"]):
