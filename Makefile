@@ -48,7 +48,7 @@ test: .venv/.installed lint
 	@sh workflow/setup/chromium.sh
 	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
 	@echo "test: running pytest"
-	@$(IN_VENV) OMP_NUM_THREADS=1 python -m pytest -n auto --no-loadscope-reorder --shuffle
+	@$(IN_VENV) python -m pytest -n auto --shuffle
 
 lint: .venv/.installed
 	@$(IN_VENV) ruff check -q .

@@ -8,6 +8,7 @@ processes of a test session share one server, which ends with the session.
 
 import functools
 import gc
+import importlib.util
 import json
 import os
 import runpy
@@ -21,9 +22,8 @@ import tempfile
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
-# Not imported: a fork imports the project from the folder it runs in.
-leave = runpy.run_path(str(Path(__file__).parents[1] / "pipeline/processes.py"))["leave"]
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
@@ -160,7 +160,15 @@ def become(request: dict) -> None:
         code = 1
     if isinstance(code, str):
         print(code, file=sys.stderr)
-    leave(code if isinstance(code, int) else int(code is not None))
+    processes().leave(code if isinstance(code, int) else int(code is not None))
+
+
+def processes() -> ModuleType:
+    """This project's `pipeline.processes`, under another name: the command may have imported that of a copy."""
+    spec = importlib.util.spec_from_file_location("processes", Path(__file__).parents[1] / "pipeline/processes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Running a trained method over a validation set, sharded over processes."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from pipeline.engine.distributed import World
 from pipeline.engine.feeding import Sizes, ahead
@@ -15,6 +17,17 @@ from pipeline.tasks.base import Task
 from pipeline.trees import Tree
 
 Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for means, values for each image by name
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, in which nothing is dropped; the module is left in the mode it was in."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
 
 
 @torch.no_grad()
@@ -37,15 +50,13 @@ def measure_set(
     metric is asked.
     """
     metric, times = metric or task.metric(), sizes.times if sizes else 1
-    was_training = method.training
-    method.eval()
     measured = Pieces(method, measure, seed, sizes)
-    for place, (inputs, targets) in enumerate(ahead(loader, task)):
-        number = (world.rank + place * world.size) * times
-        with in_precision(precision, world.device):
-            for first, values in measured(*task.eval_batch(inputs, targets), number):
-                metric.update(values, first)
-    method.train(was_training)
+    with evaluating(method):
+        for place, (inputs, targets) in enumerate(ahead(loader, task)):
+            number = (world.rank + place * world.size) * times
+            with in_precision(precision, world.device):
+                for first, values in measured(*task.eval_batch(inputs, targets), number):
+                    metric.update(values, first)
     metric.merge(world.gather(metric.state()))
     return metric.compute()
 

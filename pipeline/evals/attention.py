@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pipeline.engine.run import RunConfig
+from pipeline.engine.validate import evaluating
 from pipeline.errors import ConfigError
-from pipeline.evals.mode import evaluating
 from pipeline.models.patches import Encoder
 from pipeline.models.position import encode, num_prefix_tokens
 

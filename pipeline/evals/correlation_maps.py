@@ -15,10 +15,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipeline.engine.validate import evaluating
 from pipeline.evals.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import SIGNED, bar, coloured, zoom_to
-from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import grid_of_grids
 from pipeline.models.patches import Grid, grid_of
 from pipeline.models.position import encode, num_prefix_tokens

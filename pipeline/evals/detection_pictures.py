@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.data.kind import kind_of
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
-from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import SMALL_FONT_PX, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.registry import TASKS

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
 from pipeline.evals.droppos_positions import num_visible_anchors
-from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import BLACK, WHITE, labelled_grid
 from pipeline.methods.droppos import DropPos
 from pipeline.models.patches import to_images, to_patches

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pipeline.engine.run import RunConfig
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.mode import evaluating
 from pipeline.methods.base import Batch, Measured, Method, Prediction, accuracy
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EvalConfig, Evaluation, Subject, spread
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch, Method
@@ -64,13 +65,13 @@ class Probe(Evaluation):
     def frozen(self, model: Subject) -> Iterator[Method]:
         """The subject's method, or a new one, in evaluation mode and without gradients; left as it was."""
         method = build_method(model.run).to(self.world.device) if self.cfg.untrained else model.method
-        was_training, trained = method.training, [value for value in method.parameters() if value.requires_grad]
-        try:
-            yield method.eval().requires_grad_(False)
-        finally:
-            method.train(was_training)
-            for parameter in trained:
-                parameter.requires_grad_(True)
+        trained = [value for value in method.parameters() if value.requires_grad]
+        with evaluating(method):
+            try:
+                yield method.requires_grad_(False)
+            finally:
+                for parameter in trained:
+                    parameter.requires_grad_(True)
 
 
 def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:

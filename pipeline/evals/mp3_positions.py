@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.config import added
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
-from pipeline.evals.mode import evaluating
 from pipeline.methods.base import Batch, Measured
 from pipeline.methods.mp3 import MP3
 

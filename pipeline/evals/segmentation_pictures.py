@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.data.kind import kind_of
+from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
-from pipeline.evals.mode import evaluating
 from pipeline.evals.pictures import FRAME, GAP, MARGIN, SMALL_FONT_PX, labelled_grid
 from pipeline.methods.upernet import named_classes
 from pipeline.registry import TASKS

@@ -1,4 +1,4 @@
-"""Every key of every evaluation, changed alone, changes what the evaluation finds; unchanged, it finds the same."""
+"""Changing any single key of an evaluation changes what it finds; with nothing changed, it finds the same."""
 
 import bases
 import eval_bites

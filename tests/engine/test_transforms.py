@@ -151,7 +151,7 @@ def test_eval_view__crop_seven_eighths__resizes_short_side_and_crops_centre(size
 
 @pytest.mark.parametrize(("scale", "is_whole"), [((1.0, 1.0), True), ((0.3, 0.4), False)])
 def test_resized_crop__of_a_scale__covers_that_share_of_the_image(scale, is_whole):
-    """Of a square no part of another shape has its whole area: after ten tries all of it is seen."""
+    """At scale 1, no crop of another aspect ratio fits into a square: after ten tries the whole image is taken."""
     image = picture(32, 32)
     view = train_view(data(image_size=32, **RGB), Augment(crop="resized", scale=scale, hflip=0.0))
     for seed in range(10):

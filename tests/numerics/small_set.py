@@ -38,7 +38,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 # More than one batch, and the last one is smaller: a mean of batch means would differ.
 COUNTS = {"train": 40, "t10k": 150}
 MEAN, STD = 0.286, 0.353
-# Of training alone: an evaluation sees nothing of it.
+# For training only: evaluations must not apply it.
 AUGMENT = Augment(scale=(0.2, 0.5), rand_augment="rand-m9-mstd0.5-inc1", erasing=0.5, mixup=0.8, cutmix=1.0)
 DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 DETECTOR = {"width": 16, "fc_width": 32, "box_convs": 1, "mask_convs": 1, "min_score": 0.0}

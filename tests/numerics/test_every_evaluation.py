@@ -131,7 +131,7 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name, m
     in_fp32, seen[:] = set(seen), []
     found = world.with_site(precision="bf16").evaluate(name, *methods).metrics
     assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
-    # Of the objects of one size there are few: one of them is much.
+    # There are few objects of each size, so that one of them changes these metrics by much.
     others = ("loss", "norm", "_small", "_medium")
     percents = [metric for metric in exact if not any(word in metric for word in others)]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)

@@ -354,7 +354,7 @@ def test_keep_best__score_exactly_on_the_limit__is_not_above_it(least, count):
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    # Of maps with 768, 192, 48, 12 and 3 anchors.
+    # The maps have 768, 192, 48, 12 and 3 anchors.
     [({"after_nms": (1000, 1000)}, (100 + 100 + 63, 80 + 80 + 63)), ({"after_nms": (64, 48)}, (64, 48))],
     ids=["before suppression", "after suppression"],
 )

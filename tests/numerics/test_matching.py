@@ -290,7 +290,7 @@ def test_advance__one_step_of_adam__is_that_of_torch():
 
 
 def gradient_of(tried, images, weight, prior):
-    """Of the weighted distance and the mean of a prior over the images of each group."""
+    """Compute the gradient of the weighted distance plus the mean of a prior over the images of each group."""
     images = images.clone().requires_grad_()
     (weight * tried.distances(images).sum() + prior(images).mean(dim=2).sum()).backward()
     return images.grad

@@ -25,7 +25,7 @@ def test_pyramid__of_each_family__has_five_maps_each_half_the_one_before(model):
 
 @pytest.mark.slow
 def test_pyramid__of_a_vit__gives_each_level_the_weights_of_vitdet():
-    """Of a ViT-B: deconvolutions to 384 and 192, then 1x1 and 3x3 to 256 with LayerNorm and without bias."""
+    """ViTDet on a ViT-B: deconvolutions to 384 and 192, then 1x1 and 3x3 to 256 with LayerNorm and without bias."""
     encoder = build_scene_encoder(scene_vit(embed_dim=768, depth=1, num_heads=12, patch_size=16))
     pyramid = build_pyramid(encoder, 256)
     up = 768 * 384 * 4 + 384

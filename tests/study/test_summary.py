@@ -113,7 +113,7 @@ def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, 
     assert not two_studies.results.claims("mien", "all").exists()
 
 
-# Of a study, from its results
+# The summary of a study with results
 
 
 @pytest.mark.slow

@@ -142,35 +142,33 @@ def copied(done, tmp_path) -> Project:
 
 @pytest.mark.slow
 def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(copied):
-    done = copied
-    source = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
-    result, table = done.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
+    source = copied.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
+    result, table = copied.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
     before = json.loads(result.read_text())
     result.write_text(result.read_text()[:-20])
-    (done.root / table).unlink()
-    finished = done.snakemake(table, *NO_HOOKS)
+    (copied.root / table).unlink()
+    finished = copied.snakemake(table, *NO_HOOKS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "a result is missing or changed; it is evaluated again" in finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"]
-    assert row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
+    assert row_of(copied, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
 
 
 @pytest.mark.slow
 def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(copied):
-    done = copied
-    row = done.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"]
-    result, other = (done.root / "results/demo" / row.cells[key].sources[0] for key in ("top1", "consistency"))
+    row = copied.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"]
+    result, other = (copied.root / "results/demo" / row.cells[key].sources[0] for key in ("top1", "consistency"))
     before, written = json.loads(result.read_text()), other.stat().st_mtime_ns
     result.unlink()
-    said = done.run("python", "-m", "pipeline", "verify").stdout
-    (command,) = re.findall(rf"{result.relative_to(done.root)}: not found; `snakemake (.*)` makes it again", said)
-    finished = done.snakemake(*command.split(), *NO_HOOKS)
+    said = copied.run("python", "-m", "pipeline", "verify").stdout
+    (command,) = re.findall(rf"{result.relative_to(copied.root)}: not found; `snakemake (.*)` makes it again", said)
+    finished = copied.snakemake(*command.split(), *NO_HOOKS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"] and other.stat().st_mtime_ns == written
-    jobs = done.jobs("demo", *LOCAL)
+    jobs = copied.jobs("demo", *LOCAL)
     assert jobs["draw_table"] >= 1 and not jobs.keys() & {"evaluate", "train_run"}
-    assert done.snakemake("demo", *NO_HOOKS).returncode == 0 and done.jobs("demo", *LOCAL) == {}
-    assert done.run("python", "-m", "pipeline", "verify").returncode == 0
+    assert copied.snakemake("demo", *NO_HOOKS).returncode == 0 and copied.jobs("demo", *LOCAL) == {}
+    assert copied.run("python", "-m", "pipeline", "verify").returncode == 0
 
 
 @pytest.mark.slow
