@@ -106,6 +106,7 @@ def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_
     finish(folder)
     target = "results/demo/data/fashion_mnist/manifest.json"
     log = copy.root / "results/demo/logs/track.log"
+    log.unlink(missing_ok=True)
     assert copy.snakemake("-n", target).returncode == 0 and not log.exists()
     result = copy.snakemake(target, "-c1")
     output = result.stdout + result.stderr
