@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share."""
 
+import gc
 import itertools
 import os
 import random
@@ -68,6 +69,16 @@ def pytest_configure_node(node):
 def pytest_report_header(config):
     seed = config.option.shuffle
     return f"shuffled: --shuffle={seed} repeats the order of these tests" if seed else None
+
+
+def pytest_collection():
+    """What is imported and collected stays to the end: the garbage collector need not look at it again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
