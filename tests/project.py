@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from patience import BUILD_S
-from warm_python import module_of, run_module
+from warm_client import module_of
+from warm_python import run_module
 
 from pipeline.files import held
 from pipeline.study.entries import Graph
@@ -44,7 +45,7 @@ class Project:
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess:
         env = {**self.env, **env}
         if found := module_of(command):
-            return subprocess.CompletedProcess(command, *run_module(*found, self.root, env, BUILD_S))
+            return subprocess.CompletedProcess(command, *run_module(found, self.root, env, BUILD_S))
         return subprocess.run(
             command, cwd=self.root, env=env, capture_output=True, text=True, timeout=BUILD_S, check=False
         )

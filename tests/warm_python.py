@@ -20,47 +20,35 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
+
+from warm_client import Asked
 
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
     *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
 )
-PROGRAMS = ("snakemake", "dvc")  # that are modules, too
-
-
-def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
-    """The module that a command runs, and its arguments; None if it is another program."""
-    program, *arguments = command
-    if program in PROGRAMS:
-        return program, arguments
-    if program == "python" and arguments[:1] == ["-m"]:
-        return arguments[1], arguments[2:]
-    return None
 
 
 def run_module(
-    module: str, arguments: list[str], folder: Path, env: dict[str, str], timeout_s: float
+    command: tuple[str, list[str]], folder: Path, env: dict[str, str], timeout_s: float
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `python -m module arguments`."""
+    """Exit code, standard output and standard error of a module with arguments.
+
+    What it starts as `python` or `snakemake` is a fork of the server as well.
+    """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
-    request = {"module": module, "arguments": arguments, "folder": str(folder), "env": env}
+    place = server_of_session()
+    env = {**env, "PATH": f"{place.parent}:{env['PATH']}"}
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(timeout_s)
-            connection.connect(str(server_of_session()))
-            socket.send_fds(connection, [b"."], streams)
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            try:
-                answer = connection.makefile().readline()
-            except TimeoutError:
-                answer = ""
+        with closing(Asked(str(place), command, str(folder), env, streams)) as asked:
+            code = asked.exit_code(timeout_s)
         stdout, stderr = (os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams)
-        assert answer, f"{module} {arguments} did not end within {timeout_s} s, or its server did:\n{stdout}{stderr}"
-        return int(answer), stdout, stderr
+        assert code is not None, f"{command} did not end within {timeout_s} s, or its server did:\n{stdout}{stderr}"
+        return code, stdout, stderr
     finally:
         for stream in streams:
             os.close(stream)
@@ -80,6 +68,8 @@ def server_of_session() -> Path:
     with held(folder / "lock", "the server for tests", patience_s=PATIENCE_S):
         if not is_listening(place):
             place.unlink(missing_ok=True)
+            for name in ("python", "snakemake"):
+                write_program(folder / name, place)
             command = [sys.executable, __file__, str(place), str(session)]
             with log.open("wb") as file:
                 process = subprocess.Popen(
@@ -88,6 +78,14 @@ def server_of_session() -> Path:
             wait_until(lambda: is_listening(place) or process.poll() is not None, log.read_text)
             assert process.poll() is None, log.read_text()
     return place
+
+
+def write_program(path: Path, place: Path) -> None:
+    """A program that asks the server in place of starting an interpreter; `-IS` starts without looking for packages."""
+    tests = str(Path(__file__).parent)
+    start = f"import sys\nsys.path.insert(0, {tests!r})\nfrom warm_client import main\n"
+    path.write_text(f"#!{sys.executable} -IS\n{start}main({str(place)!r}, {sys.executable!r})\n")
+    path.chmod(0o700)
 
 
 def is_listening(place: Path) -> bool:
@@ -133,6 +131,8 @@ def take_request(connection: socket.socket) -> dict:
             os.dup2(stream, target)
             os.close(stream)
         return request
+    with suppress(OSError):
+        connection.sendall(f"{child}\n".encode())
     if connection in select.select([os.pidfd_open(child), connection], [], [])[0]:  # whoever asked for it is gone
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
