@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args
@@ -211,7 +212,11 @@ def parse_file(model: type[Model], path: Path) -> Model:
 
 def shown(path: Path) -> str:
     """A path as people read it: relative to the repository where it is inside."""
-    root = CONFIGS.parent
+    return _below(path, CONFIGS.parent)
+
+
+@cache
+def _below(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 

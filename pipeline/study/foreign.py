@@ -33,7 +33,7 @@ from pipeline.results import ScaleFolder, results_of
 from pipeline.site import Site, data_folder, weights_path
 from pipeline.study.draft import fragment
 from pipeline.study.graph import load_graph
-from pipeline.study.rows import evaluation_name
+from pipeline.study.rows import evaluation_name, evaluation_science
 from pipeline.study.spec import Scale
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,8 @@ class Foreign:
         for each in sets.values():
             self.prepare(each)  # as it is published or made, whatever the model sees of it
         data = {role: _seen(each, self.view) for role, each in sets.items()}
-        return Planned(evaluation_name(name, cfg, {"model": self.run.name}, data), name, cfg, {"model": self.run}, data)
+        full_name = evaluation_name(name, evaluation_science(cfg, data), {"model": self.run.name})
+        return Planned(full_name, name, cfg, {"model": self.run}, data)
 
     def prepare(self, data: BaseDataConfig) -> None:
         """Verify a set, or make it, unless that was done before."""

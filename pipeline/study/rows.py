@@ -1,7 +1,9 @@
 """From the tables and figures of a study to cells: which results each of them takes its number or picture from."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Layers, fingerprint, nearest, parse, science
 from pipeline.errors import ConfigError
@@ -184,13 +186,24 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
     return lines
 
 
-class _Source(NamedTuple):
-    """The evaluation behind a column."""
+@dataclass(frozen=True)
+class _Source:
+    """The evaluation behind a column; what all cells of the column share is worked out once."""
 
     fragment: str
     evaluation: "type[Evaluation]"
     cfg: "EvalConfig"
     data: "dict[str, BaseDataConfig]"
+
+    @cached_property
+    def written(self) -> dict[str, Any]:
+        """The parts of its entry in the graph."""
+        data = {role: config.model_dump(mode="json") for role, config in self.data.items()}
+        return {"config": self.cfg.model_dump(mode="json"), "data": data}
+
+    @cached_property
+    def science(self) -> list[Any]:
+        return evaluation_science(self.cfg, self.data)
 
 
 def _source(draft: Draft, column: Column, where: str) -> _Source:
@@ -308,23 +321,24 @@ def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, st
 
 def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     """Register an evaluation of these subjects, and the job that computes it; returns its name."""
-    graph, config = draft.graph, source.cfg.model_dump(mode="json")
-    name = evaluation_name(source.fragment, source.cfg, subjects, source.data)
-    data = {role: config.model_dump(mode="json") for role, config in source.data.items()}
+    graph = draft.graph
+    name = evaluation_name(source.fragment, source.science, subjects)
     job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
-    entry = EvalEntry(fragment=source.fragment, config=config, subjects=subjects, data=data, job=job)
+    entry = EvalEntry(fragment=source.fragment, subjects=subjects, job=job, **source.written)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name
 
 
-def evaluation_name(
-    fragment: str, cfg: "EvalConfig", subjects: dict[str, str], data: "dict[str, BaseDataConfig]"
-) -> str:
+def evaluation_science(cfg: "EvalConfig", data: "dict[str, BaseDataConfig]") -> list[Any]:
+    """Everything but the subjects that decides what is computed."""
+    return [cfg.science(), {role: science(config) for role, config in data.items()}]
+
+
+def evaluation_name(fragment: str, computed: list[Any], subjects: dict[str, str]) -> str:
     """The name of a result: it changes with everything that decides what is computed."""
-    sets = {role: science(config) for role, config in data.items()}
-    content: list[Any] = [cfg.science(), subjects, sets]
-    return f"{fragment}-{fingerprint(content, NAME_DIGITS)}"
+    own, sets = computed
+    return f"{fragment}-{fingerprint([own, subjects, sets], NAME_DIGITS)}"
 
 
 def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> None:
