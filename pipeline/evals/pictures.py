@@ -146,5 +146,5 @@ def note(text: str, width: int) -> Image.Image:
 
 def as_png(canvas: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    canvas.save(buffer, "PNG", optimize=True)
+    canvas.save(buffer, "PNG")
     return buffer.getvalue()
