@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 
 from pipeline.dynamo import dynamo_deferred
@@ -80,7 +81,7 @@ def build_foreign(name: str, weights: Path, image_size: Size, channels: int, num
             "expected all weights, because it is evaluated without training"
         )
     log.info("%s", report.summary())
-    return encoder
+    return encoder.to(memory_format=torch.channels_last)  # convolutions take half the time
 
 
 def download(name: str, path: Path) -> Path:

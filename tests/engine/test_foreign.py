@@ -55,7 +55,7 @@ def test_foreign_model__loaded_from_a_file__predicts_what_timm_does(tmp_path, na
     images = torch.randn(2, 3, view.image_size, view.image_size)
     encoder = build_foreign(name, path, view.image_size, 3, 7).eval()
     torch.manual_seed(0)
-    expected = timm.create_model(name, num_classes=7).eval()
+    expected = timm.create_model(name, num_classes=7).eval().to(memory_format=torch.channels_last)
     with torch.no_grad():
         found = AsItIs(Supervised.Config(), encoder).predict(images)
         assert torch.equal(found.logits, expected(images))
