@@ -30,6 +30,7 @@ LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
     *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
+    *("mlflow", "mlflow.store.tracking.sqlalchemy_store"),
 )
 
 
@@ -41,10 +42,9 @@ def run_module(
     What it starts as `python` or `snakemake` is a fork of the server as well.
     """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
-    place = server_of_session()
-    env = {**env, "PATH": f"{place.parent}:{env['PATH']}"}
+    place = str(server_of_session())
     try:
-        with closing(Asked(str(place), command, str(folder), env, streams)) as asked:
+        with closing(Asked(place, command, str(folder), with_programs(env), streams)) as asked:
             code = asked.exit_code(timeout_s)
         stdout, stderr = (os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams)
         assert code is not None, f"{command} did not end within {timeout_s} s, or its server did:\n{stdout}{stderr}"
@@ -52,6 +52,11 @@ def run_module(
     finally:
         for stream in streams:
             os.close(stream)
+
+
+def with_programs(env: dict[str, str]) -> dict[str, str]:
+    """An environment in which `python` and `snakemake` are forks of the server; a signal to one reaches the fork."""
+    return {**env, "PATH": f"{server_of_session().parent}:{env['PATH']}"}
 
 
 @functools.cache
@@ -73,7 +78,13 @@ def server_of_session() -> Path:
             command = [sys.executable, __file__, str(place), str(session)]
             with log.open("wb") as file:
                 process = subprocess.Popen(
-                    command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                    command,
+                    cwd=folder,
+                    env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
                 )
             wait_until(lambda: is_listening(place) or process.poll() is not None, log.read_text)
             assert process.poll() is None, log.read_text()

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from small_set import SUITED, build, config_of, subjects_of
+from small_set import SUITED, build, config_of, make_world, subjects_of
 from threaded_server import server_in_a_thread
 
 from pipeline.engine.feeding import Sizes
@@ -29,12 +29,18 @@ OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), Le
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
 
 
-PIECE = 48  # images; the small set has three such batches and a smaller one
+COUNTS = {"train": 40, "t10k": 70}  # fewer than elsewhere: each evaluation sees them half a dozen times
+PIECE = 20  # images; the small set has three such batches and a smaller one
 # Their images are few, or their batch is what they are about.
 IN_ONE_BATCH = {name for name in EVALS.names() if name.endswith("_pictures")}
 IN_ONE_BATCH |= {"split_learning", "split_wire", "training_equivariance"}
 # Batches that an evaluation states itself.
 OTHER_BATCHES = {"april": {"batch": 5}, "april_scale": {"batch": 3}, "gradient_matching": {"at_once": 1}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("results"), counts=COUNTS)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +62,7 @@ def other_batches(monkeypatch):
         return Sizes(piece, 3) if task.takes_staged else Sizes(-(-piece // 2))
 
     monkeypatch.setattr(base, "sizes_for", sizes)
-    monkeypatch.setattr(Evaluation.batches, "__defaults__", ("val", None, 110))
+    monkeypatch.setattr(Evaluation.batches, "__defaults__", ("val", None, 50))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 from project import Project
+from warm_python import with_programs
 
 from pipeline.study.entries import Graph
 
@@ -14,7 +15,8 @@ class FollowerProcess(subprocess.Popen):
     def __init__(self, copy: Project, graph: Graph, **env: str) -> None:
         self.log = os.memfd_create("log", os.MFD_CLOEXEC)
         command = ["python", "-m", "pipeline", "track", "--scale", graph.scale, "--follow"]
-        super().__init__(command, cwd=copy.root, env={**copy.env, **env}, stdout=self.log, stderr=self.log)
+        env = with_programs({**copy.env, **env})
+        super().__init__(command, cwd=copy.root, env=env, stdout=self.log, stderr=self.log)
 
     def output(self) -> str:
         return os.pread(self.log, 100_000, 0).decode()

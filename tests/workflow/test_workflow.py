@@ -165,8 +165,8 @@ def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(c
     finished = copied.snakemake(*command.split(), *NO_HOOKS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert json.loads(result.read_text())["metrics"] == before["metrics"] and other.stat().st_mtime_ns == written
-    jobs = copied.jobs("demo", *LOCAL)
-    assert jobs["draw_table"] >= 1 and not jobs.keys() & {"evaluate", "train_run"}
+    # Its table is drawn again if it took another time to compute; the digits are the same.
+    assert not copied.jobs("demo", *LOCAL).keys() & {"evaluate", "train_run"}
     assert copied.snakemake("demo", *NO_HOOKS).returncode == 0 and copied.jobs("demo", *LOCAL) == {}
     assert copied.run("python", "-m", "pipeline", "verify").returncode == 0
 
