@@ -30,14 +30,15 @@ help:
 # The stamp comes last, so an interrupted install is taken up again; sync also removes what left the lock.
 # Two packages are published as source only: the constraints make their build tools come from the lock too.
 # Compiled here once, for half a minute: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, a folder of
-# somebody else), each of the many short processes would compile torch anew and start several times slower.
+# somebody else), each of the many short processes would compile torch anew and start several times slower. Left out
+# is what nobody imports: the tests of libraries, some of which are no Python at all, and most of transformers' models.
+UNUSED := /tests/|/transformers/models/(?!(auto|bert|gpt2)/)
 .venv/.installed: requirements.lock pyproject.toml workflow/setup/venv.sh
 	@sh workflow/setup/venv.sh
 	@echo "setup: installing requirements.lock into .venv"
-	@$(UV) pip sync -q --python $(PYTHON) --require-hashes --build-constraints requirements.lock \
-		--compile-bytecode requirements.lock
+	@$(UV) pip sync -q --python $(PYTHON) --require-hashes --build-constraints requirements.lock requirements.lock
 	@$(UV) pip install -q --python $(PYTHON) --no-deps --no-build-isolation -e .
-	@$(PYTHON) -m compileall -q pipeline workflow
+	@$(PYTHON) -m compileall -qq -j 0 -x '$(UNUSED)' .venv/lib pipeline workflow || true
 	@touch $@
 
 demo: .venv/.installed
