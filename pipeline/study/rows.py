@@ -247,10 +247,7 @@ def _promise_problems(
 ) -> list[str]:
     """A metric or file that the evaluation does not give, asked for by the column or by one of its rows."""
     kind = "file" if column.file else "metric"
-    if source is None:
-        known = _train_metrics(draft)
-    else:
-        known = source.cfg.files if column.file else source.cfg.metrics
+    known = _train_metrics(draft) if source is None else (source.cfg.files if column.file else source.cfg.metrics)
     named = {where: getattr(column, kind) or ""} if getattr(column, kind) else {}
     named |= {f"{where}: row {row_id}": row.metrics[key] for row_id, row in rows.items() if key in row.metrics}
     return [

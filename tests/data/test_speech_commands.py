@@ -332,6 +332,7 @@ def test_prepare__real_clips__are_those_of_the_lists(real_clips, tmp_path):
     assert len(samples) == 132 and samples.wave(0).any()
 
 
+@pytest.mark.slow
 def test_prepare__real_clips_without_the_released_ones__are_refused(real_clips, tmp_path):
     cfg = parse_data(Layers(("test", read_yaml(CONFIGS / "data/speech_commands.yaml")["data"])))
     text = message_of(prepare, cfg, real_clips, tmp_path, progress=False)

@@ -35,6 +35,7 @@ def test_run__of_three_processes__has_a_micro_batch_for_each():
         scale.shared_run(options, 4)
 
 
+@pytest.mark.slow
 def test_runs_at_scale__are_in_the_papers_studies():
     runs = scale.load_graph("paper").runs.values()
     for kind in scale.AT_SCALE:
