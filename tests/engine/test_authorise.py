@@ -60,6 +60,7 @@ def test_model__in_several_files__is_locked_and_unlocked_as_a_folder(in_parts, t
     assert [name for name in parts if locked[name] == parts[name]] == [in_parts.name]
 
 
+@pytest.mark.slow
 def test_model__of_which_one_file_is_damaged__is_not_unlocked(in_parts, tmp_path, capsys):
     key = make_key(in_parts, tmp_path / "mine.key")
     lock(in_parts, key, tmp_path / "locked")

@@ -159,6 +159,7 @@ def test_corruptions__images__are_seen_as_those_that_the_model_was_trained_on(wo
     assert len(files) == 50 and sorted(map(bytes, found.numpy())) == sorted(bytes(np.array(file)) for file in files)
 
 
+@pytest.mark.slow
 def test_corruptions__severity_with_other_images__is_refused(world, corrupted, monkeypatch):
     find = corruptions.find_samples
 

@@ -61,6 +61,7 @@ def test_backward__single_step__leaves_no_parameter_without_gradient(case):
         assert [name for name, p in method.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
+@pytest.mark.slow
 @every_method
 def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
     method, batch = build(case), batch_for(case)
