@@ -20,6 +20,7 @@ from pipeline.errors import LaunchError, PatchworkError
 from pipeline.files import write_json
 from pipeline.launch.local import train_here
 from pipeline.logs import is_main_process, start_logging
+from pipeline.processes import leave
 from pipeline.results import RunFolder
 from pipeline.site import load_site
 
@@ -53,7 +54,7 @@ class TrainJob:
         if is_main and code == CONTINUE_ME and STOP.signal == signal.SIGUSR2:
             requeue(os.environ["SLURM_JOB_ID"])
         # Not 75 from the others: srun would end the main process for it.
-        sys.exit(code if is_main or code != CONTINUE_ME else 0)
+        leave(code if is_main or code != CONTINUE_ME else 0)
 
     def _train(self) -> int:
         config, scale = self.paths.submitted, self.paths.results.name

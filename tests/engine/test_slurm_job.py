@@ -109,6 +109,7 @@ def test_job__end_of_a_process__is_told_once_and_requeued_by_the_main_one_before
     monkeypatch.setattr(job, "STOP", stop)
     monkeypatch.setattr(job, "requeue", asked.append)
     monkeypatch.setattr(TrainJob, "_train", lambda self: code)
+    monkeypatch.setattr("pipeline.launch.job.leave", sys.exit)
     for name, value in {"RANK": rank, "SLURM_JOB_ID": 7, "SLURM_RESTART_COUNT": 2}.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(SystemExit) as end:
