@@ -2,13 +2,11 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from mistakes import DEMO, EXPECTED, FASHION, FIRST_HOLDS, MISTAKES, MJP, STUDY
-from patience import PATIENCE_S
+from project import Project
 
 from pipeline.cli import main
 from pipeline.study.graph import load_graph
@@ -113,8 +111,7 @@ def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(t
     path = tmp_path / "configs" / MJP
     path.write_text(path.read_text().replace("dal_weight", "dal_wait"))
 
-    command = [sys.executable, "-m", "pipeline", "check"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    result = Project(tmp_path).run("python", "-m", "pipeline", "check")
 
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(r"ConfigError: configs/method/mjp\.yaml: method\.dal_wait: unknown key; .*\n", result.stderr)
