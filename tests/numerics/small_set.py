@@ -123,10 +123,10 @@ class SmallWorld:
         return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
 
 
-def make_world(folder, results, paint=lambda pixels: pixels, counts=COUNTS) -> SmallWorld:
+def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:
     """Images are noise, or what `paint` makes of it."""
     pixels, labels = {}, {}
-    for prefix, count in counts.items():
+    for prefix, count in COUNTS.items():
         generator = np.random.default_rng(count)
         pixels[prefix] = paint(generator.integers(0, 256, (count, 28, 28), dtype=np.uint8))
         labels[prefix] = (np.arange(count) % 10).astype(np.uint8)
@@ -138,8 +138,8 @@ def make_world(folder, results, paint=lambda pixels: pixels, counts=COUNTS) -> S
         image_size=28,
         channels=1,
         num_classes=10,
-        num_train=counts["train"],
-        num_val=counts["t10k"],
+        num_train=COUNTS["train"],
+        num_val=COUNTS["t10k"],
         mean=(MEAN,),
         std=(STD,),
         eval_crop=1.0,
