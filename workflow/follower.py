@@ -29,7 +29,9 @@ class Follower:
         else:  # another follower ran already, or this one was killed: MLflow lacks what came later
             self._launch()
         try:
-            self.process.wait(LAST_PASS_S)
+            if self.process.wait(LAST_PASS_S) == -signal.SIGTERM:  # it had not begun to listen
+                self._launch()
+                self.process.wait(LAST_PASS_S)
         except subprocess.TimeoutExpired:
             return f"MLflow is still being brought up to date in the background: {self.log}"
         return next(reversed(self.log.read_text().splitlines()), "")

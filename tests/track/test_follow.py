@@ -11,6 +11,7 @@ from written import begin, finish, log_steps, points, statuses
 
 from pipeline.engine.meters import MetricsFile
 from pipeline.files import held
+from workflow.follower import Follower
 
 NUM_JOBS, NUM_STEPS = 16, 250
 NOBODY = "http://127.0.0.1:9"
@@ -114,6 +115,17 @@ def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_
     assert "has everything; runs so far: 1" in output and "has everything" in log.read_text()
     with held(demo.results.folder / "track.lock", "a test"):
         pass
+
+
+@pytest.mark.slow
+def test_hook__workflow_over_before_the_follower_listens__mirrors_all_the_same(copy, new_scale, monkeypatch):
+    graph = new_scale("hasty")
+    log_steps(begin(graph, next(iter(graph.runs))), range(1, 11))
+    monkeypatch.chdir(copy.root)
+    monkeypatch.setenv("PYTHONPATH", str(copy.root))
+    follower = Follower("hasty")
+    follower.start()
+    assert "has everything; runs so far: 1" in follower.stop()
 
 
 @pytest.mark.slow
