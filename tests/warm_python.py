@@ -92,7 +92,7 @@ def server_of_session() -> Path:
 
 
 def write_program(path: Path, place: Path) -> None:
-    """A program that asks the server in place of starting an interpreter; `-IS` starts without looking for packages."""
+    """A program that asks the server to run a module. `-IS`: Python starts quickly, as it looks for no packages."""
     tests = str(Path(__file__).parent)
     start = f"import sys\nsys.path.insert(0, {tests!r})\nfrom warm_client import main\n"
     path.write_text(f"#!{sys.executable} -IS\n{start}main({str(place)!r}, {sys.executable!r})\n")

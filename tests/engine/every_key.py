@@ -67,8 +67,8 @@ class Bite:
     """Another value of a field, where the run shows it, and the keys around it with which it matters.
 
     `at` names what changes first. start, batches, draws (several words: all of them): a run of one update shows exactly
-    these, or a whole run shows them with updates and validation. `updates`: updates and validation. `validation`: it
-    alone. `refused`: such a run is an error.
+    these, or a whole run shows them with updates and validation. `updates`: updates and validation.
+    `validation`: the validation alone. `refused`: such a run is an error.
     """
 
     other: Any

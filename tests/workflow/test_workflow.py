@@ -168,6 +168,7 @@ def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(c
     # Its table is drawn again if it took another time to compute; the digits are the same.
     assert not copied.jobs("demo", *LOCAL).keys() & {"evaluate", "train_run"}
     assert copied.snakemake("demo", *NO_HOOKS).returncode == 0 and copied.jobs("demo", *LOCAL) == {}
+    assert row_of(copied, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
     assert copied.run("python", "-m", "pipeline", "verify").returncode == 0
 
 
