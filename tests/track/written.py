@@ -83,5 +83,6 @@ def statuses(database: Path, graph: Graph) -> dict[str, str]:
 
 
 def _query(database: Path, graph: Graph, query: str) -> list[tuple]:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=PATIENCE_S) as connection:
+    # Not read-only: where a follower was killed while it wrote, the first to look rolls its journal back.
+    with sqlite3.connect(f"file:{database}?mode=rw", uri=True, timeout=PATIENCE_S) as connection:
         return connection.execute(query, [f"patchwork-{graph.scale}"]).fetchall()
