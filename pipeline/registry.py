@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
-from pipeline.source import code_behind, digest_of
+from pipeline.source import digest_behind
 
 if TYPE_CHECKING:
     from pipeline.data.kind import DataKind
@@ -57,7 +57,7 @@ class Registry(Generic[Entry]):
     def code(self, name: str) -> str:
         """A digest of the source that is behind a name; empty for one that a test or a notebook registered."""
         path = self._files().get(name)
-        return digest_of(code_behind(path)) if path else ""
+        return digest_behind(path) if path else ""
 
     def _import(self, name: str, path: Path) -> None:
         try:

@@ -1,67 +1,183 @@
-"""Which code made a result: digests of source files that change with what the code does, not with how it is written.
+"""Which code made a result: digests of source that change with what the code does, not with how it is written.
 
-Comments, docstrings and layout do not count. Nothing is imported, so a half-written file elsewhere does no harm.
+Comments, docstrings, layout, type hints of functions and the place of a definition do not count. What counts is every
+definition (function, class, constant) that a file of the package uses, in it or imported, directly or not. Nothing is
+imported, so a half-written file elsewhere does no harm.
 """
 
 import ast
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent
-# What a method or an evaluation computes with; the loop and the loader are the same for all of them.
-COUNTED = ("methods", "models", "evals")
+# Where results lie, how files are read and written, and what is said to the user: it changes no number, and if it
+# counted, every result would be said to be made by other code after every release.
+PLUMBING = ("config", "errors", "files", "logs", "processes", "provenance", "records", "registry", "results", "site")
 
 
 def digest_of(files: Iterable[Path]) -> str:
     """One digest of several files, whatever their order."""
-    parts = "".join(f"{path.parent.name}/{path.name} {_file_digest(path)}\n" for path in sorted(files))
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+    parts = "".join(f"{path.name} {_file_digest(path)}\n" for path in sorted(files))
+    return _short(parts)
 
 
-def code_behind(path: Path) -> list[Path]:
-    """A file of the package and those of methods, models and evaluations that it imports, directly or not."""
-    found, waiting = set(), [path]
+def digest_behind(path: Path) -> str:
+    """One digest of all definitions behind a file. Moving a file, or a definition to another one, does not change it."""
+    return _short("\n".join(sorted({_read(used.path).digest(used.name) for used in code_behind(path)})))
+
+
+class Definition(NamedTuple):
+    """A name at the top level of a module; an empty one stands for what else the module does when it is imported."""
+
+    path: Path
+    name: str
+
+
+def code_behind(path: Path) -> set[Definition]:
+    """Everything that a file defines, and whatever else of the package that uses, directly or not."""
+    found: set[Definition] = set()
+    waiting = _whole(path)
     while waiting:
         current = waiting.pop()
         if current not in found:
             found.add(current)
-            waiting += [file for name in _imported(current) if (file := _counted_file(name))]
-    return sorted(found)
+            waiting += [Definition(current.path, ""), *_read(current.path).used_by(current.name)]
+    return found
+
+
+@dataclass
+class _Module:
+    """A parsed file: statements by the name they define, and what its imports stand for."""
+
+    path: Path
+    statements: dict[str, list[ast.stmt]] = field(default_factory=lambda: {"": []})
+    imports: dict[str, Definition] = field(default_factory=dict)  # with "*" for a module
+    known: dict[str, tuple[str, list[Definition]]] = field(default_factory=dict)
+
+    def digest(self, name: str) -> str:
+        return self._look_at(name)[0]
+
+    def used_by(self, name: str) -> list[Definition]:
+        """Definitions that the statements behind a name use, here and in other files."""
+        return self._look_at(name)[1]
+
+    def _look_at(self, name: str) -> tuple[str, list[Definition]]:
+        if name not in self.known:
+            nodes = [node for statement in self.statements[name] for node in _plain(statement)]
+            text = "\n".join(ast.unparse(statement) for statement in self.statements[name])
+            self.known[name] = _short(text), list(dict.fromkeys(self._used_in(nodes)))
+        return self.known[name]
+
+    def _used_in(self, nodes: list[ast.AST]) -> Iterator[Definition]:
+        imports = self.imports | {key: what for node in nodes for key, what in _imported(node)}
+        # `module.name` uses one definition of the module; the module by itself might be used as a whole.
+        members = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id in self.statements:
+                yield Definition(self.path, node.id)
+            elif isinstance(node, ast.Name) and (what := imports.get(node.id)):
+                yield from _chosen(what, members.get(id(node)))
+
+
+def _chosen(what: Definition, member: str | None) -> list[Definition]:
+    """The definitions that an import stands for: one, or those of a module, or the one that is asked of the module."""
+    if what.name != "*":
+        return _found_in(what.path, what.name)
+    return _found_in(what.path, member) if member else _whole(what.path)
+
+
+def _found_in(path: Path, name: str) -> list[Definition]:
+    """A name of a module: defined there, or imported there from elsewhere."""
+    module = _read(path)
+    if name in module.statements:
+        return [Definition(path, name)]
+    return _chosen(module.imports[name], None) if name in module.imports else []
+
+
+def _whole(path: Path) -> list[Definition]:
+    return [Definition(path, name) for name in _read(path).statements]
+
+
+@functools.cache
+def _read(path: Path) -> _Module:
+    module, tree = _Module(path), ast.parse(path.read_bytes())
+    for statement in tree.body[ast.get_docstring(tree, clean=False) is not None :]:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            module.imports.update(_imported(statement))
+        elif not _is_for_type_checkers(statement):
+            for name in _defined(statement) or [""]:
+                module.statements.setdefault(name, []).append(statement)
+    return module
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [statement.name]
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def _is_for_type_checkers(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+
+
+def _imported(node: ast.AST) -> Iterator[tuple[str, Definition]]:
+    """What the names of an import statement stand for, as far as it lies in the package and is no plumbing."""
+    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        for alias in node.names:
+            name = alias.asname or alias.name
+            if submodule := _file_of(f"{node.module}.{alias.name}"):
+                yield name, Definition(submodule, "*")
+            elif module := _file_of(node.module):
+                yield name, Definition(module, alias.name)
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname and (module := _file_of(alias.name)):
+                yield alias.asname, Definition(module, "*")
+
+
+@functools.cache
+def _file_of(module: str) -> Path | None:
+    """The file of a module of the package that counts."""
+    package, *parts = module.split(".")
+    if package != PACKAGE.name or not parts or parts[0] in PLUMBING:
+        return None
+    place = PACKAGE.joinpath(*parts)
+    candidates = place.with_suffix(".py"), place / "__init__.py"
+    return next((path for path in candidates if path.exists()), None)
+
+
+def _plain(tree: ast.AST) -> list[ast.AST]:
+    """Take docstrings and the type hints of functions away; returns the nodes that are left."""
+    nodes, waiting = [], [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        nodes.append(node)
+        waiting += ast.iter_child_nodes(node)
+    return nodes
 
 
 @functools.cache
 def _file_digest(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".py":
-        content = ast.unparse(_without_docstrings(ast.parse(content))).encode()
+        tree = ast.parse(content)
+        _plain(tree)
+        content = ast.unparse(tree).encode()
     return hashlib.sha256(content).hexdigest()
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            has_docstring = ast.get_docstring(node, clean=False) is not None
-            node.body = node.body[1:] if has_docstring else node.body
-    return tree
-
-
-@functools.cache
-def _imported(path: Path) -> list[str]:
-    """Names of modules that a file imports anywhere in it."""
-    names = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    return names
-
-
-def _counted_file(module: str) -> Path | None:
-    parts = module.split(".")
-    if len(parts) != 3 or parts[0] != PACKAGE.name or parts[1] not in COUNTED:
-        return None
-    file = PACKAGE / parts[1] / f"{parts[2]}.py"
-    return file if file.exists() else None
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

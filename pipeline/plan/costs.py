@@ -1,7 +1,7 @@
 """What the step of each run costs, counted once: runs that differ in seed or recipe share it.
 
 Counting takes about a second for each distinct step, so the results stay in `costs.json`; they are counted anew when
-the code of methods or models changes.
+their code changes.
 """
 
 import functools
@@ -15,14 +15,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline.config import CONFIGS, Layers, fingerprint
+from pipeline.config import Layers, fingerprint
 from pipeline.files import write_json
 from pipeline.processes import end_with_parent
-from pipeline.registry import KINDS
+from pipeline.registry import KINDS, METHODS, TASKS
+from pipeline.source import PACKAGE, digest_behind
 from pipeline.study.entries import Graph
 
 Cost = dict[str, float]
-CODE = ("methods/*.py", "models/*.py", "engine/checkpoint.py", "plan/operations.py")
 FEW = 4  # steps that are counted before other processes would have started
 
 
@@ -45,10 +45,12 @@ def _key(config: dict[str, Any]) -> str:
     return fingerprint([config["method"], config["model"], data, bool(config["optim"]["ema_decay"])], 16)
 
 
+@functools.cache
 def _code() -> str:
     """Changes with the code that a step consists of."""
-    files = [path for pattern in CODE for path in sorted((CONFIGS.parent / "pipeline").glob(pattern))]
-    return fingerprint([[path.read_text() for path in files], version("torch"), version("timm")], 16)
+    plugged_in = [registry.code(name) for registry in (METHODS, TASKS, KINDS) for name in registry.names()]
+    counting = digest_behind(PACKAGE / "plan/operations.py")
+    return fingerprint([plugged_in, counting, version("torch"), version("timm")], 16)
 
 
 def _count(configs: dict[str, dict[str, Any]]) -> dict[str, Cost]:

@@ -1,5 +1,6 @@
 """Digests of source: what changes them, and what does not."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ def digest_of_text(tmp_path):
         path = tmp_path / name
         path.write_text(text)
         source._file_digest.cache_clear()
-        source._imported.cache_clear()
         return source.digest_of([path])
 
     return digest
@@ -48,8 +48,8 @@ def test_digest__of_a_template__counts_every_byte(digest_of_text):
 
 
 def names_behind(registry: Registry, name: str) -> set[str]:
-    files = source.code_behind(registry._files()[name])
-    return {f"{path.parent.name}/{path.stem}" for path in files}
+    found = source.code_behind(registry._files()[name])
+    return {f"{used.path.parent.name}/{used.path.stem}" for used in found}
 
 
 def test_code_behind__a_method__has_its_bases_and_models_and_no_other_method():
@@ -61,6 +61,116 @@ def test_code_behind__a_method__has_its_bases_and_models_and_no_other_method():
 def test_code_behind__an_evaluation__has_the_shuffle_it_uses():
     assert names_behind(EVALS, "consistency") >= {"evals/consistency", "evals/shuffling", "models/jigsaw"}
     assert EVALS.code("consistency") != EVALS.code("classify")
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "mathematics"),
+    [
+        (METHODS, "mask_rcnn", "transfer/proposals"),
+        (METHODS, "upernet", "transfer/upernet"),
+        (EVALS, "april", "privacy/april"),
+        (EVALS, "gradient_matching", "privacy/matching"),
+        (EVALS, "split_learning", "permutation/split"),
+        (EVALS, "equivariance", "permutation/forward"),
+        (EVALS, "classify", "engine/validate"),
+    ],
+)
+def test_code_behind__mathematics_in_another_folder__counts(registry, name, mathematics):
+    assert mathematics in names_behind(registry, name)
+
+
+MINE = """
+from pipeline.models.parts import part
+
+class Mine:
+    def loss(self):
+        return part(1)
+"""
+PARTS = """
+from pipeline.models import scale
+
+def part(x):
+    return scale.by(x)
+
+def unused(x):
+    return x
+"""
+SCALE = """
+FACTOR = 2
+
+def by(x):
+    return FACTOR * x
+
+def other(x):
+    return x
+"""
+PLUMBING = """
+def write(x):
+    return x
+"""
+FILES = {"methods/mine.py": MINE, "models/parts.py": PARTS, "models/scale.py": SCALE, "files.py": PLUMBING}
+
+
+@pytest.fixture
+def digest_behind(tmp_path, monkeypatch):
+    """The digest of methods/mine.py in a small package, with some of its files replaced or moved."""
+    root = tmp_path / "pipeline"
+    monkeypatch.setattr(source, "PACKAGE", root)
+
+    def digest(start: str = "methods/mine.py", **changes: str) -> str:
+        shutil.rmtree(root, ignore_errors=True)
+        for name, text in (FILES | changes).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        source._read.cache_clear()
+        source._file_of.cache_clear()
+        return source.digest_behind(root / start)
+
+    yield digest
+    source._read.cache_clear()
+    source._file_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("methods/mine.py", "part(1)", "part(2)"),
+        ("models/parts.py", "scale.by(x)", "scale.by(-x)"),
+        ("models/scale.py", "FACTOR * x", "FACTOR + x"),
+        ("models/scale.py", "FACTOR = 2", "FACTOR = 3"),
+        ("models/scale.py", "FACTOR = 2\n", "FACTOR = 2\nprint(FACTOR)\n"),
+        ("models/parts.py", "import scale", "import scale\n\nscale.FACTOR = 4"),
+    ],
+)
+def test_digest_behind__a_definition_that_is_used__counts(digest_behind, file, old, new):
+    assert old in FILES[file]
+    assert digest_behind(**{file: FILES[file].replace(old, new)}) != digest_behind()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("models/scale.py", "def other(x):\n    return x", "def other(x):\n    return -x"),
+        ("models/parts.py", "def unused(x):\n    return x", "def unused(x):\n    return -x"),
+        ("models/scale.py", "def by(x):", "def by(x: float) -> float:"),
+        ("files.py", "return x", "return -x"),
+    ],
+    ids=["beside", "unused", "hints", "plumbing"],
+)
+def test_digest_behind__what_is_not_used_or_computes_nothing__does_not_count(digest_behind, file, old, new):
+    assert old in FILES[file]
+    assert digest_behind(**{file: FILES[file].replace(old, new)}) == digest_behind()
+
+
+def test_digest_behind__files_and_definitions_moved__is_the_same(digest_behind):
+    before = digest_behind()
+    mine = MINE.replace("pipeline.models.parts", "pipeline.rooms.inner.pieces")
+    parts = PARTS.replace("pipeline.models import scale", "pipeline.rooms import measure as scale")
+    moved = {"methods/own/mine2.py": mine, "rooms/inner/pieces.py": parts, "rooms/measure.py": SCALE}
+    assert digest_behind("methods/own/mine2.py", **moved) == before
+    scale = SCALE.replace("FACTOR = 2", "from pipeline.models.factor import FACTOR")
+    assert digest_behind(**{"models/scale.py": scale, "models/factor.py": "FACTOR = 2\n"}) == before
+    assert digest_behind(**{"models/scale.py": scale, "models/factor.py": "FACTOR = 3\n"}) != before
 
 
 @pytest.fixture
