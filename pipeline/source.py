@@ -26,7 +26,7 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def digest_behind(path: Path) -> str:
-    """One digest of all definitions behind a file. Moving a file, or a definition to another one, does not change it."""
+    """One digest of all definitions behind a file. Moving a file, or a definition elsewhere, does not change it."""
     return _short("\n".join(sorted({_read(used.path).digest(used.name) for used in code_behind(path)})))
 
 
