@@ -55,6 +55,7 @@ onstart:
         logger.warning(str(notice))
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
     or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
+    freshness(SCALE).digests.keep()
     or_message(FOLLOWER.start)
 
 

@@ -6,9 +6,13 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError, PatchworkError, storage_problem
 from pipeline.logs import start_logging
+
+if TYPE_CHECKING:
+    from pipeline.freshness import Freshness
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,17 +97,16 @@ def check(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.freshness import Digests, Freshness
     from pipeline.report.words import counted
+    from pipeline.site import load_site
     from pipeline.study.graph import load_graph
-    from pipeline.verify import made_by_other_code
-    from pipeline.verify import verify as problems_of
+    from pipeline.verify import made_by_other_code, problems_of
 
-    graph, problems = load_graph(options.scale), []
-    for problem in problems_of(graph):
-        print(problem, flush=True)
-        problems.append(problem)
-    for notice in made_by_other_code(graph):
-        print(notice)
+    graph = load_graph(options.scale)
+    problems = problems_of(Freshness(graph, load_site(), Digests()))
+    for line in [*problems, *made_by_other_code(graph)]:
+        print(line)
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
     print(f"scale {graph.scale}: {done} finished runs compared with their records, {counted(len(problems), 'problem')}")
     return int(bool(problems))
@@ -268,48 +271,29 @@ def infer(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def table(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.files import remove, write_text
-    from pipeline.records import write_record
-    from pipeline.report import draw
-    from pipeline.report.tables import fill_table
-    from pipeline.study.graph import load_graph
+    from pipeline.report.drawing import draw_table
 
-    graph = load_graph(options.scale)
-    filled = fill_table(graph, options.table, options.rows)
-    path = graph.results.table(options.table, options.rows)
-    drawn = draw.files_of(filled, graph.results.read)
-    for suffix, text in drawn.items():
-        write_text(path.with_name(options.table + suffix), text)
-    for suffix in {".html", ".svg"} - drawn.keys():  # what it was drawn as when it was of another kind
-        remove(path.with_name(options.table + suffix))
-    write_record(path, filled)
+    draw_table(_freshness(options.scale), options.table, options.rows)
 
 
 def claims(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.records import write_record
-    from pipeline.report.tables import judge_study
-    from pipeline.study.graph import load_graph
+    from pipeline.report.drawing import judge_claims
 
-    graph = load_graph(options.scale)
-    write_record(graph.results.claims(options.study, options.rows), judge_study(graph, options.study, options.rows))
+    judge_claims(_freshness(options.scale), options.study, options.rows)
 
 
 def report(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.report.collect import collect
-    from pipeline.report.numbers import write_numbers
-    from pipeline.report.page import write_report
-    from pipeline.study.graph import load_graph
-    from pipeline.study.targets import command_for
+    from pipeline.report.drawing import draw_report
 
-    graph = load_graph(options.scale)
-    path = graph.results.report(options.rows)
-    chosen, title, subtitle = graph.selected(options.rows), f"Patchwork, scale {graph.scale}", ""
-    if len(chosen) < len(graph.tables):
-        more = command_for("all", graph.scale)
-        subtitle = f"{len(chosen)} of {len(graph.tables)} tables and figures; `{more}` draws the others and every row."
-    content = collect(graph, options.rows)
-    write_numbers(content.tables, path)
-    print(write_report(content, path, title, graph.scale, graph.results.read, subtitle))
+    print(draw_report(_freshness(options.scale), options.rows))
+
+
+def _freshness(scale: str) -> "Freshness":
+    from pipeline.freshness import open_freshness
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+
+    return open_freshness(load_graph(scale), load_site())
 
 
 def frame(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -333,10 +317,8 @@ def track(options: argparse.Namespace, arguments: list[str]) -> None:
 
 def plan(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.plan.text import plan as make_plan
-    from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
 
-    print(make_plan(load_graph(options.scale), load_site(), options.targets))
+    print(make_plan(_freshness(options.scale), options.targets))
 
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -363,11 +345,10 @@ def summary(options: argparse.Namespace, arguments: list[str]) -> None:
 def status(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.results import scales_with_results
     from pipeline.status import read_status
-    from pipeline.study.graph import load_graph
 
     scales = [options.scale] if options.scale else scales_with_results()
     for scale in scales:
-        print(read_status(load_graph(scale)), end="\n\n" if scale != scales[-1] else "\n")
+        print(read_status(_freshness(scale)), end="\n\n" if scale != scales[-1] else "\n")
     if not scales:
         print("nothing has run yet; `make demo` or `snakemake demo` runs the smallest scale")
 

@@ -156,6 +156,30 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 
+SEAL = ',\n  "digest": "'
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """JSON whose last entry is a digest of the others: who changes a number by hand, or half of a file, is noticed."""
+    text = json.dumps(content, indent=2, allow_nan=False).removesuffix("\n}")
+    write_text(path, f'{text}{SEAL}{_digest_of_text(text)}"\n}}\n')
+
+
+def read_sealed(path: Path) -> bytes:
+    """The JSON of a file without its digest, which is compared; a file from before there were digests has none."""
+    content = path.read_bytes()
+    text, seal, known = content.decode(errors="replace").rpartition(SEAL)
+    if not seal:
+        return content
+    if known != f'{_digest_of_text(text)}"\n}}\n':
+        raise DataError(f"{path} was changed or damaged after it was written; run the workflow, which makes it again")
+    return f"{text}\n}}".encode()
+
+
+def _digest_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a JSONL file; what follows its last newline is still being written and left out."""
     return parse_lines(path.read_bytes(), path)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.config import Record, Strict
 from pipeline.errors import DataError
-from pipeline.files import write_json
+from pipeline.files import read_sealed, write_sealed
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
@@ -96,16 +96,15 @@ class EvalJobRecord(Record):
 def read_record(path: Path, kind: type[Kind]) -> Kind:
     """A JSON file of the results."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(read_sealed(path))
     except FileNotFoundError:
         raise DataError(f"{path} not found; run the workflow, which writes it first") from None
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
-        raise DataError(
-            f"{path} is damaged ({where + ': ' if where else ''}{problem['msg']}); delete it and run the workflow again"
-        ) from None
+        what = f"{where + ': ' if where else ''}{problem['msg']}"
+        raise DataError(f"{path} is damaged ({what}); run the workflow, which makes it again") from None
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    write_json(path, record.model_dump(mode="json"))
+    write_sealed(path, record.model_dump(mode="json"))

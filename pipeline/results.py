@@ -1,6 +1,7 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,9 +115,9 @@ class ScaleFolder:
         return self.folder / "costs.json"
 
     @property
-    def origins(self) -> Path:
-        """How each result was made, for results that DVC brings elsewhere."""
-        return self.folder / "origins.json"
+    def digests(self) -> Path:
+        """SHA-256 of results by size and time, so that they need not be read at every start; it may be deleted."""
+        return self.folder / "digests.json"
 
     @property
     def benchmarks(self) -> Path:
@@ -288,12 +289,12 @@ class RunFolder:
         return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
 
     def record(self) -> TrainRecord | None:
-        """What training wrote when it came to its end."""
-        return _read_if_there(self.finished)
+        """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""
+        return _read_if_intact(self.finished) or _read_if_intact(self.done)
 
     def trained(self) -> TrainRecord:
         """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
-        found = _read_if_there(self.done) or self.record()
+        found = _read_if_intact(self.done) or _read_if_intact(self.finished)
         if found is None:
             raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
         return found
@@ -316,7 +317,8 @@ class RunFolder:
 
     def publish(self) -> None:
         """Let the graph see that the run is finished."""
-        write_text(self.done, self.finished.read_text())
+        if self.finished.exists():  # else it was brought from elsewhere, published
+            write_text(self.done, self.finished.read_text())
 
 
 def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
@@ -406,5 +408,7 @@ def find_run(name: str, scale: str | None = None) -> RunFolder:
     return (exact or found)[0]
 
 
-def _read_if_there(path: Path) -> TrainRecord | None:
-    return read_record(path, TrainRecord) if path.exists() else None
+def _read_if_intact(path: Path) -> TrainRecord | None:
+    with suppress(DataError):
+        return read_record(path, TrainRecord)
+    return None

@@ -9,15 +9,16 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
+from pipeline.freshness import Freshness, report_file, table_file
 from pipeline.launch.slurm import waiting_job
 from pipeline.records import Started, read_record
-from pipeline.results import RunFolder, ScaleFolder
-from pipeline.study.entries import Graph
+from pipeline.results import RunFolder
 
-State = Literal["finished", "running", "queued", "failed", "stopped", "waiting"]
-ORDER: tuple[State, ...] = ("finished", "running", "queued", "failed", "stopped", "waiting")
+State = Literal["finished", "running", "queued", "failed", "stopped", "outdated", "waiting"]
+ORDER: tuple[State, ...] = ("finished", "running", "queued", "failed", "stopped", "outdated", "waiting")
 ERROR = re.compile(r"^([\w.]+(Error|Exception|Interrupt)\b|Killed|Segmentation fault)")
 AFTERWARDS = re.compile(r"\d\d:\d\d:\d\d |.*the same command continues")  # a later attempt, in the same log
+RULES = ("prepare_data", "train_run", "evaluate")
 LOG_BYTES, LOG_LINES = 10_000, 4  # of the end of a failed job's log: where the error is looked for, and what is shown
 
 
@@ -51,7 +52,7 @@ class Status:
         drawn = [f"{done} of {total} with {rows} rows" for rows, (done, total) in self.num_tables.items()]
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
         lines.append(f"  {'report':<12}  {', '.join(map(shown, self.reports)) or 'not written yet'}")
-        for state in ("running", "queued", "stopped", "failed"):
+        for state in ("running", "queued", "stopped", "outdated", "failed"):
             jobs = [str(job) for job in self.jobs if job.state == state]
             lines += ["", state, *jobs] if jobs else []
         return "\n".join(lines)
@@ -63,46 +64,54 @@ def _counted(jobs: list[Job]) -> str:
     return ", ".join([f"{count['finished']} of {len(jobs)} finished", *others])
 
 
-def read_status(graph: Graph) -> Status:
-    """The state of every job of this scale, in the order in which they run."""
-    results = graph.results
+def read_status(freshness: Freshness) -> Status:
+    """The state of every job that the report of this scale needs, in the order in which they run."""
+    graph, results = freshness.graph, freshness.results
     has_snakemake = is_held(results.workflow_lock)
-    jobs = [_plain_job(results, "prepare_data", data, results.manifest(data), has_snakemake) for data in graph.data]
-    jobs += [_run(results, results.run(name)) for name in graph.trained_runs()]
-    jobs += [_plain_job(results, "evaluate", job, results.eval_job(job), has_snakemake) for job in graph.eval_jobs]
-    tables = {rows: _drawn(graph, rows) for rows in ("headline", "all")}
+    needed = freshness.needed_for([report_file("headline"), report_file("all")])
+    jobs = [_job(freshness, file, has_snakemake) for file in needed if file.startswith(("data/", "runs/", "evals/"))]
+    tables = {rows: _drawn(freshness, rows) for rows in ("headline", "all")}
     reports = [path for path in map(results.report, ("headline", "all")) if path.exists()]
-    return Status(graph.scale, has_snakemake, jobs, tables, reports)
+    return Status(graph.scale, has_snakemake, sorted(jobs, key=lambda job: RULES.index(job.rule)), tables, reports)
 
 
-def _drawn(graph: Graph, rows: str) -> tuple[int, int]:
-    chosen = graph.selected(rows)
-    return sum(graph.results.table(table, rows).exists() for table in chosen), len(chosen)
+def _drawn(freshness: Freshness, rows: str) -> tuple[int, int]:
+    chosen = freshness.graph.selected(rows)
+    return sum(not freshness.why(table_file(table, rows)) for table in chosen), len(chosen)
 
 
-def _plain_job(results: ScaleFolder, rule: str, name: str, output: Path, has_snakemake: bool) -> Job:
-    """A job that leaves one file and holds no lock: its log tells the rest."""
-    log = results.log(rule, name)
-    if output.exists():
+def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
+    kind, name, *_ = file.split("/")
+    rule, name = {"data": "prepare_data", "runs": "train_run", "evals": "evaluate"}[kind], name.removesuffix(".json")
+    why = freshness.why(file)
+    if not why:
         return Job(rule, name, "finished")
-    if problem := _problem(log):
+    if rule == "train_run" and (found := _run(freshness.results.run(name))):
+        return found
+    if problem := _problem(freshness.results.log(rule, name)):
         return Job(rule, name, "failed", problem)
-    return Job(rule, name, "running" if has_snakemake and log.exists() else "waiting")
+    if freshness.exists(file):
+        return Job(rule, name, "outdated", why)
+    if rule == "train_run":
+        return _unfinished(freshness.results.run(name))
+    # These hold no lock: that there is a log says that they have begun.
+    is_running = has_snakemake and freshness.results.log(rule, name).exists()
+    return Job(rule, name, "running" if is_running else "waiting")
 
 
-def _run(results: ScaleFolder, folder: RunFolder) -> Job:
-    name, log = folder.name, results.log("train_run", folder.name)
-    if folder.done.exists():
-        return Job("train_run", name, "finished")
+def _run(folder: RunFolder) -> Job | None:
+    """A run that some process works on, or will."""
     if is_held(folder.lock):
-        return Job("train_run", name, "running", _progress(folder))
+        return Job("train_run", folder.name, "running", _progress(folder))
     if job := waiting_job(folder):
-        return Job("train_run", name, "queued", f"SLURM job {job}; {_progress(folder)}")
-    if problem := _problem(log):
-        return Job("train_run", name, "failed", problem)
+        return Job("train_run", folder.name, "queued", f"SLURM job {job}; {_progress(folder)}")
+    return None
+
+
+def _unfinished(folder: RunFolder) -> Job:
     if folder.started.exists():
-        return Job("train_run", name, "stopped", f"continues after {_progress(folder, folder.last_step())}")
-    return Job("train_run", name, "waiting")
+        return Job("train_run", folder.name, "stopped", f"continues after {_progress(folder, folder.last_step())}")
+    return Job("train_run", folder.name, "waiting")
 
 
 def _progress(folder: RunFolder, step: int | None = None) -> str:

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import ancient
 
-from pipeline.data.kind import kind_of, made_from, made_with
-from pipeline.data.opening import prepared_from
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.evals.needs import Needs
-from pipeline.report.freshness import claims_fingerprint, report_fingerprint, table_fingerprint
-from pipeline.results import drawn_in
-from pipeline.site import Site, Slurm, named_folder, site_file, weights_path
+from pipeline.freshness import Freshness, claims_file, data_file, job_file, report_file, run_file, table_file
+from pipeline.site import Site, Slurm
 from pipeline.study.entries import EvalJob, Graph
-from pipeline.study.planned import data_of
 
 PRIORITY_OF_DATA, PRIORITY_OF_STARTS, PRIORITY_OF_RUNS = 30, 20, 10
 
@@ -50,10 +47,20 @@ def or_message(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Inputs, parameters and resources of every rule's jobs, on one site."""
+    """Inputs and resources of every rule's jobs, on one site.
 
+    Every input is `ancient`: what must be made again is decided by `Freshness`, and not by the times of files.
+    """
+
+    freshness_of: Callable[[str], Freshness]  # scale -> what is fresh there
     site: Site
-    graph_of: Callable[[str], Graph]  # scale -> its graph
+
+    def graph_of(self, scale: str) -> Graph:
+        return self.freshness_of(scale).graph
+
+    def _inputs(self, scale: str, file: str) -> list[Any]:
+        found = or_message(self.freshness_of(scale).inputs_of, file)
+        return [ancient(f"results/{scale}/{each}") for each in found]
 
     @property
     def slurm(self) -> Slurm:
@@ -61,25 +68,8 @@ class Dependencies:
 
     # Data
 
-    def prepare_inputs(self, wildcards: Wildcards) -> list[str]:
-        """List the set that this one is made from and the run that chooses its images; none if the site has the set."""
-        data = or_message(data_of, self.graph_of(wildcards.scale), wildcards.data)
-        folder = named_folder(self.site, data)
-        source, run = made_from(data), made_with(data)
-        if not source or (folder and kind_of(data).is_there(folder)):
-            return []
-        return [manifest(wildcards.scale, source), *([trained(wildcards.scale, run)] if run else [])]
-
-    def prepare_params(self, wildcards: Wildcards) -> dict[str, Any]:
-        """Return what makes this another data set: its counts, and its folder if that holds other images.
-
-        The same images in another folder change nothing.
-        """
-        graph = self.graph_of(wildcards.scale)
-        data = or_message(data_of, graph, wildcards.data)
-        index = graph.results.manifest(data.name).parent
-        folder = prepared_from(data, named_folder(self.site, data), index)
-        return {"folder": folder, **{key: getattr(data, key) for key in data.counted}}
+    def prepare_inputs(self, wildcards: Wildcards) -> list[Any]:
+        return self._inputs(wildcards.scale, data_file(wildcards.data))
 
     def prepare_priority(self, wildcards: Wildcards) -> int:
         """Sets that runs train on come first: a training that begins last would run by itself."""
@@ -88,10 +78,11 @@ class Dependencies:
 
     # Training
 
-    def train_inputs(self, wildcards: Wildcards) -> list[str]:
-        run = or_message(self.graph_of(wildcards.scale).run, wildcards.run)
-        init = [trained(wildcards.scale, run.init)] if run.init else []
-        return [manifest(wildcards.scale, run.data), *init]
+    def train_inputs(self, wildcards: Wildcards) -> list[Any]:
+        """List the data, the run it starts from, and the weight file if it is there: training names a missing one."""
+        inputs = self._inputs(wildcards.scale, run_file(wildcards.run))
+        file = or_message(self.freshness_of(wildcards.scale).init_file, wildcards.run)
+        return [*inputs, *([ancient(str(file))] if file and file.exists() else [])]
 
     def train_priority(self, wildcards: Wildcards) -> int:
         """Runs that others start from come first: a chain that begins last would run by itself."""
@@ -100,26 +91,11 @@ class Dependencies:
 
     # Evaluations
 
-    def evaluate_inputs(self, wildcards: Wildcards) -> list[str]:
-        """List trained runs, weight files, data sets, and the files of the site that exist."""
-        graph, job = self.graph_of(wildcards.scale), self._eval_job(wildcards)
-        runs = [run for run in job.runs if graph.runs[run].trained]
-        files = [graph.runs[run].config["init"] for run in job.runs if run not in runs]
-        weights = [weights_path(self.site, file) for file in files]
-        named = [site_file(self.site, key) for key in job.site_files]
-        # A missing weight file is no input at first: the job starts and names it. Once the job has a result, the file
-        # is an input again; otherwise Snakemake would take old tables for current.
-        is_done = graph.results.eval_job(wildcards.job).exists()
-        return [
-            *(trained(wildcards.scale, run) for run in runs),
-            *(manifest(wildcards.scale, data) for data in job.data),
-            *(str(path) for path in weights if is_done or path.exists()),
-            *(str(path) for path in named if path and path.exists()),
-        ]
-
-    def evaluate_params(self, wildcards: Wildcards) -> list[str]:
-        """List the evaluations of a job; their names change with their configs, subjects and data."""
-        return self._eval_job(wildcards).evaluations
+    def evaluate_inputs(self, wildcards: Wildcards) -> list[Any]:
+        """List trained runs, data sets, and the weight files that are there: a job names one that is missing."""
+        inputs = self._inputs(wildcards.scale, job_file(wildcards.job))
+        files = self.freshness_of(wildcards.scale).files_elsewhere(wildcards.job)
+        return [*inputs, *(ancient(str(path)) for path in files if path.exists())]
 
     def evaluate_gres(self, wildcards: Wildcards) -> str:
         return f"{self.slurm.gres}:1" if self.slurm.gres and self._needs(wildcards).gpu else ""
@@ -141,29 +117,14 @@ class Dependencies:
 
     # Tables, claims, the report
 
-    def table_inputs(self, wildcards: Wildcards) -> list[str]:
-        files = self.graph_of(wildcards.scale).files(wildcards.table, wildcards.rows)
-        return [f"results/{wildcards.scale}/{file}" for file in files]
+    def table_inputs(self, wildcards: Wildcards) -> list[Any]:
+        return self._inputs(wildcards.scale, table_file(wildcards.table, wildcards.rows))
 
-    def table_params(self, wildcards: Wildcards) -> str:
-        return table_fingerprint(self.graph_of(wildcards.scale), wildcards.table)
+    def claims_inputs(self, wildcards: Wildcards) -> list[Any]:
+        return self._inputs(wildcards.scale, claims_file(wildcards.study, wildcards.rows))
 
-    def claims_inputs(self, wildcards: Wildcards) -> list[str]:
-        tables = self.graph_of(wildcards.scale).judged_on(wildcards.study, wildcards.rows)
-        return [drawn(table, wildcards.scale, wildcards.rows) for table in tables]
-
-    def claims_params(self, wildcards: Wildcards) -> str:
-        return claims_fingerprint(self.graph_of(wildcards.scale), wildcards.study)
-
-    def report_inputs(self, wildcards: Wildcards) -> list[str]:
-        graph = self.graph_of(wildcards.scale)
-        return [
-            *(drawn(table, wildcards.scale, wildcards.rows) for table in graph.selected(wildcards.rows)),
-            *(judged(study, wildcards.scale, wildcards.rows) for study in graph.studies()),
-        ]
-
-    def report_params(self, wildcards: Wildcards) -> str:
-        return report_fingerprint(self.graph_of(wildcards.scale), wildcards.rows)
+    def report_inputs(self, wildcards: Wildcards) -> list[Any]:
+        return self._inputs(wildcards.scale, report_file(wildcards.rows))
 
     # The queue
 
@@ -180,21 +141,3 @@ class Dependencies:
             "slurm_extra": " ".join(f"--{key}={value}" for key, value in self.slurm.options.items()),
             "mem_mb": self.slurm.memory_gb * 1000,
         }
-
-
-def manifest(scale: str, data: str) -> str:
-    return f"results/{scale}/data/{data}/manifest.json"
-
-
-def trained(scale: str, run: str) -> str:
-    return f"results/{scale}/runs/{run}/train.json"
-
-
-def drawn(table: str, scale: str, rows: str) -> str:
-    """Return the file of a table or figure."""
-    return f"results/{scale}/{drawn_in(table)}/{rows}/{table}.json"
-
-
-def judged(study: str, scale: str, rows: str) -> str:
-    """Return the file of a study's claims."""
-    return f"results/{scale}/tables/{rows}/{study}.claims.json"

@@ -20,6 +20,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
+from pipeline.freshness import Freshness, is_output
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 from pipeline.study.targets import check_target, targets_of
@@ -62,6 +63,25 @@ def take_all_cores(workflow: Workflow) -> None:
         workflow.global_resources["_cores"] = given.cores
 
 
+def remake(
+    workflow: Workflow, freshness: Freshness, targets: Iterable[str], known: Mapping[str, list[str]]
+) -> list[str]:
+    """Let Snakemake make again what is stale of the targets; returns what is wrong with it, a line each.
+
+    Snakemake itself finds what is missing where something needs it. Nothing on disk is changed here.
+    """
+    folder = f"results/{freshness.graph.scale}/"
+    wanted: list[str] = []
+    for target in [*targets] or ["all"]:
+        file = target.removeprefix(folder)
+        wanted += known.get(target, [str(Path(file).with_suffix(".html")) if file.startswith("report/") else file])
+    files = [file for file in wanted if is_output(file)]
+    forced = [f"{folder}{file}" for file in freshness.stale(files) if freshness.exists(file)]
+    if workflow.dag_settings is not None:
+        workflow.dag_settings.forcerun = frozenset({*workflow.dag_settings.forcerun, *forced})
+    return [f"{folder}{file}: {why}; it is made again" for file, why in freshness.problems(files).items()]
+
+
 def check_config(config: Mapping[str, Any]) -> None:
     """A mistyped key would change nothing, silently."""
     for key in config.keys() - set(KEYS):
@@ -101,6 +121,11 @@ def check_targets(targets: Iterable[str], rules: Iterable[str], graph: Graph) ->
             raise ConfigError(
                 f"target demo belongs to scale demo, and the scale is {graph.scale}; add --config scale=demo, or "
                 "choose another target"
+            )
+        parts = Path(target).parts
+        if parts[:1] == ("results",) and len(parts) > 2 and parts[1] != graph.scale:
+            raise ConfigError(
+                f"{target} belongs to scale {parts[1]}, and the scale is {graph.scale}; add --config scale={parts[1]}"
             )
         if target not in rules and "/" not in target and not Path(target).exists():
             check_target(target, known, graph.scale)

@@ -1,7 +1,7 @@
 """The manifest of a verified data set: what `prepare` writes, and everyone else reads."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError
 
@@ -9,7 +9,7 @@ from pipeline.config import Strict, shown
 from pipeline.data.samples import SplitName
 from pipeline.data.stamp import Stamp
 from pipeline.errors import DataError
-from pipeline.files import write_text
+from pipeline.files import read_sealed, write_sealed
 from pipeline.results import prepare_command
 
 MANIFEST = "manifest.json"
@@ -57,12 +57,15 @@ class Manifest(Strict):
     # The set's own names of its classes (WordNet ids, folders), in the order of labels; none in a manifest from before
     # they were kept.
     classes: list[str] | None = None
+    # What the config counted, and what a made set was made from; none in a manifest from before they were kept.
+    counted: dict[str, Any] | None = None
+    made_of: dict[str, str] | None = None
 
 
 def read_manifest(path: Path) -> Manifest:
     """What `prepare` wrote, or an error that says to run it."""
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read_sealed(path))
     except FileNotFoundError:
         raise DataError(f"{shown(path)} not found; run `{prepare_command(path)}` first") from None
     except ValidationError as error:
@@ -75,4 +78,4 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    write_text(path, manifest.model_dump_json(indent=2) + "\n")
+    write_sealed(path, manifest.model_dump(mode="json"))

@@ -5,12 +5,14 @@ It holds no times, so the same data gives the same bytes; fingerprints do not de
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from
+from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error
 from pipeline.data.samples import Split, SplitName
@@ -46,7 +48,7 @@ def prepare(
     if problems:
         raise data_error(cfg, folder, problems)
     summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
-    manifest = _manifest(cfg, folder, summaries, kind.class_names(splits))
+    manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), made_of(cfg, sources))
     # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
     if before and _content(before) == _content(manifest):
         manifest = before
@@ -78,7 +80,11 @@ def _layout_problems(kind: DataKind, splits: dict[SplitName, Split]) -> list[str
 
 
 def _manifest(
-    cfg: BaseDataConfig, folder: Path, summaries: dict[SplitName, SplitSummary], classes: list[str]
+    cfg: BaseDataConfig,
+    folder: Path,
+    summaries: dict[SplitName, SplitSummary],
+    classes: list[str],
+    made_of: dict[str, str] | None,
 ) -> Manifest:
     all_splits = "".join(f"{name} {summaries[name].fingerprint}\n" for name in sorted(summaries))
     return Manifest(
@@ -88,7 +94,22 @@ def _manifest(
         fingerprint=hashlib.sha256(all_splits.encode()).hexdigest(),
         splits=summaries,
         classes=classes,
+        counted=counts_of(cfg),
+        made_of=made_of,
     )
+
+
+def counts_of(cfg: BaseDataConfig) -> dict[str, Any]:
+    """What the config says of a set and `prepare` compares with it."""
+    return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.counted}))
+
+
+def made_of(cfg: BaseDataConfig, sources: Sources | None) -> dict[str, str] | None:
+    """The samples and the weights that a set is made from, as they are now; None for one that is not made."""
+    source, run = made_from(cfg), made_with(cfg)
+    if source is None or sources is None:
+        return None
+    return {source: sources.fingerprint(source), **({run: sources.weights(run)} if run else {})}
 
 
 def _content(manifest: Manifest) -> dict:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from pipeline.freshness import open_freshness
 from pipeline.plan.rough import Rough, rough
 from pipeline.plan.work import pending_work
 from pipeline.site import Site
@@ -48,4 +49,4 @@ class Subject:
     @cached_property
     def rough(self) -> Rough:
         """What is still to be trained takes about or at least this."""
-        return rough(self.graph, pending_work(self.graph, []).runs)
+        return rough(self.graph, pending_work(open_freshness(self.graph, self.site), []).runs)

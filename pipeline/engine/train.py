@@ -25,7 +25,7 @@ from pipeline.inputs import find_inputs
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.weights import fill_weights, grid_record, read_weights
 from pipeline.provenance import commit, provenance
-from pipeline.records import Inputs, TrainRecord
+from pipeline.records import Inputs, TrainRecord, write_record
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
@@ -59,7 +59,7 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
             if world.is_main:
                 export(trainer.exported, paths)
                 record = _record(trainer, found, inputs, first_step)
-                write_json(paths.finished, record.model_dump())
+                write_record(paths.finished, record)
             world.barrier()
     finally:
         leave_world(world)

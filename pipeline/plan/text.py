@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 
 from pipeline.data.kind import made_from
+from pipeline.freshness import Freshness, data_file
 from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
@@ -16,13 +17,13 @@ from pipeline.study.entries import Graph
 from pipeline.study.planned import data_of
 
 
-def plan(graph: Graph, site: Site, targets: list[str]) -> str:
+def plan(freshness: Freshness, targets: list[str]) -> str:
     """Say what would run, and what it would take."""
-    work = pending_work(graph, targets)
+    graph, site, work = freshness.graph, freshness.site, pending_work(freshness, targets)
     runs, device = estimate(graph, site, work), "GPU" if trains_on_gpu(site) else "CPU"
     header = ("study", "runs", "evaluations", "tables", f"{device} hours", "storage", "longest run")
     parts = [_heading(graph, work, targets), aligned([header, *_rows(work, runs, device)])]
-    parts += [text for text in (_sets(graph, work), _evaluations(graph, work)) if text]
+    parts += [text for text in (_sets(freshness, work), _evaluations(graph, work)) if text]
     if runs:
         when = _queue(runs, device) if site.slurm else _here(runs, site, device)
         parts += [_sources(runs, device), _storage(graph, runs), when]
@@ -38,11 +39,12 @@ def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
     )
 
 
-def _sets(graph: Graph, work: Work) -> str:
+def _sets(freshness: Freshness, work: Work) -> str:
     """Data sets that are verified first, and those that are made; the parts of one set are counted together."""
+    graph = freshness.graph
     jobs = [graph.eval_jobs[job] for job in work.evaluations]
     asked = {graph.runs[name].data for name in work.runs} | {name for job in jobs for name in job.data}
-    sets = [data_of(graph, name) for name in sorted(asked) if not graph.results.manifest(name).exists()]
+    sets = [data_of(graph, name) for name in sorted(asked) if freshness.why(data_file(name))]
     verified = [data.name for data in sets if not made_from(data)]
     parts = Counter((data.folder_name, made_from(data)) for data in sets if made_from(data))
     made = [f"{name} from {source} in {count} job{'s' * (count > 1)}" for (name, source), count in parts.items()]

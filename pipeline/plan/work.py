@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from pipeline.freshness import Freshness, job_file, run_file, table_file
 from pipeline.study.entries import Graph
 from pipeline.study.targets import tables_of
 
@@ -23,28 +24,17 @@ class Work:
         return sorted(set(found))
 
 
-def pending_work(graph: Graph, targets: Iterable[str]) -> Work:
-    """Everything that the targets need and that is not finished yet."""
-    asked, left, done = needed_work(graph, targets), Work(), Work()
-    untrained = {name for name in asked.runs if not graph.results.run(name).done.exists()}
+def pending_work(freshness: Freshness, targets: Iterable[str]) -> Work:
+    """Everything that the targets need and that must be made, or made again."""
+    asked, left, done = needed_work(freshness.graph, targets), Work(), Work()
     for name, study in asked.runs.items():
-        # A run is trained again after the one that it starts from.
-        (left if untrained & graph.with_inits([name]) else done).runs[name] = study
+        (left if freshness.why(run_file(name)) else done).runs[name] = study
     for job, study in asked.evaluations.items():
-        is_done = graph.results.eval_job(job).exists() and not left.runs.keys() & set(graph.eval_jobs[job].runs)
-        (done if is_done else left).evaluations[job] = study
+        (left if freshness.why(job_file(job)) else done).evaluations[job] = study
     for (table, rows), study in asked.tables.items():
-        is_there = graph.results.table(table, rows).exists()
-        is_done = is_there and not any(_is_pending(left, file) for file in graph.files(table, rows))
-        (done if is_done else left).tables[table, rows] = study
+        (left if freshness.why(table_file(table, rows)) else done).tables[table, rows] = study
     left.finished = done
     return left
-
-
-def _is_pending(left: Work, file: str) -> bool:
-    """Whether a file that a table waits for is still to be written, or written again."""
-    kind, name = PurePosixPath(file).parts[:2]
-    return name.removesuffix(".json") in left.evaluations if kind == "evals" else name in left.runs
 
 
 def needed_work(graph: Graph, targets: Iterable[str]) -> Work:

@@ -11,10 +11,12 @@ from pipeline.report.records import FilledTable
 Numbers = dict[str, dict[str, dict[str, float]]]
 
 
-def write_numbers(tables: list[FilledTable], page: Path) -> None:
-    """As JSON and as CSV, beside the page that shows them."""
-    write_json(page.with_suffix(".json"), numbers(tables))
-    write_text(page.with_suffix(".csv"), numbers_csv(tables))
+def write_numbers(tables: list[FilledTable], page: Path) -> list[Path]:
+    """As JSON and as CSV, beside the page that shows them; returns both files."""
+    files = [page.with_suffix(".json"), page.with_suffix(".csv")]
+    write_json(files[0], numbers(tables))
+    write_text(files[1], numbers_csv(tables))
+    return files
 
 
 def numbers(tables: list[FilledTable]) -> Numbers:

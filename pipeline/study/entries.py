@@ -37,6 +37,7 @@ class EvalEntry(Record):
     config: dict[str, Any]
     subjects: dict[str, str]  # role -> run
     data: dict[str, dict[str, Any]]  # role -> config of a data set, beside those of the subjects
+    site_files: list[str] = Field(default_factory=list, description="keys of the site that name files it reads")
     job: str
 
 
@@ -46,7 +47,6 @@ class EvalJob(Record):
     evaluations: list[str] = Field(default_factory=list)
     runs: list[str]
     data: list[str]  # every data set whose manifest it reads
-    site_files: list[str] = Field(default_factory=list, description="keys of the site that name files it reads")
     needs: Needs = Needs(gpu=False, hours=0.1)
 
 

@@ -199,7 +199,8 @@ class _Source:
     def written(self) -> dict[str, Any]:
         """The parts of its entry in the graph."""
         data = {role: config.model_dump(mode="json") for role, config in self.data.items()}
-        return {"config": self.cfg.model_dump(mode="json"), "data": data}
+        site_files = [*self.evaluation.site_files]
+        return {"config": self.cfg.model_dump(mode="json"), "data": data, "site_files": site_files}
 
     @cached_property
     def science(self) -> list[Any]:
@@ -348,5 +349,4 @@ def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> N
     if name not in job.evaluations:
         job.evaluations.append(name)
         job.data = sorted({*job.data, *data})
-        job.site_files = sorted({*job.site_files, *source.evaluation.site_files})
         job.needs = job.needs | source.cfg.needs

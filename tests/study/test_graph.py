@@ -8,7 +8,7 @@ import yaml
 from pipeline.config import CONFIGS, Layers, names, parse_file
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
-from pipeline.report.freshness import table_fingerprint
+from pipeline.report.fingerprints import table_fingerprint
 from pipeline.study import graph as graph_module
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import Graph

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.report.freshness import claims_fingerprint, report_fingerprint, table_fingerprint
+from pipeline.report.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.report.tables import fill_table
 from pipeline.study.graph import build_graph
 

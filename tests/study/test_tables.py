@@ -7,7 +7,7 @@ from toy_study import COLUMNS, A, B, C, cell, draw, name_of, result_of, write_ev
 from pipeline import source
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import digest
-from pipeline.report.freshness import claims_fingerprint
+from pipeline.report.fingerprints import claims_fingerprint
 from pipeline.report.tables import fill_table, judge_study
 
 # Numbers

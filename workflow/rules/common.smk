@@ -4,14 +4,13 @@ import functools
 from snakemake.logging import logger
 
 from pipeline.files import hold_for_life, require_space
+from pipeline.freshness import files_of_targets, open_freshness, table_file
 from pipeline.report.summary import summarise_targets
 from pipeline.site import choose_site
 from pipeline.study.graph import load_graph
 from pipeline.study.targets import target_name, targets_of
-from pipeline.verify import forget_unfinished_jobs
 from workflow import invocation
-from workflow.dependencies import Dependencies, drawn, judged, or_message
-from workflow.restore import adopt_restored
+from workflow.dependencies import Dependencies, or_message
 
 CALL = invocation.read_invocation(workflow)
 SCALE = config.get("scale", "demo")
@@ -33,10 +32,6 @@ def graph(scale):
 
 or_message(invocation.check_config, config)
 graph(SCALE)
-or_message(adopt_restored, SCALE)
-if not CALL.is_job:
-    for job in or_message(forget_unfinished_jobs, graph(SCALE)):
-        logger.warning(f"{job}: a result is missing or changed; it is evaluated again")
 SITE_NAME = invocation.choose_site_name(workflow, config)
 SITE = or_message(choose_site, SITE_NAME)
 or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
@@ -45,7 +40,20 @@ if not workflow.output_settings.dryrun:
     or_message(invocation.check_writable, graph(SCALE).results.folder)
 if not CALL.is_job:
     logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
-JOBS = Dependencies(SITE, graph)
+
+
+@functools.cache
+def freshness(scale):
+    return open_freshness(graph(scale), SITE)
+
+
+JOBS = Dependencies(freshness, SITE)
+TARGETS = files_of_targets(graph(SCALE))
+if not CALL.is_job:
+    for line in or_message(
+        invocation.remake, workflow, freshness(SCALE), CALL.targets, TARGETS
+    ):
+        logger.warning(line)
 
 
 def show_tables():

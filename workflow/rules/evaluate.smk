@@ -1,5 +1,4 @@
-# What a result depends on is in its name; a job names its results, so another config is another job to do. Results that
-# are finished for the same weights and data are not computed again.
+# Each result has a folder of its own. Those that are finished for the same weights and data are not computed again.
 rule evaluate:
     input:
         JOBS.evaluate_inputs,
@@ -17,8 +16,6 @@ rule evaluate:
         | {"slurm_partition": JOBS.evaluate_partition, "mem_mb": JOBS.evaluate_memory},
         gres=JOBS.evaluate_gres,
         runtime=JOBS.evaluate_minutes,
-    params:
-        evaluations=JOBS.evaluate_params,
     message:
         "evaluate {wildcards.job}"
     shell:

@@ -1,4 +1,3 @@
-# Tables know configs only through `params`: a new tolerance redraws them, a new comment does not.
 rule draw_table:
     input:
         JOBS.table_inputs,
@@ -11,8 +10,6 @@ rule draw_table:
     localrule: True
     conda:
         "../envs/patchwork.yaml"
-    params:
-        spec=JOBS.table_params,
     message:
         "draw {wildcards.table} ({wildcards.rows})"
     shell:
@@ -40,8 +37,6 @@ rule judge_claims:
     localrule: True
     conda:
         "../envs/patchwork.yaml"
-    params:
-        claims=JOBS.claims_params,
     message:
         "judge the claims of {wildcards.study}"
     shell:
@@ -62,8 +57,6 @@ rule write_report:
     localrule: True
     conda:
         "../envs/patchwork.yaml"
-    params:
-        spec=JOBS.report_params,
     message:
         "write the report"
     shell:

@@ -5,12 +5,7 @@ for study in graph(SCALE).studies():
         name:
             study
         input:
-            [
-                drawn(table, SCALE, "all")
-                for table in graph(SCALE).tables
-                if table.startswith(f"{study}.")
-            ],
-            judged(study, SCALE, "all"),
+            [f"results/{SCALE}/{file}" for file in TARGETS[study]],
         localrule: True
 
 
@@ -20,7 +15,7 @@ for table in graph(SCALE).tables:
         name:
             target_name(table)
         input:
-            drawn(table, SCALE, "all"),
+            f"results/{SCALE}/{table_file(table, 'all')}",
         localrule: True
 
 

@@ -1,11 +1,12 @@
 # Local also on a cluster, where the command submits the job, watches it and comes back with it.
 # Its log is appended to: a training that outlives a killed Snakemake still writes there, and the next one waits for it.
 # Checkpoints live in results/{scale}/state and are no output: Snakemake deletes outputs, and a killed run must continue.
+# `update` keeps what was there until training replaces it: a run that was brought from elsewhere may be finished.
 rule train_run:
     input:
         JOBS.train_inputs,
     output:
-        "results/{scale}/runs/{run}/train.json",
+        update("results/{scale}/runs/{run}/train.json"),
     log:
         "results/{scale}/logs/train_run/{run}.log",
     benchmark:

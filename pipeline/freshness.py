@@ -1,0 +1,457 @@
+"""What must be remade, and why: one answer for Snakemake, `verify`, `status`, `plan`, `clean` and the report.
+
+A file is fresh if it is there, undamaged, and was made from what there is now: its record says so. It is stale, too, if
+anything that it is made from is. No file times and no notes of Snakemake are asked, so that results may be copied,
+pulled and moved, and nothing that a user may delete is needed to know what is current.
+
+Files are the outputs of the rules, named as below results/<scale>:
+  data/<data>/manifest.json, runs/<run>/train.json, evals/<job>.json, tables|figures/<rows>/<table>.json,
+  tables/<rows>/<study>.claims.json, report/<rows>.html
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from pipeline.config import FILE, Record, shown
+from pipeline.data.kind import kind_of, made_from, made_with
+from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.data.opening import find_samples
+from pipeline.data.prepare import counts_of
+from pipeline.errors import DataError
+from pipeline.files import digest, write_json
+from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
+from pipeline.report.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
+from pipeline.results import ScaleFolder, drawn_in
+from pipeline.site import Site, named_folder, site_file, weights_path
+from pipeline.study.entries import Graph
+from pipeline.study.planned import data_of
+from pipeline.study.targets import target_name
+
+ROWS = ("headline", "all")
+MOST_FILES = 200  # of a data folder whose state is remembered by the times of its files
+
+
+class Made(Record):
+    """What a drawing was made from and which files it consists of: SHA-256 by name below results/<scale>."""
+
+    spec: str = Field(description="fingerprint of what the configs say of it, and of the code that draws")
+    inputs: dict[str, str]
+    files: dict[str, str]
+
+
+def data_file(name: str) -> str:
+    return f"data/{name}/{MANIFEST}"
+
+
+def run_file(name: str) -> str:
+    return f"runs/{name}/train.json"
+
+
+def job_file(name: str) -> str:
+    return f"evals/{name}.json"
+
+
+def table_file(table: str, rows: str) -> str:
+    return f"{drawn_in(table)}/{rows}/{table}.json"
+
+
+def claims_file(study: str, rows: str) -> str:
+    return f"tables/{rows}/{study}.claims.json"
+
+
+def report_file(rows: str) -> str:
+    return f"report/{rows}.html"
+
+
+KINDS_OF_FILES = re.compile(
+    r"data/[^/]+/manifest\.json|runs/[^/]+/train\.json|evals/[^/]+\.json|report/(headline|all)\.html"
+    r"|tables/(headline|all)/[^/]+\.json|figures/(headline|all)/[^/]+\.json"
+)
+
+
+def is_output(file: str) -> bool:
+    """Whether some rule makes a file of this name."""
+    return KINDS_OF_FILES.fullmatch(file) is not None and not file.endswith(".made.json")
+
+
+def files_of_targets(graph: Graph) -> dict[str, list[str]]:
+    """What people type -> the files behind it."""
+    found = {"all": [report_file("all")]}
+    if graph.scale == "demo":
+        found["demo"] = [report_file("headline")]
+    for table in graph.tables:
+        found[target_name(table)] = [table_file(table, "all")]
+    for study in graph.studies():
+        tables = [table_file(table, "all") for table in graph.tables if graph.tables[table].study == study]
+        found[study] = [*tables, claims_file(study, "all")]
+    return found
+
+
+class Digests:
+    """SHA-256 of files; one is read again only when its size or its time has changed since it was read last.
+
+    `path` keeps them from one process to the next. Without it every file is read once.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.kept: dict[str, list] = {}
+        self.has_changed = False
+        if path and path.exists():
+            with suppress(ValueError):
+                self.kept = json.loads(path.read_text())
+
+    def of(self, path: Path) -> str | None:
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        key, stamp = str(path), [found.st_size, found.st_mtime_ns]
+        known = self.kept.get(key)
+        if known is None or known[:2] != stamp:
+            self.kept[key] = known = [*stamp, digest(path)]
+            self.has_changed = True
+        return known[2]
+
+    def keep(self) -> None:
+        """For the next process that asks."""
+        if self.path and self.has_changed:
+            write_json(self.path, self.kept)
+
+
+@dataclass
+class Freshness:
+    """Why files of one scale must be remade on this site. Each is looked at once."""
+
+    graph: Graph
+    site: Site
+    digests: Digests = field(default_factory=Digests)
+    reasons: dict[str, str] = field(default_factory=dict)
+    own_reasons: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, set[str]] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    records: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def results(self) -> ScaleFolder:
+        return self.graph.results
+
+    def why(self, file: str) -> str:
+        """Why a file must be made, or made again; empty if it is as it should be."""
+        if file not in self.reasons:
+            self.reasons[file] = self.own_reason(file) or self._inherited_reason(file)
+        return self.reasons[file]
+
+    def own_reason(self, file: str) -> str:
+        """What is wrong with the file itself, whatever becomes of its inputs."""
+        if file not in self.own_reasons:
+            self.own_reasons[file] = self._own_reason(file)
+        return self.own_reasons[file]
+
+    def _own_reason(self, file: str) -> str:
+        kind, name, *_ = file.split("/")
+        if not self.exists(file):
+            return "not found"
+        try:
+            if kind == "data":
+                return self._data_reason(name)
+            if kind == "runs":
+                return self._run_reason(name)
+            if kind == "evals":
+                return self._job_reason(name.removesuffix(".json"))
+            return self._drawing_reason(file)
+        except DataError as error:
+            return str(error)
+
+    def _inherited_reason(self, file: str) -> str:
+        stale = next((each for each in self.inputs_of(file) if self.why(each)), None)
+        return f"{shown(self.results.folder / stale)} is made again" if stale else ""
+
+    def needed_for(self, files: Iterable[str]) -> list[str]:
+        """These files and all that they are made from, inputs first."""
+        found: dict[str, None] = {}
+
+        def visit(file: str) -> None:
+            if file not in found:
+                for each in self.inputs_of(file):
+                    visit(each)
+                found[file] = None
+
+        for file in files:
+            visit(file)
+        return [*found]
+
+    def needed(self, file: str) -> set[str]:
+        """The same for one file, kept."""
+        if file not in self.needs:
+            self.needs[file] = {*self.needed_for([file])}
+        return self.needs[file]
+
+    def stale(self, files: Iterable[str]) -> dict[str, str]:
+        """File -> why it must be made, of everything that these files need."""
+        return {file: why for file in self.needed_for(files) if (why := self.why(file))}
+
+    def problems(self, files: Iterable[str]) -> dict[str, str]:
+        """The same, without what was never made and what is only made again because something else is."""
+        needed = self.needed_for(files)
+        made = [file for file in needed if self.exists(file)]
+        expected = {*made, *(each for file in made for each in self.inputs_of(file))}
+        return {file: why for file in needed if file in expected and (why := self.own_reason(file))}
+
+    def exists(self, file: str) -> bool:
+        return (self.results.folder / file).exists()
+
+    # What files are made from
+
+    def inputs_of(self, file: str) -> list[str]:
+        """The other files of this scale that a file is made from."""
+        kind, name, *rest = file.split("/")
+        if kind == "data":
+            return self._data_inputs(name)
+        if kind == "runs":
+            run = self.graph.run(name)
+            return [data_file(run.data), *([run_file(run.init)] if run.init else [])]
+        if kind == "evals":
+            job = self.graph.eval_job(name.removesuffix(".json"))
+            trained = [run_file(run) for run in job.runs if self.graph.runs[run].trained]
+            return [*trained, *map(data_file, job.data)]
+        if kind == "report":
+            rows = name.removesuffix(".html")
+            tables = [table_file(table, rows) for table in self.graph.selected(rows)]
+            return [*tables, *(claims_file(study, rows) for study in self.graph.studies())]
+        if rest[0].endswith(".claims.json"):
+            study = rest[0].removesuffix(".claims.json")
+            return [table_file(table, name) for table in self.graph.judged_on(study, name)]
+        return self.graph.files(rest[0].removesuffix(".json"), name)
+
+    def _data_inputs(self, name: str) -> list[str]:
+        """The set that this one is made from and the run that chooses its samples; none if the site has the set."""
+        data = data_of(self.graph, name)
+        source, run, folder = made_from(data), made_with(data), named_folder(self.site, data)
+        if not source or (folder and kind_of(data).is_there(folder)):
+            return []
+        return [data_file(source), *([run_file(run)] if run else [])]
+
+    def files_elsewhere(self, job: str) -> list[Path]:
+        """Weight files that an evaluation job reads: those it evaluates as they are, and those that the site names."""
+        entry = self.graph.eval_job(job)
+        inits = [self.graph.runs[run].config["init"] for run in entry.runs if not self.graph.runs[run].trained]
+        keys = dict.fromkeys(key for name in entry.evaluations for key in self.graph.evals[name].site_files)
+        named = [site_file(self.site, key) for key in keys]
+        return [*(weights_path(self.site, init) for init in inits), *(path for path in named if path)]
+
+    # Data
+
+    def manifest(self, name: str) -> Manifest:
+        if name not in self.manifests:
+            self.manifests[name] = read_manifest(self.results.manifest(name))
+        return self.manifests[name]
+
+    def _data_reason(self, name: str) -> str:
+        manifest, data = self.manifest(name), data_of(self.graph, name)
+        if manifest.counted not in (None, counts_of(data)):
+            return f"prepared as {_difference(manifest.counted or {}, counts_of(data))}"
+        for source, known in (manifest.made_of or {}).items():
+            if (now := self._source(source)) and now != known:
+                return f"made from {source} {short_digest(known)}, which is {short_digest(now)} now"
+        return self._folder_reason(name)
+
+    def _source(self, name: str) -> str | None:
+        """What a set is made from, as it is now: the samples of another one, or the weights of a run."""
+        with suppress(DataError):
+            return self.manifest(name).splits["val"].fingerprint if name in self.graph.data else self.weights_of(name)
+        return None
+
+    def _folder_reason(self, name: str) -> str:
+        """Whether the folder that the site names holds the samples that were verified.
+
+        Finished results need no data: a machine without the folder has nothing to prepare.
+        """
+        data, index = data_of(self.graph, name), self.results.manifest(name).parent
+        folder = named_folder(self.site, data)
+        if folder is None or not folder.is_dir():
+            return ""
+        key, state = f"data {name}", _state_of(folder, index)
+        if state and self.digests.kept.get(key) == state:
+            return ""
+        try:
+            for split in data.splits:
+                find_samples(data, folder, split, index)
+        except DataError as error:
+            return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
+        if state:
+            self.digests.kept[key], self.digests.has_changed = state, True
+        return ""
+
+    # Runs
+
+    def _run_reason(self, name: str) -> str:
+        record, folder = self._record(run_file(name), TrainRecord), self.results.run(name)
+        if reason := self._changed_files(folder.folder, record.files):
+            return reason
+        run = self.graph.runs[name]
+        with suppress(DataError):  # stale by itself, and the run with it
+            now = self.manifest(run.data).fingerprint
+            if record.inputs.data != now:
+                return f"trained on data {short_digest(record.inputs.data)}; {run.data} is {short_digest(now)} now"
+        init = run.config["init"]
+        found = self._init(init) if init else None
+        if found and record.inputs.init != found:
+            return f"started from weights {short_digest(record.inputs.init)}; {init} has {short_digest(found)} now"
+        return ""
+
+    def init_file(self, run: str) -> Path | None:
+        """The weight file from elsewhere that a run starts from."""
+        init = self.graph.run(run).config["init"]
+        return weights_path(self.site, init) if init and init.startswith(FILE) else None
+
+    def _init(self, init: str) -> str | None:
+        """What a run would start from now; None where that is not on this machine: a finished run does not need it."""
+        if init.startswith(FILE):
+            return self.digests.of(weights_path(self.site, init))
+        with suppress(DataError):
+            return self.weights_of(init)
+        return None
+
+    def weights_of(self, run: str) -> str | None:
+        """SHA-256 of the encoder of a run, or of the file that is evaluated as it is."""
+        if not self.graph.runs[run].trained:
+            return self.digests.of(weights_path(self.site, self.graph.runs[run].config["init"]))
+        return self._record(run_file(run), TrainRecord).files[self.results.run(run).encoder.name]
+
+    # Evaluations
+
+    def _job_reason(self, job: str) -> str:
+        recorded, wanted = self._record(job_file(job), EvalJobRecord), self.graph.eval_job(job).evaluations
+        for name in wanted:
+            if name not in recorded.results:
+                return f"{name} is not among its results"
+            if reason := self._evaluation_reason(name, recorded.results[name]):
+                return reason
+        return ""
+
+    def _evaluation_reason(self, name: str, recorded: str) -> str:
+        folder = self.results.evaluation(name)
+        if self.digests.of(folder.result) != recorded:
+            return self._changed(folder.result, recorded)
+        result = read_record(folder.result, EvalResult)
+        if reason := self._changed_files(folder.folder, result.files):
+            return reason
+        for role, used in result.inputs.weights.items():
+            run = result.subjects[role]
+            with suppress(DataError):
+                found = self.weights_of(run)
+                if found and found != used:
+                    return f"{name} was computed with weights {short_digest(used)}; {run} has {short_digest(found)} now"
+        for data, used in result.inputs.data.items():
+            with suppress(DataError):
+                now = self.manifest(data).fingerprint
+                if now != used:
+                    return f"{name} was computed on data {short_digest(used)}; {data} is {short_digest(now)} now"
+        for key in self.graph.evals[name].site_files:
+            path, known = site_file(self.site, key), result.inputs.site_files.get(key)
+            found = self.digests.of(path) if path else None
+            if found and found != known:
+                return f"{name} was computed with {key} {short_digest(known)}, which is {short_digest(found)} now"
+        return ""
+
+    # Tables, claims, the report
+
+    def spec_of(self, file: str) -> str:
+        """A fingerprint of what the configs say of a drawing, and of the code that draws it."""
+        kind, name, *rest = file.split("/")
+        if kind == "report":
+            return report_fingerprint(self.graph, name.removesuffix(".html"))
+        if rest[0].endswith(".claims.json"):
+            return claims_fingerprint(self.graph, rest[0].removesuffix(".claims.json"))
+        return table_fingerprint(self.graph, rest[0].removesuffix(".json"))
+
+    def _drawing_reason(self, file: str) -> str:
+        made = self._record(made_file(file), Made)
+        if reason := self._changed_files(self.results.folder, made.files):
+            return reason
+        if made.spec != self.spec_of(file):
+            return "its definition or the code that draws it has changed"
+        inputs = self.inputs_of(file)
+        if made.inputs.keys() != set(inputs):
+            return "it is made from other results now"
+        changed = [each for each in inputs if self.digests.of(self.results.folder / each) != made.inputs[each]]
+        return f"{shown(self.results.folder / changed[0])} has changed since it was drawn" if changed else ""
+
+    # Records and digests
+
+    def _record(self, file: str, kind: type[Kind]) -> Kind:
+        if file not in self.records:
+            self.records[file] = read_record(self.results.folder / file, kind)
+        return self.records[file]
+
+    def _changed_files(self, folder: Path, files: dict[str, str]) -> str:
+        """The first file that is not as the record beside it says."""
+        paths = ((folder / name, known) for name, known in files.items())
+        return next((reason for path, known in paths if (reason := self._changed(path, known))), "")
+
+    def _changed(self, path: Path, known: str) -> str:
+        found = self.digests.of(path)
+        if found == known:
+            return ""
+        what = f"its SHA-256 is {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
+        return f"{shown(path)}: {what}"
+
+
+def open_freshness(graph: Graph, site: Site) -> Freshness:
+    """With the digests that were kept; whoever may write calls `digests.keep()` afterwards."""
+    return Freshness(graph, site, Digests(graph.results.digests))
+
+
+def made_file(drawing: str) -> str:
+    """The record of a drawing, beside it."""
+    path = Path(drawing)
+    return str(path.with_name(f"{path.stem}.made.json"))
+
+
+def write_made(freshness: Freshness, drawing: str, files: Iterable[Path]) -> None:
+    """Write down what a drawing that was just made consists of."""
+    root, digests = freshness.results.folder, freshness.digests
+    made = Made(
+        spec=freshness.spec_of(drawing),
+        inputs={name: digests.of(root / name) or "" for name in freshness.inputs_of(drawing)},
+        files={str(path.relative_to(root)): digests.of(path) or "" for path in files},
+    )
+    write_record(root / made_file(drawing), made)
+
+
+def drawings(graph: Graph) -> Iterator[str]:
+    """Every table, figure, list of claims and report that this scale can have."""
+    for rows in ROWS:
+        yield from (table_file(table, rows) for table in graph.selected(rows))
+        yield from (claims_file(study, rows) for study in graph.studies())
+        yield report_file(rows)
+
+
+def _difference(before: dict, now: dict) -> str:
+    keys = [key for key in now if before.get(key) != now[key]]
+    return ", ".join(f"{key} {before.get(key)}, expected {now[key]}" for key in keys)
+
+
+def _first_problem(message: str) -> str:
+    lines = [line.strip().removeprefix("- ") for line in message.splitlines() if line.strip().startswith("- ")]
+    return lines[0] if lines else message.splitlines()[0]
+
+
+def _state_of(*folders: Path) -> list | None:
+    """Names, sizes and times of all files below; None where there are too many to look at each time."""
+    found: list = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if len(found) >= MOST_FILES:
+                return None
+            about = path.stat()
+            found.append([str(path), about.st_size, about.st_mtime_ns] if path.is_file() else [str(path)])
+    return found

@@ -1,0 +1,49 @@
+"""What the rules draw: tables and figures, claims, the report. Each leaves a record of what it was made from."""
+
+from pathlib import Path
+
+from pipeline.files import remove, write_text
+from pipeline.freshness import Freshness, claims_file, report_file, table_file, write_made
+from pipeline.records import write_record
+from pipeline.report import draw
+from pipeline.report.collect import collect
+from pipeline.report.numbers import write_numbers
+from pipeline.report.page import write_report
+from pipeline.report.tables import fill_table, judge_study
+from pipeline.study.targets import command_for
+
+
+def draw_table(freshness: Freshness, table: str, rows: str) -> None:
+    """A table or a figure: as data, and as what is looked at."""
+    graph = freshness.graph
+    filled, path = fill_table(graph, table, rows), graph.results.table(table, rows)
+    drawn = {path.with_name(table + suffix): text for suffix, text in draw.files_of(filled, graph.results.read).items()}
+    for file, text in drawn.items():
+        write_text(file, text)
+    for suffix in (".html", ".svg"):  # what it was drawn as when it was of another kind
+        if path.with_name(table + suffix) not in drawn:
+            remove(path.with_name(table + suffix))
+    write_record(path, filled)
+    write_made(freshness, table_file(table, rows), [path, *drawn])
+
+
+def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
+    """The claims of a study, on the tables as they were drawn."""
+    path = freshness.results.claims(study, rows)
+    write_record(path, judge_study(freshness.graph, study, rows))
+    write_made(freshness, claims_file(study, rows), [path])
+
+
+def draw_report(freshness: Freshness, rows: str) -> Path:
+    """The report, and its numbers without anything around them; returns the page."""
+    graph = freshness.graph
+    path = graph.results.report(rows)
+    chosen, title, subtitle = graph.selected(rows), f"Patchwork, scale {graph.scale}", ""
+    if len(chosen) < len(graph.tables):
+        more = command_for("all", graph.scale)
+        subtitle = f"{len(chosen)} of {len(graph.tables)} tables and figures; `{more}` draws the others and every row."
+    content = collect(graph, rows)
+    numbers = write_numbers(content.tables, path)
+    write_report(content, path, title, graph.scale, graph.results.read, subtitle)
+    write_made(freshness, report_file(rows), [path, *numbers])
+    return path
