@@ -239,11 +239,17 @@ class Freshness:
             return []
         return [data_file(source), *([run_file(run)] if run else [])]
 
-    def files_elsewhere(self, job: str) -> list[Path]:
-        """Weight files that an evaluation job reads: those it evaluates as they are, and those that the site names."""
-        entry = self.graph.eval_job(job)
-        inits = [self.graph.runs[run].config["init"] for run in entry.runs if not self.graph.runs[run].trained]
-        keys = dict.fromkeys(key for name in entry.evaluations for key in self.graph.evals[name].site_files)
+    def files_elsewhere(self, file: str) -> list[Path]:
+        """Weight files that are not made here: what a run starts from, what a job evaluates as it is or reads."""
+        kind, name, *_ = file.split("/")
+        if kind == "runs":
+            init = self.graph.run(name).config["init"] or ""
+            return [weights_path(self.site, init)] if init.startswith(FILE) else []
+        if kind != "evals":
+            return []
+        job = self.graph.eval_job(name.removesuffix(".json"))
+        inits = [self.graph.runs[run].config["init"] for run in job.runs if not self.graph.runs[run].trained]
+        keys = dict.fromkeys(key for each in job.evaluations for key in self.graph.evals[each].site_files)
         named = [site_file(self.site, key) for key in keys]
         return [*(weights_path(self.site, init) for init in inits), *(path for path in named if path)]
 
@@ -306,11 +312,6 @@ class Freshness:
         if found and record.inputs.init != found:
             return f"started from weights {short_digest(record.inputs.init)}; {init} has {short_digest(found)} now"
         return ""
-
-    def init_file(self, run: str) -> Path | None:
-        """The weight file from elsewhere that a run starts from."""
-        init = self.graph.run(run).config["init"]
-        return weights_path(self.site, init) if init and init.startswith(FILE) else None
 
     def _init(self, init: str) -> str | None:
         """What a run would start from now; None where that is not on this machine: a finished run does not need it."""
@@ -401,8 +402,8 @@ class Freshness:
         found = self.digests.of(path)
         if found == known:
             return ""
-        what = f"its SHA-256 is {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
-        return f"{shown(path)}: {what}"
+        what = f"has SHA-256 {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
+        return f"{path.name} {what}"
 
 
 def open_freshness(graph: Graph, site: Site) -> Freshness:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.config import Record, Strict
+from pipeline.config import Record, Strict, shown
 from pipeline.errors import DataError
 from pipeline.files import read_sealed, write_sealed
 
@@ -103,7 +103,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         what = f"{where + ': ' if where else ''}{problem['msg']}"
-        raise DataError(f"{path} is damaged ({what}); run the workflow, which makes it again") from None
+        raise DataError(f"{shown(path)} is damaged ({what}); run the workflow, which makes it again") from None
 
 
 def write_record(path: Path, record: BaseModel) -> None:

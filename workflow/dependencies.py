@@ -49,18 +49,26 @@ def or_message(function: Callable[..., Any], *arguments: Any) -> Any:
 class Dependencies:
     """Inputs and resources of every rule's jobs, on one site.
 
-    Every input is `ancient`: what must be made again is decided by `Freshness`, and not by the times of files.
+    What must be made again is decided by `Freshness`, and not by the times of files: a fresh file has nothing but
+    `ancient` inputs, and a stale one is forced.
     """
 
     freshness_of: Callable[[str], Freshness]  # scale -> what is fresh there
     site: Site
+    force: Callable[[str], None]  # make a file again that is there
 
     def graph_of(self, scale: str) -> Graph:
         return self.freshness_of(scale).graph
 
     def _inputs(self, scale: str, file: str) -> list[Any]:
-        found = or_message(self.freshness_of(scale).inputs_of, file)
-        return [ancient(f"results/{scale}/{each}") for each in found]
+        """List what a file is made from. A weight file from elsewhere that is missing is left out: its job names it."""
+        freshness = self.freshness_of(scale)
+        inputs = [f"results/{scale}/{each}" for each in or_message(freshness.inputs_of, file)]
+        inputs += [str(path) for path in or_message(freshness.files_elsewhere, file) if path.exists()]
+        if or_message(freshness.why, file):
+            self.force(f"results/{scale}/{file}")
+            return inputs
+        return [ancient(each) for each in inputs]
 
     @property
     def slurm(self) -> Slurm:
@@ -79,10 +87,7 @@ class Dependencies:
     # Training
 
     def train_inputs(self, wildcards: Wildcards) -> list[Any]:
-        """List the data, the run it starts from, and the weight file if it is there: training names a missing one."""
-        inputs = self._inputs(wildcards.scale, run_file(wildcards.run))
-        file = or_message(self.freshness_of(wildcards.scale).init_file, wildcards.run)
-        return [*inputs, *([ancient(str(file))] if file and file.exists() else [])]
+        return self._inputs(wildcards.scale, run_file(wildcards.run))
 
     def train_priority(self, wildcards: Wildcards) -> int:
         """Runs that others start from come first: a chain that begins last would run by itself."""
@@ -92,10 +97,7 @@ class Dependencies:
     # Evaluations
 
     def evaluate_inputs(self, wildcards: Wildcards) -> list[Any]:
-        """List trained runs, data sets, and the weight files that are there: a job names one that is missing."""
-        inputs = self._inputs(wildcards.scale, job_file(wildcards.job))
-        files = self.freshness_of(wildcards.scale).files_elsewhere(wildcards.job)
-        return [*inputs, *(ancient(str(path)) for path in files if path.exists())]
+        return self._inputs(wildcards.scale, job_file(wildcards.job))
 
     def evaluate_gres(self, wildcards: Wildcards) -> str:
         return f"{self.slurm.gres}:1" if self.slurm.gres and self._needs(wildcards).gpu else ""

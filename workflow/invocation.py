@@ -63,23 +63,13 @@ def take_all_cores(workflow: Workflow) -> None:
         workflow.global_resources["_cores"] = given.cores
 
 
-def remake(
-    workflow: Workflow, freshness: Freshness, targets: Iterable[str], known: Mapping[str, list[str]]
-) -> list[str]:
-    """Let Snakemake make again what is stale of the targets; returns what is wrong with it, a line each.
-
-    Snakemake itself finds what is missing where something needs it. Nothing on disk is changed here.
-    """
+def problems_of(freshness: Freshness, targets: Iterable[str], known: Mapping[str, list[str]]) -> list[str]:
+    """What is wrong with results that the targets need, a line each."""
     folder = f"results/{freshness.graph.scale}/"
-    wanted: list[str] = []
-    for target in [*targets] or ["all"]:
-        file = target.removeprefix(folder)
-        wanted += known.get(target, [str(Path(file).with_suffix(".html")) if file.startswith("report/") else file])
-    files = [file for file in wanted if is_output(file)]
-    forced = [f"{folder}{file}" for file in freshness.stale(files) if freshness.exists(file)]
-    if workflow.dag_settings is not None:
-        workflow.dag_settings.forcerun = frozenset({*workflow.dag_settings.forcerun, *forced})
-    return [f"{folder}{file}: {why}; it is made again" for file, why in freshness.problems(files).items()]
+    wanted = [file for name in [*targets] or ["all"] for file in known.get(name, [name.removeprefix(folder)])]
+    files = [str(Path(file).with_suffix(".html")) if file.startswith("report/") else file for file in wanted]
+    found = freshness.problems(file for file in files if is_output(file))
+    return [f"{folder}{file}: {why}; it is made again" for file, why in found.items()]
 
 
 def check_config(config: Mapping[str, Any]) -> None:

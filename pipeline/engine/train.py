@@ -146,7 +146,8 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
-    made = trainer.paths.encoder, trainer.paths.heads, trainer.paths.metrics
+    paths = trainer.paths
+    made = paths.encoder, paths.heads, paths.metrics, paths.config, paths.started
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
     cached = {"shrunk_to": trainer.shrunk_to} if trainer.shrunk_to else {}
     return TrainRecord(

@@ -47,12 +47,19 @@ def freshness(scale):
     return open_freshness(graph(scale), SITE)
 
 
-JOBS = Dependencies(freshness, SITE)
+def force(file):
+    """Snakemake then runs the job behind a file; it asks for a job's inputs before it decides what to run."""
+    if not CALL.is_job:
+        workflow.dag.forcefiles.add(file)
+
+
+JOBS = Dependencies(freshness, SITE, force)
 TARGETS = files_of_targets(graph(SCALE))
 if not CALL.is_job:
-    for line in or_message(
-        invocation.remake, workflow, freshness(SCALE), CALL.targets, TARGETS
-    ):
+    PROBLEMS = or_message(
+        invocation.problems_of, freshness(SCALE), CALL.targets, TARGETS
+    )
+    for line in PROBLEMS:
         logger.warning(line)
 
 
