@@ -27,10 +27,10 @@ from pipeline.data.prepare import counts_of
 from pipeline.errors import DataError
 from pipeline.files import digest, write_json
 from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
-from pipeline.report.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.results import ScaleFolder, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
 from pipeline.study.entries import Graph
+from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
 from pipeline.study.targets import target_name
 

@@ -1,24 +1,32 @@
 """Results of runs and evaluations on disk, as training and evaluating write them, with numbers that a test chooses."""
 
 import io
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import yaml
 
+from pipeline.config import CONFIGS, names
+from pipeline.data.manifest import Manifest, write_manifest
 from pipeline.files import digest, write_atomic, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, write_record
+from pipeline.freshness import Freshness, data_file, job_file, run_file, write_made
+from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, TrainRecord, write_record
 from pipeline.results import EvalFolder, RunFolder
+from pipeline.site import Site
 from pipeline.study.entries import Graph
 
+# A site without data: what is finished needs none.
+SITE = Site(data={name: Path("/nowhere") for name in names(CONFIGS / "data")})
 ORIGIN = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "device": "cpu"}
 
 
 def write_training(graph: Graph, run: str, metrics: dict, **record) -> RunFolder:
     """A finished run: its record, its config, and files that hold no more than their names."""
     folder = graph.results.run(run)
-    made = folder.encoder, folder.heads, folder.metrics
+    made = folder.encoder, folder.heads, folder.metrics, folder.config
     for path in (folder.encoder, folder.heads, folder.timing):
-        write_text(path, f"content of {path.name}")
+        write_text(path, f"content of {path.name} of {run}")
     write_text(folder.metrics, "")
     write_text(folder.config, yaml.safe_dump(graph.runs[run].config))
     about = {
@@ -48,3 +56,31 @@ def write_evaluation(graph: Graph, name: str, metrics: dict, per_image: dict | N
     }
     write_record(folder.result, EvalResult(evaluation=entry.fragment, metrics=metrics, **{**about, **record}))
     return folder
+
+
+def finish(graph: Graph, files: Iterable[str], metrics: dict | None = None) -> None:
+    """Everything that these files of the workflow need, and they themselves, as if it had run; drawings are empty."""
+    for file in Freshness(graph, SITE).needed_for(files):
+        finish_one(graph, file, metrics or {})
+
+
+def finish_one(graph: Graph, file: str, metrics: dict) -> None:
+    kind, name, *_ = file.split("/")
+    if kind == "data":
+        manifest = Manifest(name=name, source="a test", folder="/nowhere", fingerprint=f"data {name}", splits={})
+        write_manifest(graph.results.folder / data_file(name), manifest)
+    elif kind == "runs":
+        init = graph.runs[name].init
+        inputs = Inputs(
+            data=f"data {graph.runs[name].data}", init=digest(graph.results.run(init).encoder) if init else None
+        )
+        folder = write_training(graph, name, metrics, inputs=inputs)
+        write_text(folder.finished, (graph.results.folder / run_file(name)).read_text())
+    elif kind == "evals":
+        job = name.removesuffix(".json")
+        folders = [write_evaluation(graph, each, metrics) for each in graph.eval_jobs[job].evaluations]
+        record = EvalJobRecord(results={folder.name: digest(folder.result) for folder in folders})
+        write_record(graph.results.folder / job_file(job), record)
+    else:
+        write_text(graph.results.folder / file, "{}")
+        write_made(Freshness(graph, SITE), file, [graph.results.folder / file])

@@ -8,10 +8,10 @@ import yaml
 from pipeline.config import CONFIGS, Layers, names, parse_file
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
-from pipeline.report.fingerprints import table_fingerprint
 from pipeline.study import graph as graph_module
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import Graph
+from pipeline.study.fingerprints import table_fingerprint
 from pipeline.study.graph import build_graph, load_graph
 from pipeline.study.spec import Expected
 from pipeline.study.written import read_study

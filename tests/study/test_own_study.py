@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.report.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.report.tables import fill_table
+from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.graph import build_graph
 
 RUN = {"label": "Mine", "method": "supervised", "model": "deit_s", "data": "imagenet1k"}
@@ -85,11 +85,11 @@ def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatc
     import shutil
 
     from pipeline import source
-    from pipeline.report import freshness
+    from pipeline.study import fingerprints
 
     graph = build_graph("demo")
-    shutil.copytree(freshness.PACKAGE / "study", tmp_path / "study", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(freshness, "PACKAGE", tmp_path)
+    shutil.copytree(fingerprints.PACKAGE / "study", tmp_path / "study", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
     found = {claims_fingerprint(graph, "mine")}
     for name in ("claims", "formula", "noise"):
         path = tmp_path / "study" / f"{name}.py"
@@ -105,20 +105,20 @@ def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, 
     import shutil
 
     from pipeline import source
-    from pipeline.report import freshness
+    from pipeline.study import fingerprints
 
     graph = build_graph("demo")
     folder = tmp_path / "report"
-    shutil.copytree(freshness.DRAWING, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(freshness, "DRAWING", folder)
-    freshness._drawing_code.cache_clear()
+    shutil.copytree(fingerprints.DRAWING, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(fingerprints, "DRAWING", folder)
+    fingerprints._drawing_code.cache_clear()
     before = prints(graph)
     path = folder / name
     path.write_text(path.read_text() + ("\nCHANGED = 1\n" if name.endswith(".py") else "changed"))
-    freshness._drawing_code.cache_clear()
+    fingerprints._drawing_code.cache_clear()
     source._file_digest.cache_clear()
     after = prints(graph)
-    freshness._drawing_code.cache_clear()
+    fingerprints._drawing_code.cache_clear()
     assert all(after[0][key] != before[0][key] for key in graph.tables) and after[2] != before[2]
 
 

@@ -5,10 +5,11 @@ from result_files import ORIGIN, write_evaluation
 from toy_study import COLUMNS, A, B, C, cell, draw, name_of, result_of, write_eval
 
 from pipeline import source
+from pipeline.config import shown
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import digest
-from pipeline.report.fingerprints import claims_fingerprint
 from pipeline.report.tables import fill_table, judge_study
+from pipeline.study.fingerprints import claims_fingerprint
 
 # Numbers
 
@@ -149,7 +150,7 @@ def test_missing__result_file_damaged__is_an_error_that_names_it(measured):
     path = result_of(measured, A)
     path.write_text('{"classify": {"metr')
 
-    with pytest.raises(DataError, match=rf"{path} is damaged .*; delete it and run the workflow again"):
+    with pytest.raises(DataError, match=rf"{shown(path)} is damaged .*; run the workflow, which makes it again"):
         fill_table(measured, "toy.t1", "all")
 
 

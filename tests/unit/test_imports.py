@@ -23,6 +23,7 @@ FLOORS = [
     {"privacy"},
     {"evals"},
     {"study", "launch"},
+    {"freshness"},
     {"report"},
     {"plan", "track", "verify", "status", "clean", "check"},
     {"doctor", "options"},

@@ -5,11 +5,14 @@ import json
 
 import pytest
 import torch
+from result_files import SITE
+from result_files import finish as finish_files
 
 from pipeline.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
+from pipeline.freshness import Freshness, run_file
 from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
 from pipeline.plan import text
@@ -81,7 +84,7 @@ def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph
     kept["costs"][key]["gflop_per_image"] = 7.0
     put(path, json.dumps(kept))
     assert costs_of(graph, [name])[name]["gflop_per_image"] == 7.0
-    monkeypatch.setattr("pipeline.plan.costs.CODE", ("errors.py",))
+    monkeypatch.setattr("pipeline.plan.costs._code", lambda: "other code")
     assert costs_of(graph, [name]) == first
 
 
@@ -154,9 +157,9 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
     paths.done.rename(paths.done.with_name("elsewhere"))
     config = graph.runs[name].config
     steps = config["data"]["num_train"] // config["optim"]["global_batch"] * config["optim"]["epochs"]
-    (whole,) = estimate(graph, GPU, pending_work(graph, [name]))
+    (whole,) = estimate(graph, GPU, pending_work(Freshness(graph, SITE), [name]))
     put(paths.state / f"step-{steps // 4:09d}-0123456789abcdef.pt", "")
-    (rest,) = estimate(graph, GPU, pending_work(graph, [name]))
+    (rest,) = estimate(graph, GPU, pending_work(Freshness(graph, SITE), [name]))
     assert rest.process_hours == pytest.approx(0.75 * whole.process_hours, rel=0.01)
 
 
@@ -164,7 +167,7 @@ def test_estimate__run_that_was_stopped_half_way__counts_what_is_left(graph):
 def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
     name, run = next((name, run) for name, run in graph.runs.items() if run.init)
     run.config["optim"] |= {"global_batch": 40, "micro_batch": 10}
-    said = text.plan(graph, Site(processes=4, slurm=Slurm()), [name])
+    said = text.plan(Freshness(graph, Site(processes=4, slurm=Slurm())), [name])
     assert f"Scale demo, {name}: 2 runs to train" in said.replace("\n", " ")
     assert "Data sets to verify first: fashion_mnist." in said.replace("\n", " ")
     source = "the bare step on an NVIDIA H200, estimated by operations, with at most 100 passes"
@@ -178,8 +181,8 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
 
 def test_plan__where_all_is_finished__says_so(graph):
     name = next(name for name, run in graph.runs.items() if not run.init)
-    finish(graph, name)
-    said = text.plan(graph, GPU, [name])
+    finish_files(graph, [run_file(name)])
+    said = text.plan(Freshness(graph, SITE), [name])
     assert "0 runs to train" in said and "Finished before: 1 runs" in said.replace("\n", " ")
 
 
@@ -187,11 +190,11 @@ def test_plan__where_all_is_finished__says_so(graph):
 def test_plan__site_without_gpus__has_no_word_of_them_and_hours_of_a_cpu(graph):
     name = next(name for name, run in graph.runs.items() if name.startswith("mp3-vit_demo-"))
     for site in (CPU, Site(slurm=Slurm(gres=None))):
-        said = text.plan(graph, site, [name]).replace("\n", " ")
+        said = text.plan(Freshness(graph, site), [name]).replace("\n", " ")
         assert "CPU hours of one process" in said and "GPU" not in said
     finish(graph, name, images_per_s=100.0, device="cpu")
     other = next(other for other in graph.runs if other.startswith("mp3-vit_demo-") and other != name)
-    assert "from runs that finished here (cpu)" in text.plan(graph, CPU, [other]).replace("\n", " ")
+    assert "from runs that finished here (cpu)" in text.plan(Freshness(graph, CPU), [other]).replace("\n", " ")
 
 
 @pytest.mark.slow
@@ -252,7 +255,7 @@ def test_hours__of_a_run_like_one_that_finished_here__are_its_images_over_the_ra
     config = graph.runs[left].config
     batch = config["optim"]["global_batch"]
     config["optim"]["micro_batch"] = batch // 2
-    (found,) = estimate(graph, Site(device="cuda", processes=2), pending_work(graph, [left]))
+    (found,) = estimate(graph, Site(device="cuda", processes=2), pending_work(Freshness(graph, SITE), [left]))
     num_images = config["data"]["num_train"] // batch * batch * config["optim"]["epochs"]
     assert found.process_hours == pytest.approx(num_images / 100 / 3600)
     assert found.hours == pytest.approx(found.process_hours / 2)
@@ -264,7 +267,9 @@ def test_hours__of_two_nodes__are_those_of_all_their_processes(graph):
     finish(graph, done, images_per_s=100.0)
     optim = graph.runs[left].config["optim"]
     optim["micro_batch"] = optim["global_batch"] // 10
-    (found,) = estimate(graph, Site(device="cuda", processes=5, slurm=Slurm(nodes=2)), pending_work(graph, [left]))
+    (found,) = estimate(
+        graph, Site(device="cuda", processes=5, slurm=Slurm(nodes=2)), pending_work(Freshness(graph, SITE), [left])
+    )
     assert found.hours == pytest.approx(found.process_hours / 10)
 
 
@@ -275,8 +280,8 @@ def test_plan__total__is_the_sum_of_the_hours_of_all_gpus(graph):
     optim = graph.runs[left].config["optim"]
     optim["micro_batch"] = optim["global_batch"] // 2
     site = Site(device="cuda", processes=2)
-    (found,) = estimate(graph, site, pending_work(graph, [left]))
-    (total,) = [line for line in text.plan(graph, site, [left]).splitlines() if line.startswith("total")]
+    (found,) = estimate(graph, site, pending_work(Freshness(graph, SITE), [left]))
+    (total,) = [line for line in text.plan(Freshness(graph, site), [left]).splitlines() if line.startswith("total")]
     assert text.hours(found.process_hours) in total.split()
     assert text.hours(found.process_hours) != text.hours(found.hours)
 

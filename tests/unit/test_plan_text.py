@@ -5,8 +5,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from result_files import SITE, finish
 
 from pipeline.evals.needs import Needs
+from pipeline.freshness import Freshness, data_file
 from pipeline.launch.resources import Shape
 from pipeline.plan import costs, device, text
 from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
@@ -135,13 +137,10 @@ def test_sets__of_runs_and_of_evaluations__are_named_until_they_have_manifests(g
     work = Work({name: "mjp"}, {job: "mjp"})
     wanted = {graph.runs[name].data, *graph.eval_jobs[job].data}
     folders = {data_of(graph, each).folder_name for each in wanted}
-    said = in_one_line(text._sets(graph, work))
+    said = in_one_line(text._sets(Freshness(graph, SITE), work))
     assert len(folders) > 1 and all(folder in said for folder in folders), said
-    for each in wanted:
-        path = graph.results.manifest(each)
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert text._sets(graph, work) == ""
+    finish(graph, map(data_file, wanted))
+    assert text._sets(Freshness(graph, SITE), work) == ""
 
 
 def test_images_left__of_a_recipe_in_iterations__are_those(graph):

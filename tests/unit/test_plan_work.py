@@ -1,8 +1,10 @@
 """What targets ask for, and what of it is still to do: a result whose run is trained again is not finished."""
 
 import pytest
+from result_files import SITE, finish
 
 from pipeline.errors import ConfigError
+from pipeline.freshness import Freshness, files_of_targets, job_file
 from pipeline.plan.estimate import images_left
 from pipeline.plan.work import needed_work, pending_work
 from pipeline.study import graph as graphs
@@ -22,14 +24,8 @@ def put(path, content="{}") -> None:
 
 
 def finish_all(graph, target) -> None:
-    """Every file that a target waits for, as far as a plan looks at it."""
-    work = needed_work(graph, [target])
-    for name in work.runs:
-        put(graph.results.run(name).done)
-    for job in work.evaluations:
-        put(graph.results.eval_job(job))
-    for table, rows in work.tables:
-        put(graph.results.table(table, rows))
+    """Every file that a target waits for."""
+    finish(graph, files_of_targets(graph)[target])
 
 
 def finetuned_in(graph, target) -> tuple[str, str]:
@@ -55,16 +51,15 @@ def test_target__mistyped__names_the_nearest(graph):
     name = next(iter(graph.runs))
     for target, near in (("mjp_tabel4", "mjp_table4"), (f"{name}x", name)):
         with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
-            pending_work(graph, [target])
+            pending_work(Freshness(graph, SITE), [target])
 
 
 def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
-    first = pending_work(graph, ["mjp_table4"])
+    first = pending_work(Freshness(graph, SITE), ["mjp_table4"])
     job = next(iter(first.evaluations))
     (name,) = graph.eval_jobs[job].runs
-    put(graph.results.run(name).done)
-    put(graph.results.eval_job(job))
-    left = pending_work(graph, ["mjp_table4"])
+    finish(graph, [job_file(job)])
+    left = pending_work(Freshness(graph, SITE), ["mjp_table4"])
     assert first.runs.keys() - left.runs.keys() == {name} == left.finished.runs.keys()
     assert first.evaluations.keys() - left.evaluations.keys() == {job} == left.finished.evaluations.keys()
     assert left.tables == first.tables
@@ -73,11 +68,11 @@ def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
 def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_along(graph):
     target = "mjp_table4"
     finish_all(graph, target)
-    assert not pending_work(graph, [target]).studies
+    assert not pending_work(Freshness(graph, SITE), [target]).studies
     job = next(iter(needed_work(graph, [target]).evaluations))
     (name,) = graph.eval_jobs[job].runs
     graph.results.run(name).done.unlink()
-    left = pending_work(graph, [target])
+    left = pending_work(Freshness(graph, SITE), [target])
     assert left.runs.keys() == {name} and left.tables.keys() == {("mjp.t4", "all")}
     assert left.evaluations.keys() == {job for job, each in graph.eval_jobs.items() if name in each.runs} & (
         needed_work(graph, [target]).evaluations.keys()
@@ -90,7 +85,7 @@ def test_pending_work__pretraining_to_repeat__takes_along_what_starts_from_it(gr
     finish_all(graph, target)
     name, init = finetuned_in(graph, target)
     graph.results.run(init).done.unlink()
-    left = pending_work(graph, [target])
+    left = pending_work(Freshness(graph, SITE), [target])
     assert {name, init} <= left.runs.keys() and name not in left.finished.runs
     assert all(init in graph.with_inits([other]) for other in left.runs)
     assert any(name in graph.eval_jobs[job].runs for job in left.evaluations) and left.tables
@@ -102,7 +97,7 @@ def test_images_left__finished_run_that_starts_from_other_weights__are_all_of_th
     steps = graph.runs[name].config["data"]["num_train"] // optim["global_batch"] * optim["epochs"]
     put(graph.results.run(name).done)
     put(graph.results.run(name).state / f"step-{steps:09d}-0123456789abcdef.pt")
-    assert name in pending_work(graph, [name]).runs  # its pretraining is not finished
+    assert name in pending_work(Freshness(graph, SITE), [name]).runs  # its pretraining is not finished
     assert images_left(graph, name) == steps * optim["global_batch"]
     graph.results.run(name).done.unlink()  # Snakemake deletes it, and the checkpoint still counts
     assert images_left(graph, name) == 0
@@ -112,9 +107,9 @@ def test_images_left__finished_run_that_starts_from_other_weights__are_all_of_th
 def test_pending_work__table_drawn__is_done_only_with_the_files_it_was_drawn_from(graph):
     table = "mjp.t4"
     put(graph.results.table(table, "all"))
-    assert (table, "all") in pending_work(graph, ["mjp_table4"]).tables
+    assert (table, "all") in pending_work(Freshness(graph, SITE), ["mjp_table4"]).tables
     finish_all(graph, "mjp_table4")
-    left = pending_work(graph, ["mjp_table4"])
+    left = pending_work(Freshness(graph, SITE), ["mjp_table4"])
     assert not left.tables and (table, "all") in left.finished.tables
     (graph.results.folder / graph.files(table, "all")[0]).unlink()
-    assert (table, "all") in pending_work(graph, ["mjp_table4"]).tables
+    assert (table, "all") in pending_work(Freshness(graph, SITE), ["mjp_table4"]).tables

@@ -7,9 +7,12 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from result_files import SITE
+from result_files import finish as finish_files
 
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
+from pipeline.freshness import Freshness, job_file, report_file, run_file
 from pipeline.launch.job import Outcome
 from pipeline.launch.slurm import JobRecord
 from pipeline.records import Inputs
@@ -46,9 +49,13 @@ def begin(graph, name, step=0):
 
 def finish(graph, name):
     folder = begin(graph, name, 200)
-    put(folder.done)
-    put(folder.finished)
+    finish_files(graph, [run_file(name)])
     return folder
+
+
+def num_needed(graph, kind: str) -> int:
+    """Jobs of a kind that the report needs; the graph may have others."""
+    return sum(file.startswith(kind) for file in Freshness(graph, SITE).needed_for([report_file("all")]))
 
 
 @contextmanager
@@ -61,13 +68,14 @@ def held(path):
 
 
 def states(graph) -> dict[str, str]:
-    return {job.name: f"{job.state} {job.detail}".strip() for job in read_status(graph).jobs}
+    return {job.name: f"{job.state} {job.detail}".strip() for job in read_status(Freshness(graph, SITE)).jobs}
 
 
 def test_status__nothing_has_run__everything_waits(graph):
-    said = str(read_status(graph)).splitlines()
+    said = str(read_status(Freshness(graph, SITE))).splitlines()
     assert said[0] == "scale demo: Snakemake is not running"
-    assert said[2] == f"  runs          0 of {len(graph.runs)} finished, {len(graph.runs)} waiting"
+    num_runs = num_needed(graph, "runs/")
+    assert said[2] == f"  runs          0 of {num_runs} finished, {num_runs} waiting"
     assert said[-1] == "  report        not written yet"
 
 
@@ -127,14 +135,13 @@ def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
     done, queued, *_ = graph.runs
     finish(graph, done)
     put(begin(graph, queued, 60).job, SUBMITTED)
-    drawn, *others = graph.selected("headline")
-    put(graph.results.table(drawn, "headline"))
+    headline, num_runs, num_jobs = graph.selected("headline"), num_needed(graph, "runs/"), num_needed(graph, "evals/")
     put(graph.results.report("all"))
-    said = str(read_status(graph)).splitlines()
+    said = str(read_status(Freshness(graph, SITE))).splitlines()
     assert said[2:6] == [
-        f"  runs          1 of {len(graph.runs)} finished, 1 queued, {len(graph.runs) - 2} waiting",
-        f"  evaluations   0 of {len(graph.eval_jobs)} finished, {len(graph.eval_jobs)} waiting",
-        f"  tables        1 of {len(others) + 1} with headline rows, 0 of {len(graph.tables)} with all rows drawn",
+        f"  runs          1 of {num_runs} finished, 1 queued, {num_runs - 2} waiting",
+        f"  evaluations   0 of {num_jobs} finished, {num_jobs} waiting",
+        f"  tables        0 of {len(headline)} with headline rows, 0 of {len(graph.tables)} with all rows drawn",
         f"  report        {graph.results.report('all')}",
     ]
     assert said[6:] == ["", "queued", f"  train_run     {queued}  SLURM job 77; step 60 of 200 (30 %)"]
@@ -160,9 +167,14 @@ def test_status__evaluation__runs_or_fails_or_is_finished(graph):
         assert states(graph)[job] == "running"
         put(log, 'Traceback (most recent call last):\n  File "a.py"\nValueError: no\n')
         assert states(graph)[job].startswith("failed \n      ValueError: no")
-        assert str(read_status(graph)).startswith("scale demo: Snakemake is running\n")
-    put(graph.results.eval_job(job))
+        assert str(read_status(Freshness(graph, SITE))).startswith("scale demo: Snakemake is running\n")
+    finish_files(graph, [job_file(job)])
     assert states(graph)[job] == "finished"
+    (name,) = graph.eval_jobs[job].runs
+    graph.results.run(name).encoder.write_text("other")
+    log.write_text("")
+    assert states(graph)[job] == f"outdated {graph.results.folder / run_file(name)} is made again"
+    assert states(graph)[name].startswith("outdated encoder.safetensors has SHA-256 ")
 
 
 def test_status__without_a_scale__shows_those_with_results(graph, capsys):
@@ -175,8 +187,8 @@ def test_status__without_a_scale__shows_those_with_results(graph, capsys):
 
 
 def test_status__weight_file__is_no_run_that_waits(graph):
-    name = next(iter(graph.runs))
-    graph.runs[name].trained = False
+    name = next(name for name in graph.runs if name not in {run.init for run in graph.runs.values()})
+    graph.runs[name].trained, graph.runs[name].config["init"] = False, "file:weights.pth"
     assert name not in states(graph)
 
 

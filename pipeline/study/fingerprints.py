@@ -1,13 +1,12 @@
-"""What a drawing depends on beside its input files: the rules give it to Snakemake, which redraws when it changes."""
+"""What a drawing depends on beside the results that it shows."""
 
 import functools
-from pathlib import Path
 
 from pipeline.config import fingerprint
 from pipeline.source import PACKAGE, digest_of
 from pipeline.study.entries import Graph
 
-DRAWING = Path(__file__).parent
+DRAWING = PACKAGE / "report"
 
 
 def table_fingerprint(graph: Graph, table_id: str) -> str:
@@ -31,5 +30,5 @@ def report_fingerprint(graph: Graph, rows: str) -> str:
 
 @functools.cache
 def _drawing_code() -> str:
-    """Modules, templates and style sheets of this package."""
+    """Modules, templates and style sheets of the report."""
     return digest_of(path for path in DRAWING.iterdir() if path.suffix in (".py", ".j2", ".css"))

@@ -1,0 +1,259 @@
+"""What must be remade, and why; and `verify`, which says so with the command that makes it."""
+
+from pathlib import Path
+
+import pytest
+from result_files import SITE, finish, write_evaluation, write_training
+
+from pipeline.data.manifest import read_manifest, write_manifest
+from pipeline.files import digest, held, write_text
+from pipeline.freshness import (
+    Digests,
+    Freshness,
+    claims_file,
+    data_file,
+    drawings,
+    files_of_targets,
+    is_output,
+    job_file,
+    report_file,
+    run_file,
+    table_file,
+)
+from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
+from pipeline.report.drawing import draw_table
+from pipeline.study.graph import load_graph
+from pipeline.verify import problems_of
+
+TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
+SHOWN = table_file(TABLE, "all")
+
+
+@pytest.fixture
+def graph(project):
+    """One table of the demo, and all that it needs."""
+    graph = load_graph("demo")
+    finish(graph, [SHOWN], {"top1": 70.0, "params_m": 1.0})
+    return graph
+
+
+@pytest.fixture
+def run(graph):
+    return graph.tables[TABLE].rows[ROW].runs[""][0]
+
+
+@pytest.fixture
+def folder(graph, run):
+    return graph.results.run(run)
+
+
+@pytest.fixture
+def job(graph, run):
+    return next(name for name, job in graph.eval_jobs.items() if run in job.runs and table_needs(graph, name))
+
+
+def table_needs(graph, job: str) -> bool:
+    return job_file(job) in graph.files(TABLE, "all")
+
+
+@pytest.fixture
+def evaluation(graph, job):
+    """The first evaluation of the row's job."""
+    return graph.results.evaluation(graph.eval_jobs[job].evaluations[0])
+
+
+def now(graph) -> Freshness:
+    return Freshness(graph, SITE)
+
+
+def test_why__everything_as_recorded__is_empty_and_verify_finds_nothing(graph):
+    assert not now(graph).stale([SHOWN]) and problems_of(now(graph)) == []
+
+
+def test_why__nothing_made_yet__is_not_found_and_no_problem(project):
+    graph = load_graph("demo")
+    found = now(graph)
+    assert found.why(report_file("all")) == "not found" and problems_of(found) == []
+
+
+@pytest.mark.parametrize("name", ["encoder", "heads", "metrics", "config"])
+@pytest.mark.parametrize("damage", ["deleted", "changed"])
+def test_run__a_file_of_it_damaged__is_stale_with_all_that_is_made_from_it(graph, folder, job, name, damage):
+    path = getattr(folder, name)
+    path.unlink() if damage == "deleted" else path.write_text("other")
+    found = now(graph)
+    why = found.why(run_file(folder.name))
+    assert why.startswith(f"{path.name} ") and ("not found" if damage == "deleted" else "recorded was") in why
+    assert found.why(job_file(job)) == f"results/demo/{run_file(folder.name)} is made again"
+    assert found.why(SHOWN) == f"results/demo/{job_file(job)} is made again"
+    (problem,) = problems_of(now(graph))
+    assert problem.file == f"results/demo/{run_file(folder.name)}"
+    assert problem.remedy == "`snakemake mjp_table1` makes it again"
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]"], ids=["deleted", "empty", "cut", "other"])
+def test_record__of_any_kind_damaged__is_stale(graph, folder, job, content):
+    data = graph.runs[folder.name].data
+    for file in (data_file(data), run_file(folder.name), job_file(job), SHOWN):
+        path = graph.results.folder / file
+        before = path.read_text()
+        path.unlink() if content is None else path.write_text(content)
+        assert now(graph).why(file) and now(graph).why(SHOWN), file
+        named = [problem.file for problem in problems_of(now(graph))]
+        assert f"results/demo/{file}" in named or (file == SHOWN and content is None)  # nothing is drawn from a table
+        path.write_text(before)
+    assert not now(graph).why(SHOWN)
+
+
+@pytest.mark.parametrize("file", ["run", "evaluation", "job", "data"])
+def test_record__one_digit_changed_by_hand__is_noticed(graph, folder, evaluation, job, file):
+    paths = {"run": folder.done, "evaluation": evaluation.result, "job": graph.results.eval_job(job)}
+    path = paths.get(file, graph.results.manifest(graph.runs[folder.name].data))
+    old, new = {"run": ("1.0", "2.0"), "evaluation": ("70.0", "71.0")}.get(file, ("1", "2"))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert "changed or damaged" in "".join(now(graph).stale([SHOWN]).values()) or "recorded was" in "".join(
+        now(graph).stale([SHOWN]).values()
+    )
+
+
+def test_run__data_prepared_anew_with_other_samples__is_stale(graph, run):
+    path = graph.results.manifest(graph.runs[run].data)
+    write_manifest(path, read_manifest(path).model_copy(update={"fingerprint": "other samples"}))
+    assert now(graph).why(run_file(run)).startswith("trained on data data fashion")
+
+
+def test_run__the_one_it_starts_from_was_trained_again__is_stale(graph, run):
+    start = next(name for name in graph.runs if name != run)
+    graph.runs[run].init = graph.runs[run].config["init"] = start
+    finish(graph, [SHOWN])
+    assert not now(graph).why(run_file(run))
+    folder = graph.results.run(start)
+    write_text(folder.encoder, "other weights")
+    files = {**folder.trained().files, folder.encoder.name: digest(folder.encoder)}
+    record = folder.trained().model_copy(update={"files": files})
+    write_record(folder.done, record)
+    assert not now(graph).why(run_file(start))
+    assert now(graph).why(run_file(run)).startswith("started from weights ")
+
+
+def test_evaluation__missing_changed_or_without_a_file__is_stale(graph, evaluation, job):
+    text = evaluation.result.read_text()
+    evaluation.result.unlink()
+    assert now(graph).why(job_file(job)) == "result.json not found"
+    evaluation.result.write_text(text[:-9])
+    assert "recorded was" in now(graph).why(job_file(job))
+    evaluation.result.write_text(text)
+    assert not now(graph).why(job_file(job))
+
+
+def test_evaluation__computed_with_other_weights_or_data__is_stale(graph, evaluation, run, job):
+    for inputs, words in (
+        (EvalInputs(weights={"model": "0" * 64}, data={}), "was computed with weights 000000000000"),
+        (EvalInputs(weights={}, data={graph.runs[run].data: "1" * 64}), "was computed on data 111111111111"),
+    ):
+        write_evaluation(graph, evaluation.name, {"top1": 70.0}, inputs=inputs)
+        finish_job_record(graph, job)
+        assert words in now(graph).why(job_file(job))
+
+
+def finish_job_record(graph, job: str) -> None:
+    names = graph.eval_jobs[job].evaluations
+    results = {name: digest(graph.results.evaluation(name).result) for name in names}
+    write_record(graph.results.eval_job(job), EvalJobRecord(results=results))
+
+
+def test_evaluation__of_a_config_that_came_later__is_asked_for(graph, job):
+    graph.eval_jobs[job].evaluations.append("classify-00000000")
+    assert now(graph).why(job_file(job)) == "classify-00000000 is not among its results"
+
+
+def test_init_file__replaced__makes_the_run_stale_and_absent_does_not(graph, run, tmp_path):
+    weights = tmp_path / "start.pth"
+    weights.write_text("weights")
+    graph.runs[run].config["init"] = f"file:{weights}"
+    inputs = Inputs(data=f"data {graph.runs[run].data}", init=digest(weights))
+    write_training(graph, run, {}, inputs=inputs)
+    found = now(graph)
+    assert not found.why(run_file(run)) and found.files_elsewhere(run_file(run)) == [weights]
+    weights.write_text("other weights")
+    assert now(graph).why(run_file(run)).startswith("started from weights ")
+    weights.unlink()
+    assert not now(graph).why(run_file(run))
+
+
+def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
+    draw_table(now(graph), TABLE, "all")
+    assert not now(graph).why(SHOWN)
+    graph.results.table(TABLE, "all").with_suffix(".csv").unlink()
+    assert now(graph).why(SHOWN) == f"{TABLE}.csv not found"
+    draw_table(now(graph), TABLE, "all")
+    graph.tables[TABLE].note = "another note"
+    assert now(graph).why(SHOWN) == "its definition or the code that draws it has changed"
+
+
+def test_files__written_again_or_copied_with_other_times__are_fresh(graph):
+    for path in sorted(graph.results.folder.rglob("*.json"), reverse=True):
+        path.write_bytes(path.read_bytes())
+    assert not now(graph).stale([SHOWN])
+
+
+def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_difference(project, tmp_path):
+    from PIL import Image
+
+    from pipeline.data.prepare import prepare
+    from pipeline.site import Site
+    from pipeline.study.planned import data_of
+
+    folder = tmp_path / "photos"
+    for split, count in (("train", 3), ("val", 2)):
+        for number, name in enumerate(("cats", "dogs")):
+            for index in range(count):
+                path = folder / split / name / f"{split}{name}{index}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (100 * number + index, 0, 0)).save(path)
+    graph = load_graph("demo")
+    config = {**graph.data["fashion_mnist"], "name": "photos", "source": "folder"}
+    graph.data["photos"] = config | {"num_classes": 2, "num_train": 6, "num_val": 4}
+    site = Site(data={"photos": folder})
+    prepare(data_of(graph, "photos"), folder, graph.results.manifest("photos").parent, progress=False)
+    assert not Freshness(graph, site).why(data_file("photos"))
+    (folder / "train/cats").rename(folder / "train/x")
+    (folder / "train/dogs").rename(folder / "train/cats")
+    (folder / "train/x").rename(folder / "train/dogs")
+    assert "does not hold what was verified" in Freshness(graph, site).why(data_file("photos"))
+    graph.data["photos"]["num_train"] = 5
+    assert "num_train 6, expected 5" in Freshness(graph, site).why(data_file("photos"))
+
+
+def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):
+    path, kept = tmp_path / "weights", tmp_path / "digests.json"
+    path.write_text("one")
+    first = Digests(kept)
+    known = first.of(path)
+    first.keep()
+    monkeypatch.setattr("pipeline.freshness.digest", lambda path: "read")
+    assert Digests(kept).of(path) == known and Digests().of(path) == "read"
+    path.write_text("another")
+    assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None
+    kept.write_text("{")
+    assert Digests(kept).of(path) == "read"
+
+
+def test_targets__of_the_demo__name_files_that_rules_make(graph):
+    targets = files_of_targets(graph)
+    assert targets["demo"] == [report_file("headline")] and targets["mjp_table1"] == [SHOWN]
+    assert claims_file("mjp", "all") in targets["mjp"]
+    assert all(is_output(file) for files in targets.values() for file in files)
+    assert all(map(is_output, drawings(graph)))
+    assert not is_output("tables/all/mjp.t1.made.json") and not is_output("report/all.csv")
+
+
+def test_verify__while_nothing_writes__changes_nothing_on_disk(graph, folder):
+    folder.encoder.write_text("other")
+    before = {path: path.stat().st_mtime_ns for path in Path(graph.results.folder).rglob("*")}
+    with held(graph.results.workflow_lock, "a test"):
+        assert problems_of(now(graph))
+    after = {path: path.stat().st_mtime_ns for path in Path(graph.results.folder).rglob("*")}
+    assert before.items() <= after.items()
