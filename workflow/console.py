@@ -13,6 +13,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 NUM_LISTED = 20  # jobs of a dry run
 INTERRUPTED = "Terminating processes on user request"  # how Snakemake's message begins
 END_OF_DRY_RUN = "This was a dry-run"
+NOTES = "provenance/metadata so that it in part cannot be used"  # Snakemake's own, which nothing here depends on
 
 
 class Console(logging.Filter):
@@ -34,6 +35,8 @@ class Console(logging.Filter):
         text = str(record.msg)
         if text == NOTHING_TO_BE_DONE_MSG:
             self.when_idle()
+        if NOTES in text:
+            return False
         if self.is_cut and get_event(record) == LogEvent.JOB_INFO:
             self.num_jobs += 1
             return self.num_jobs <= NUM_LISTED
