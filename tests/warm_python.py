@@ -33,6 +33,8 @@ LIBRARIES = (
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store"),
 )
 
+EXECUTABLE = "WARM_PYTHON_EXECUTABLE"  # in the environment: what stands for the interpreter in forks
+
 
 def run_module(
     command: tuple[str, list[str]], folder: Path, env: dict[str, str], timeout_s: float
@@ -57,6 +59,11 @@ def run_module(
 def with_programs(env: dict[str, str]) -> dict[str, str]:
     """An environment in which `python` and `snakemake` are forks of the server; a signal to one reaches the fork."""
     return {**env, "PATH": f"{server_of_session().parent}:{env['PATH']}"}
+
+
+def with_executable(env: dict[str, str]) -> dict[str, str]:
+    """The same for what a fork starts with its own interpreter; not for what leaves this machine's processes."""
+    return {**with_programs(env), EXECUTABLE: str(server_of_session().parent / "python")}
 
 
 @functools.cache
@@ -108,6 +115,7 @@ def serve(place: Path, session: int) -> dict | None:
     """Fork for every request until the session has ended. In a fork for a command, return its request."""
     for name in LIBRARIES:
         __import__(name)
+    sys.modules["snakemake.cli"].get_argument_parser()  # looks through all packages for plug-ins, and imports them
     gc.collect()
     gc.freeze()  # or every fork would walk through, and so copy, all that was imported
     with socket.socket(socket.AF_UNIX) as listener:
@@ -161,6 +169,7 @@ def become(request: dict) -> None:
     added = request["env"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [request["folder"], *filter(None, added), *sys.path[1:]]
     sys.argv = [request["module"], *request["arguments"]]
+    sys.executable = request["env"].get(EXECUTABLE, sys.executable)
     code: object = 0
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -5,6 +5,7 @@ subjects: none, one (`model`), or several. Evaluations with the same subject and
 result of its own as soon as it is done.
 """
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -123,6 +124,7 @@ class Evaluation:
         raise NotImplementedError
 
     @classmethod
+    @functools.cache
     def roles(cls) -> tuple[str, ...]:
         return tuple(inspect.signature(cls.compute).parameters)[1:]
 

@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,17 @@ class Draft:
     expected: Expected
     runs: dict[str, list[str]] = field(default_factory=dict)  # key in the study -> run names, one per seed
     parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
+    sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
 
-    @property
+    @cached_property
     def file(self) -> str:
         return shown(CONFIGS / "study" / f"{self.name}.yaml")
 
-    @property
+    @cached_property
     def expected_file(self) -> str:
         return shown(CONFIGS / "expected" / f"{self.name}.yaml")
 
-    @property
+    @cached_property
     def scale_file(self) -> str:
         return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
 

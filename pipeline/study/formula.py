@@ -149,12 +149,16 @@ def as_cell(written: str) -> Cell:
 
 def find_sets(text: str, known: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """The sets of a text with their cells; `known` is row -> columns. Raises for a cell or a set that is not there."""
-    sets, tables = {}, dict.fromkeys(row.split(".", 2)[0] + "." + row.split(".", 2)[1] for row in known)
+    sets: dict[str, list[str]] = {}
+    tables: dict[str, dict[str, str]] = {}  # table -> key of a row in it -> row
+    for row in known:
+        study, name, key = row.split(".", 2)
+        tables.setdefault(f"{study}.{name}", {})[key] = row
     for match in _CELL.finditer(text):
         written, table, rows, columns = match[0], match[1], match[2], match[3]
         if table not in tables:
             raise ConfigError(f"no cell {written}: no table {table!r}; {nearest(table, tables)}")
-        keys = {row.removeprefix(f"{table}."): row for row in known if row.startswith(f"{table}.")}
+        keys = tables[table]
         found = [keys[key] for key in _chosen(rows, list(keys), f"no cell {written}: no row", f"{table}.")]
         cells = []
         for row in found:

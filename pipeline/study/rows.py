@@ -1,7 +1,7 @@
 """From the tables and figures of a study to cells: which results each of them takes its number or picture from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -188,12 +188,13 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
 
 @dataclass(frozen=True)
 class _Source:
-    """The evaluation behind a column; what all cells of the column share is worked out once."""
+    """The evaluation behind a column; what all cells of a study share that ask for it is worked out once."""
 
     fragment: str
     evaluation: "type[Evaluation]"
     cfg: "EvalConfig"
     data: "dict[str, BaseDataConfig]"
+    names: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)  # of results, by subjects
 
     @cached_property
     def written(self) -> dict[str, Any]:
@@ -208,9 +209,21 @@ class _Source:
 
 
 def _source(draft: Draft, column: Column, where: str) -> _Source:
+    name = column.eval or ""
+    source = draft.sources.get(name) or draft.sources.setdefault(name, _read_source(draft, name, where))
+    wanted = source.evaluation.roles()
+    if isinstance(column.run, dict) and set(column.run) != set(wanted):
+        has = ", ".join(wanted) or "none: it needs no run"
+        raise ConfigError(f"{where}.run: found the roles {', '.join(column.run)}; {name} has {has}")
+    if not isinstance(column.run, dict) and len(wanted) > 1:
+        roles = ", ".join(f"{role}: ..." for role in wanted)
+        raise ConfigError(f"{where}.run: {name} is of several runs; name a role for each: {{{roles}}}")
+    return source
+
+
+def _read_source(draft: Draft, name: str, where: str) -> _Source:
     from pipeline.evals.base import EVALS
 
-    name = column.eval or ""
     own = fragment("eval", name, f"{where}.eval")
     layers = Layers(own, (f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
     layers.default = own[0]
@@ -219,14 +232,7 @@ def _source(draft: Draft, column: Column, where: str) -> _Source:
     except ConfigError as error:
         raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
     cfg = parse(evaluation.Config, layers)
-    data = _data_sets(draft, evaluation, cfg, layers)
-    if isinstance(column.run, dict) and set(column.run) != set(evaluation.roles()):
-        wanted = ", ".join(evaluation.roles()) or "none: it needs no run"
-        raise ConfigError(f"{where}.run: found the roles {', '.join(column.run)}; {name} has {wanted}")
-    if not isinstance(column.run, dict) and len(evaluation.roles()) > 1:
-        roles = ", ".join(f"{role}: ..." for role in evaluation.roles())
-        raise ConfigError(f"{where}.run: {name} is of several runs; name a role for each: {{{roles}}}")
-    return _Source(name, evaluation, cfg, data)
+    return _Source(name, evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
 
 
 def _data_sets(
@@ -321,8 +327,10 @@ def _reason_against(draft: Draft, source: _Source | None, subjects: dict[str, st
 
 def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     """Register an evaluation of these subjects, and the job that computes it; returns its name."""
-    graph = draft.graph
-    name = evaluation_name(source.fragment, source.science, subjects)
+    graph, key = draft.graph, tuple(subjects.items())
+    if key in source.names:  # many cells show numbers of one result
+        return source.names[key]
+    name = source.names[key] = evaluation_name(source.fragment, source.science, subjects)
     job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
     entry = EvalEntry(fragment=source.fragment, subjects=subjects, job=job, **source.written)
     if graph.evals.setdefault(name, entry) == entry:

@@ -111,14 +111,14 @@ def _for_evaluations_alone(data_fragment: dict[str, Any]) -> bool:
 
 def _recipes(draft: Draft, key: str) -> list[Layer]:
     """Those of the study, and files of configs/recipe, which several studies share, with the scale's own keys."""
-    own, shared, here, layers = draft.study.recipes, fragment_names("recipe"), draft.scale.recipe, []
+    own, here, layers = draft.study.recipes, draft.scale.recipe, []
     for name in draft.study.runs[key].recipe:
         where = f"{draft.file}: runs.{key}.recipe"
-        if name not in (*own, *shared):
-            raise ConfigError(f"{where}: no recipe {name!r}; {nearest(name, (*own, *shared))}")
         if name in own:
             layers.append((f"{draft.file}: recipes.{name}", own[name]))
             continue
+        if name not in (shared := fragment_names("recipe")):
+            raise ConfigError(f"{where}: no recipe {name!r}; {nearest(name, (*own, *shared))}")
         layers.append(fragment("recipe", name, where))
         if name in here:
             layers.append((f"{draft.scale_file}: recipe.{name}", here[name]))

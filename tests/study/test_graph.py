@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from pipeline.config import CONFIGS, Layers, names, parse_file
+from pipeline.config import CONFIGS, Layers, SafeLoader, names, parse_file
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
 from pipeline.study import graph as graph_module
@@ -194,7 +194,7 @@ def test_names__comments_and_order_of_keys__change_nothing(project):
     before = {"demo": load_graph("demo"), "paper": build_graph("paper")}
 
     for path in project.configs.rglob("*.yaml"):
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), SafeLoader)
         path.write_text("# a new comment\n" + yaml.safe_dump(content, sort_keys=True))
 
     for scale, graph in before.items():

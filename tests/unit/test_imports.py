@@ -41,25 +41,40 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in ROOT.rglob("*.py")}
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of the project that a file imports anywhere in it, except for a type checker alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
+class Imports(ast.NodeVisitor):
+    """What a file imports anywhere in it: for everybody, and for a type checker alone."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.found: set[str] = set()
+        self.for_types: set[str] = set()
+        self.visit(tree)
+
+    def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            body = Imports(ast.Module(node.body, []))
+            self.for_types |= body.found | body.for_types
+            for other in node.orelse:
+                self.visit(other)
+        else:
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found |= {alias.name for alias in node.names}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.module:
             below = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
-            found |= below or {node.module}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & MODULES.keys()
+            self.found |= below or {node.module}
 
 
 @pytest.fixture(scope="module")
-def graph() -> dict[str, set[str]]:
-    return {name: imports_of(path) for name, path in MODULES.items()}
+def imports() -> dict[str, Imports]:
+    return {name: Imports(ast.parse(path.read_text())) for name, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def graph(imports) -> dict[str, set[str]]:
+    return {name: found.found & MODULES.keys() for name, found in imports.items()}
 
 
 def circle_from(start: str, graph: dict[str, set[str]]) -> list[str]:
@@ -95,11 +110,7 @@ def test_imports__of_every_module__are_on_its_floor_or_below(graph):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["snakemake", "workflow"])
-def test_pipeline__knows_nothing_of(package):
-    named = []
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            named += [name for module in modules if module.split(".")[0] == package]
-    assert named == []
+def test_pipeline__knows_nothing_of(imports, package):
+    """For a type checker neither."""
+    named = {name: each.found | each.for_types for name, each in imports.items()}
+    assert [name for name, modules in named.items() if package in {module.split(".")[0] for module in modules}] == []

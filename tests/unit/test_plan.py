@@ -1,6 +1,7 @@
 """What a plan counts, and what it rests on: work left, operations, bytes, speeds that were measured."""
 
 import copy
+import functools
 import json
 
 import pytest
@@ -15,7 +16,7 @@ from pipeline.engine.run import parse_run
 from pipeline.freshness import Freshness, run_file
 from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
-from pipeline.plan import text
+from pipeline.plan import costs, text
 from pipeline.plan.costs import costs_of
 from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, images_left, most_at_once
 from pipeline.plan.operations import count_operations, step_cost
@@ -34,7 +35,14 @@ def graph(tmp_path, monkeypatch) -> graphs.Graph:
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
     for name in ("OWN_BENCHMARK", "OWN_LOOPS", "H200_LOOPS"):  # none, whatever was measured here
         monkeypatch.setattr(f"pipeline.plan.speed.{name}", tmp_path / name)
+    monkeypatch.setattr(costs, "_count_one", lambda config: dict(count_once(json.dumps(config))))
     return found
+
+
+@functools.cache
+def count_once(config: str, count_one=costs._count_one) -> costs.Cost:
+    """The cost of a step, by its whole config as JSON: many tests ask for that of the same few runs."""
+    return count_one(json.loads(config))
 
 
 GPU, CPU = Site(device="cuda"), Site(device="cpu")
@@ -324,8 +332,8 @@ def test_bytes__of_a_run_with_a_moving_average_or_best_weights__have_them_in_eve
 def test_costs__of_runs_that_differ_in_their_step__are_counted_apart(graph, change):
     first, second = two_alike(graph)
     graph.runs[second].config = merge(graph.runs[second].config, change)
-    costs = costs_of(graph, [first, second])
-    assert costs[first] != costs[second]
+    found = costs_of(graph, [first, second])
+    assert found[first] != found[second]
 
 
 @pytest.mark.parametrize(

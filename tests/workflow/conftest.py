@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from project import Project, copy_project, made_once
 from small import finish_small_project
+from warm_python import with_executable
 
 
 @pytest.fixture
@@ -22,4 +23,6 @@ def finished(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def done(finished, tmp_path_factory) -> Project:
     """A copy of the finished small project for the tests of one file, which may change it."""
-    return Project(finished / "clone").copy_to(tmp_path_factory.mktemp("done") / "clone")
+    project = Project(finished / "clone").copy_to(tmp_path_factory.mktemp("done") / "clone")
+    project.env = with_executable(project.env)
+    return project

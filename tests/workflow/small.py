@@ -3,12 +3,15 @@
 import json
 import os
 import signal
-import subprocess
+from contextlib import closing
 from pathlib import Path
 
+import psutil
 import yaml
 from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
+from warm_client import Asked
+from warm_python import server_of_session, with_executable
 
 from pipeline.errors import ConfigError
 from pipeline.study.formula import find_sets
@@ -17,11 +20,13 @@ from pipeline.study.written import read_study
 LOCAL = ("--profile", "workflow/profiles/default")
 NO_HOOKS = (*LOCAL, "--no-hooks")  # for tests that are not about MLflow, which takes seconds
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
+LEFT_OUT = ("droppos", "crossing", "permequiv")  # studies
 
 
 def finish_small_project(folder: Path) -> None:
     """`snakemake demo`, stopped once in the middle of training."""
     project = small_project(folder / "clone")
+    project.env = with_executable(project.env)
     interrupted = interrupt_training(project, folder / "interrupted.log")
     result = project.snakemake("demo", *LOCAL)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -29,14 +34,14 @@ def finish_small_project(folder: Path) -> None:
 
 
 def small_project(root: Path) -> Project:
-    """Some runs of MJP and MP3 at scale demo, cut to three epochs (two of pretraining) of 600 images."""
+    """Some runs of MJP and MP3 at scale demo, cut to three epochs (two of pretraining) of 400 images."""
     project = copy_project(root)
     studies = project.root / "configs/study"
     shrink_study(studies / "mjp.yaml", {"a", "d", "j"}, headline={"t1", "t3", "t4"})
     shrink_study(studies / "mp3.yaml", {"c_abs", "c_mp3", "c_mp3_abs"}, headline={"t3", "f3"})
-    for name in ("droppos", "crossing", "permequiv"):
+    for name in LEFT_OUT:
         (studies / f"{name}.yaml").unlink()
-    shrink_images(project, 600, 100)
+    shrink_images(project, 400, 100)
     scale = "configs/scale/demo.yaml"
     project.edit(scale, "    epochs: 4\n", f"    epochs: {EPOCHS}\n")
     project.edit(scale, "epochs: 10, warmup_epochs: 1}", f"epochs: {PRETRAIN_EPOCHS}, warmup_epochs: 0.5}}")
@@ -44,24 +49,21 @@ def small_project(root: Path) -> Project:
 
 
 def interrupt_training(project: Project, log: Path) -> set[str]:
-    """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short."""
+    """Ctrl-C, as a terminal sends it, once a checkpoint is there; returns the runs that were cut short.
+
+    Snakemake leads a group of processes with all that it starts; the signal goes to each of them.
+    """
     project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
+    place, state = str(server_of_session()), project.root / "results/demo/state"
+    command = "snakemake", ["demo"]
     with log.open("w") as file:
-        process = subprocess.Popen(
-            ["snakemake", "demo"],
-            cwd=project.root,
-            env=project.env,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            # A shell starts what it runs in the background with Ctrl-C ignored, and that is inherited.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-    state = project.root / "results/demo/state"
-    wait_until(lambda: process.poll() is not None or list(state.glob("*/step-*.pt")), log.read_text)
-    assert process.poll() is None, "Snakemake has ended before a run wrote a checkpoint"
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=PATIENCE_S)
+        asked = Asked(place, command, str(project.root), with_executable(project.env), [file.fileno()] * 2)
+    with closing(asked):
+        snakemake = psutil.Process(asked.pid)
+        wait_until(lambda: not snakemake.is_running() or list(state.glob("*/step-*.pt")), log.read_text)
+        assert snakemake.is_running(), "Snakemake has ended before a run wrote a checkpoint"
+        os.killpg(asked.pid, signal.SIGINT)
+        assert asked.exit_code(PATIENCE_S) == 1
     folders = [path.parent for path in state.glob("*/step-*.pt")]
     return {
         path.name for path in folders if not (project.root / "results/demo/runs" / path.name / "train.json").exists()

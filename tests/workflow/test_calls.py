@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import pytest
 from disks import read_only
 from project import ROOT, Project, copy_project
+from small import LEFT_OUT
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake_interface_logger_plugins.common import LogEvent
+from warm_python import with_executable
 
 from pipeline.errors import ConfigError
 from pipeline.site import Site, Slurm
+from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from workflow import invocation
 from workflow.console import NUM_LISTED, Console
@@ -91,15 +94,20 @@ def test_cores__of_this_machine__are_taken_where_neither_cores_nor_jobs_are_give
     assert workflow.global_resources == ({"_cores": found} if found != cores else {})
 
 
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return load_graph("demo")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["mjp_table4", "all", "results/demo/report/all.html", "train_run", "README.md"])
-def test_targets__of_rules_and_files__are_left_alone(target):
-    invocation.check_targets([target], ["train_run", "all", "mjp_table4"], load_graph("demo"))
+def test_targets__of_rules_and_files__are_left_alone(graph, target):
+    invocation.check_targets([target], ["train_run", "all", "mjp_table4"], graph)
 
 
 @pytest.mark.slow
-def test_targets__demo_at_another_scale__is_refused():
-    graph = load_graph("demo").model_copy(update={"scale": "paper"})
+def test_targets__demo_at_another_scale__is_refused(graph):
+    graph = graph.model_copy(update={"scale": "paper"})
     with pytest.raises(ConfigError, match=r"target demo belongs to scale demo, .* add --config scale=demo"):
         invocation.check_targets(["demo"], ["demo"], graph)
 
@@ -141,8 +149,12 @@ def test_console__failure__is_shown_and_after_ctrl_c_it_is_not():
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
-    """As cloned, with its configs read."""
-    return copy_project(tmp_path_factory.mktemp("calls") / "clone")
+    """As cloned, with two of the studies."""
+    project = copy_project(tmp_path_factory.mktemp("calls") / "clone")
+    for name in LEFT_OUT:
+        (project.root / f"configs/study/{name}.yaml").unlink()
+    project.env = with_executable(project.env)
+    return project
 
 
 @pytest.mark.slow

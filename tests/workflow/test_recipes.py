@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 import wave
 from pathlib import Path
 
@@ -44,7 +42,7 @@ def project(tmp_path_factory) -> Project:
     write_shop(project.root / "shop")
     write_words(project.root / "words")
     project.edit("configs/site/local.yaml", "data: {}", "data: {shop: shop, words: words}")
-    shrink_images(project, 600, 100)
+    shrink_images(project, 300, 100)
     project.edit("configs/scale/demo.yaml", "    epochs: 4\n", "    epochs: 1\n")
     return project
 
@@ -142,7 +140,6 @@ def test_recipes__new_kind_of_data__is_prepared_trained_on_and_evaluated(finishe
 @pytest.mark.slow
 def test_recipes__new_method__is_covered_by_the_tests_of_every_method(project):
     tests = [str(ROOT / "tests/unit" / name) for name in ("test_methods.py", "test_method_models.py")]
-    command = [sys.executable, "-m", "pytest", "-q", *tests, "-k", "mine and not compile", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=project.root, env=project.env, capture_output=True, text=True, check=False)
+    done = project.run("python", "-m", "pytest", "-q", *tests, "-k", "mine and not compile", "-p", "no:cacheprovider")
     passed = re.search(r"(\d+) passed", done.stdout)
     assert done.returncode == 0 and passed and int(passed[1]) >= 8, done.stdout[-3000:] + done.stderr

@@ -50,48 +50,68 @@ for verb in json.loads(sys.argv[1]):
 """
 
 
-def test_verbs__that_compute_nothing__import_no_torch_and_only_what_they_draw_with(done):
-    done.graph("demo")
-    result = done.run("python", "-c", ONE_BY_ONE, json.dumps([verb for verb, _ in VERBS]))
+def imported_one_by_one(project: Project, *verbs: tuple[str, ...]) -> list[set[str]]:
+    """Which of the slow libraries each of these imports in one process that those before it have not."""
+    result = project.run("python", "-c", ONE_BY_ONE, json.dumps(verbs))
     assert result.returncode == 0, result.stderr
     loaded = [set(line.split()) for line in result.stderr.splitlines() if line.startswith("modules ")]
-    new = [after - before for before, after in pairwise([set(), *loaded])]
-    slow = [modules & (HEAVY | COMPILER) - needed for modules, (_, needed) in zip(new, VERBS, strict=True)]
-    assert slow == [set()] * len(VERBS)
+    assert len(loaded) == len(verbs)
+    return [(after - before) & (HEAVY | COMPILER) for before, after in pairwise([set(), *loaded])]
+
+
+def test_verbs__that_compute_nothing__import_no_torch_and_only_what_they_draw_with(done):
+    done.graph("demo")
+    slow = imported_one_by_one(done, *[verb for verb, _ in VERBS])
+    assert [modules - needed for modules, (_, needed) in zip(slow, VERBS, strict=True)] == [set()] * len(VERBS)
 
 
 def test_plan__of_what_was_counted_before__imports_no_torch(clean_project):
     command = "plan", "mp3_figure3"
-    assert imported(pipeline(clean_project, *command)) >= {"torch", "timm"}  # it counts the operations of a step
+    first = clean_project.run("python", "-m", "pipeline", *command)
+    assert first.returncode == 0 and clean_project.read("results/demo/costs.json")["costs"], first.stderr
     assert imported(pipeline(clean_project, *command)) == set()
 
 
-def test_evaluate__of_a_finished_run__imports_what_it_computes_with_and_no_compiler(done):
+@pytest.fixture(scope="module")
+def computing(done) -> dict[str, set[str]]:
+    """What verbs that need torch import, one after the other in one process: torch alone takes seconds to import."""
+    graph = done.graph("demo")
     job = next(path.stem for path in sorted(done.root.glob("results/demo/evals/*-quick.json")))
-    (name, *_) = done.graph("demo").eval_jobs[job].evaluations
-    (done.root / f"results/demo/evals/{name}/result.json").unlink()
-    assert imported(pipeline(done, "evaluate", "--job", job)) == TO_COMPUTE
-
-
-def test_train__of_a_run_from_its_config__imports_what_it_computes_with_and_no_compiler(done):
-    name = next(name for name, run in done.graph("demo").runs.items() if not run.init)
-    folder = done.root / "results/demo"
+    (evaluation, *_) = graph.eval_jobs[job].evaluations
+    (done.root / f"results/demo/evals/{evaluation}/result.json").unlink()
+    name = next(name for name, run in graph.runs.items() if not run.init)
+    config = (done.root / f"results/demo/runs/{name}/config.resolved.yaml").read_text()
     again = done.root / "again.yaml"
-    again.write_text((folder / f"runs/{name}/config.resolved.yaml").read_text().replace("epochs: 3", "epochs: 1"))
-    assert imported(pipeline(done, "train", "--config", str(again))) == TO_COMPUTE
+    again.write_text(config.replace("epochs: 3", "epochs: 1"))
+    verbs = {
+        "check": ("check",),
+        "finished": ("train", "--run", name),
+        "evaluate": ("evaluate", "--job", job),
+        "train": ("train", "--config", str(again)),
+    }
+    with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):
+        found = imported_one_by_one(done, *verbs.values())
+    assert (done.root / f"results/demo/evals/{evaluation}/result.json").exists()
+    return dict(zip(verbs, found, strict=True))
 
 
-def test_train__of_a_finished_run__imports_no_timm(done):
-    name = next(iter(done.graph("demo").runs))
-    assert "timm" not in imported(pipeline(done, "train", "--run", name))
+def test_check__when_a_config_changed__needs_torch_and_nothing_else_that_is_slow(computing):
+    assert computing["check"] == {"torch"}
+
+
+def test_train__of_a_finished_run__imports_no_timm(computing):
+    assert "timm" not in computing["finished"]
+
+
+def test_evaluate__of_a_finished_run__imports_what_it_computes_with_and_no_compiler(computing):
+    assert computing["evaluate"] == TO_COMPUTE - computing["check"] - computing["finished"]
+
+
+def test_train__of_a_run_from_its_config__imports_what_it_computes_with_and_no_compiler(computing):
+    assert computing["train"] == set()  # no more than to evaluate
 
 
 def test_snakemake__reading_the_workflow__imports_no_torch(done):
     done.graph("demo")
     found = imported(done.run("python", "-X", "importtime", "-m", "snakemake", "-n", "demo", "--cores", "1"))
     assert not found & {*TO_COMPUTE, *COMPILER, "mlflow", "submitit", "scipy", "matplotlib"}
-
-
-def test_check__when_a_config_changed__needs_torch_and_nothing_else_that_is_slow(done):
-    with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):
-        assert imported(pipeline(done, "check")) == {"torch"}
