@@ -5,9 +5,10 @@ import math
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
@@ -120,7 +121,9 @@ def _begin(run: RunConfig, paths: RunFolder, inputs: Inputs) -> None:
 
 
 def _known_identity(paths: RunFolder) -> Identity | None:
-    return Identity.model_validate_json(paths.identity.read_bytes()) if paths.identity.exists() else None
+    with suppress(FileNotFoundError, ValidationError):  # a damaged one is as good as none
+        return Identity.model_validate_json(paths.identity.read_bytes())
+    return None
 
 
 def export(method: Method, paths: RunFolder) -> None:

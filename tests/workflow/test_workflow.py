@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import yaml
 from disks import small_disk
-from project import Project, counted_jobs
+from project import counted_jobs
 from small import LOCAL, NO_HOOKS
 
 # What any new number of one study leads to.
@@ -132,44 +132,6 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
     with done.changed("configs/scale/demo.yaml", ratio.format(0.5), ratio.format(0.4)):
         jobs = done.jobs("demo", *LOCAL)
     assert jobs["evaluate"] == 3 and "train_run" not in jobs
-
-
-@pytest.fixture
-def copied(done, tmp_path) -> Project:
-    """A copy of the finished project for a test that changes its results."""
-    return done.copy_to(tmp_path / "clone")
-
-
-@pytest.mark.slow
-def test_result__damaged_when_its_table_is_drawn__is_evaluated_again(copied):
-    source = copied.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources[0]
-    result, table = copied.root / "results/demo" / source, "results/demo/tables/headline/mjp.t1.json"
-    before = json.loads(result.read_text())
-    result.write_text(result.read_text()[:-20])
-    (copied.root / table).unlink()
-    finished = copied.snakemake(table, *NO_HOOKS)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "a result is missing or changed; it is evaluated again" in finished.stderr
-    assert json.loads(result.read_text())["metrics"] == before["metrics"]
-    assert row_of(copied, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
-
-
-@pytest.mark.slow
-def test_result__deleted__is_made_again_alone_by_the_command_that_verify_names(copied):
-    row = copied.graph("demo").tables["mjp.t1"].rows["mjp.t1.deit-s"]
-    result, other = (copied.root / "results/demo" / row.cells[key].sources[0] for key in ("top1", "consistency"))
-    before, written = json.loads(result.read_text()), other.stat().st_mtime_ns
-    result.unlink()
-    said = copied.run("python", "-m", "pipeline", "verify").stdout
-    (command,) = re.findall(rf"{result.relative_to(copied.root)}: not found; `snakemake (.*)` makes it again", said)
-    finished = copied.snakemake(*command.split(), *NO_HOOKS)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert json.loads(result.read_text())["metrics"] == before["metrics"] and other.stat().st_mtime_ns == written
-    # Its table is drawn again if it took another time to compute; the digits are the same.
-    assert not copied.jobs("demo", *LOCAL).keys() & {"evaluate", "train_run"}
-    assert copied.snakemake("demo", *NO_HOOKS).returncode == 0 and copied.jobs("demo", *LOCAL) == {}
-    assert row_of(copied, "mjp.t1.deit-s")["cells"]["top1"]["ours"] == before["metrics"]["top1"]
-    assert copied.run("python", "-m", "pipeline", "verify").returncode == 0
 
 
 @pytest.mark.slow

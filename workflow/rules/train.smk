@@ -1,5 +1,6 @@
 # Local also on a cluster, where the command submits the job, watches it and comes back with it.
-# Its log is appended to: a training that outlives a killed Snakemake still writes there, and the next one waits for it.
+# Snakemake deletes logs, too. This one is a link to a file that is appended to: no training loses its log, and one that
+# outlives a killed Snakemake still writes there, while the next one waits for it.
 # Checkpoints live in results/{scale}/state and are no output: Snakemake deletes outputs, and a killed run must continue.
 # `update` keeps what was there until training replaces it: a run that was brought from elsewhere may be finished.
 rule train_run:
@@ -19,4 +20,6 @@ rule train_run:
     message:
         "train {wildcards.run}"
     shell:
+        "mkdir -p results/{wildcards.scale}/state/{wildcards.run} && "
+        "ln -sfn ../../state/{wildcards.run}/train.log {log} && "
         "python -m pipeline train --scale {wildcards.scale} --run {wildcards.run} >> {log} 2>&1"
