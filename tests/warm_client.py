@@ -7,7 +7,7 @@ import socket
 import sys
 
 PROGRAMS = ("snakemake", "dvc")  # that are modules, too
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
@@ -15,6 +15,8 @@ def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
     program, *arguments = command
     if program in PROGRAMS:
         return program, arguments
+    if program == "python" and arguments[:1] == ["-u"]:
+        arguments = arguments[1:]
     if program == "python" and arguments[:1] == ["-m"]:
         return arguments[1], arguments[2:]
     return None

@@ -172,6 +172,9 @@ def become(request: dict) -> None:
     sys.executable = request["env"].get(EXECUTABLE, sys.executable)
     code: object = 0
     try:
+        if any(Path(folder, "sitecustomize.py").exists() for folder in filter(None, added)):
+            sys.modules.pop("sitecustomize", None)  # that of the server
+            importlib.import_module("sitecustomize")
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as asked:
         code = asked.code

@@ -1,7 +1,8 @@
 """A project with a tiny study for experiments on a cluster: copies of it, launchers in them, what became of their jobs.
 
-Every run has sixty steps with a checkpoint after each. A file in the copy slows the steps down, so that a fault meets a
-run half-way on any machine; nothing else differs from an undisturbed run.
+Every run has twenty steps with a checkpoint after each. A file in the copy slows the steps down, so that a fault meets
+a run half-way on any machine; nothing else differs from an undisturbed run. What commands in a copy start are forks of
+the tests' server (see warm_python.py); another file makes them interpreters, where something is to happen to them.
 """
 
 import json
@@ -9,16 +10,18 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+from hashlib import sha256
 from pathlib import Path
 
 import yaml
 from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
+from warm_python import server_of_session
 
 from pipeline.results import RunFolder
 from slurm import Cluster
 
-STEPS = 60
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 SITE = {"device": "cpu", "checkpoint_s": 0}
 SLURM = {"partition": "main", "gres": None, "cpus": 1, "memory_gb": 1, "hours": 1, "warning_s": 20, "poll_s": 1}
@@ -26,7 +29,7 @@ COMMON = {
     "model": {"patch_size": 7, "embed_dim": 16, "drop_path": 0.2},
     "data": {"augment": {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeats": 3}},
     "optim": {
-        **{"epochs": 12, "global_batch": 24, "micro_batch": 6, "base_lr": 3e-3, "lr_batch": 24, "warmup_epochs": 1},
+        **{"epochs": 4, "global_batch": 24, "micro_batch": 6, "base_lr": 3e-3, "lr_batch": 24, "warmup_epochs": 1},
         **{"log_every": 4, "ema_decay": 0.9, "clip_norm": 1.0, "smoothing": 0.1},
     },
 }
@@ -34,20 +37,23 @@ COLUMNS = {
     "val": {"label": "Top-1 after training", "eval": "train", "metric": "val_top1"},
     "top1": {"label": "Top-1", "eval": "classify", "metric": "top1"},
 }
-# A detector and a segmenter, for twelve updates of four scenes each.
+# A detector and a segmenter, for six updates of four scenes each.
+DETECTOR = {"width": 8, "fc_width": 8, "box_convs": 0, "mask_convs": 1, "roi_samples": 64, "after_nms": [100, 100]}
 DENSE = {
-    "detect": ("mask_rcnn", "fashion_scenes_coco", {"width": 8, "fc_width": 8, "box_convs": 0, "mask_convs": 1}),
+    "detect": ("mask_rcnn", "fashion_scenes_coco", DETECTOR),
     "segment": ("upernet", "fashion_scenes_ade", {"width": 8}),
 }
 DENSE_COMMON = {
     "model": {"embed_dim": 16},
-    "optim": {"iterations": 12, "global_batch": 4, "micro_batch": 2, "base_lr": 1e-3, "lr_batch": 4, "log_every": 4},
+    "optim": {"iterations": 6, "global_batch": 4, "micro_batch": 2, "base_lr": 1e-3, "lr_batch": 4, "log_every": 4},
 }
-# Every Python that starts in a copy loads this: it slows a run down, or ends it where only bad luck would.
+# Every Python that starts in a copy loads this: it slows a run down, or ends it where only bad luck would. What it then
+# starts as `sys.executable`, in a job or beside it, is the program below.
 SITECUSTOMIZE = """
-import os, pathlib, signal, time
+import os, pathlib, signal, sys, time
 
 folder, rename = pathlib.Path(__file__).parent, os.replace
+sys.executable = str(folder / "bin/python")
 
 def faulty_rename(source, target, **options):
     if pathlib.Path(target).name.startswith("step-"):
@@ -59,6 +65,10 @@ def faulty_rename(source, target, **options):
     rename(source, target, **options)
 
 os.replace = faulty_rename
+"""
+PYTHON = """#!/bin/sh
+if test -e "${{0%/*}}/../cold"; then exec {interpreter} "$@"; fi
+exec {fork} "$@"
 """
 
 
@@ -81,6 +91,10 @@ def tiny_project(root: Path) -> Project:
     write_yaml(configs / "scale/demo.yaml", {"note": "tiny", "comparable": False})
     write_yaml(configs / "site/local.yaml", SITE)
     (project.root / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    python = project.root / "bin/python"
+    python.parent.mkdir()
+    python.write_text(PYTHON.format(interpreter=sys.executable, fork=server_of_session().parent / "python"))
+    python.chmod(0o755)
     return project
 
 
@@ -89,7 +103,7 @@ def dense_study(configs: Path) -> dict:
     runs = {}
     for task, (method, data, keys) in DENSE.items():
         path = configs / "data" / f"{data}.yaml"
-        write_yaml(path, {"data": {**yaml.safe_load(path.read_text())["data"], "num_train": 24, "num_val": 8}})
+        write_yaml(path, {"data": {**yaml.safe_load(path.read_text())["data"], "num_train": 12, "num_val": 8}})
         fragments = {"method": method, "model": "vit_demo", "data": data, "set": {"method": keys}}
         runs[task] = {"label": f"task {task}", **fragments}
     columns = {
@@ -105,10 +119,10 @@ def write_yaml(path: Path, content: dict) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def files_of(project: Project, run: str) -> dict[str, bytes]:
-    """What must not depend on what happened to a run."""
+def files_of(project: Project, run: str) -> dict[str, str]:
+    """Digests of what must not depend on what happened to a run; pytest compares the bytes themselves for minutes."""
     paths = RunFolder(project.root / "results/demo", run)
-    return {path.name: path.read_bytes() for path in (paths.encoder, paths.heads, paths.metrics)}
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in (paths.encoder, paths.heads, paths.metrics)}
 
 
 def copy_for(cluster: Cluster, template: Project, folder: Path) -> Project:
@@ -126,10 +140,14 @@ class Trial:
         self.paths = RunFolder(project.root / "results/demo", run)
         self.log = project.root / f"{run}.log"  # what all its launchers have said
         self.launchers: list[subprocess.Popen] = []
-        self.pace(0.3)
+        self.pace(1.0)
 
     def pace(self, seconds: float) -> None:
         (self.project.root / "pace_s").write_text(str(seconds))
+
+    def cool(self) -> None:
+        """Until the trial is to finish, every job is an interpreter of its own, which SLURM tracks and kills."""
+        (self.project.root / "cold").touch()
 
     def write_site(self, processes: int = 1, **slurm: object) -> Path:
         """A site file; what is not given is as in SLURM."""
@@ -189,8 +207,9 @@ class Trial:
         self.cluster.release(job)
 
     def finish(self, launcher: subprocess.Popen) -> None:
-        """To the end at full speed; a job that comes back into the queue does not wait there."""
+        """To the end at full speed; a job that comes back into the queue does not wait there, and starts as a fork."""
         self.pace(0)
+        (self.project.root / "cold").unlink(missing_ok=True)
         wait_until(lambda: self._has_ended(launcher), self.evidence, every_s=1)
         assert launcher.returncode == 0, f"exit code {launcher.returncode}:\n{self.evidence()}"
         wait_until(lambda: set(self.jobs().values()) <= ENDED, self.evidence, every_s=1)
@@ -204,7 +223,7 @@ class Trial:
         os.killpg(launcher.pid, number)
         return launcher.wait(PATIENCE_S)
 
-    def files(self) -> dict[str, bytes]:
+    def files(self) -> dict[str, str]:
         return files_of(self.project, self.paths.name)
 
     def evidence(self) -> str:

@@ -60,8 +60,10 @@ def new_trial(template, cluster, tmp_path_factory):
     name = next(iter(template.read("results/demo/graph.json")["graph"]["runs"]))
     trials = []
 
-    def make(on: Cluster = cluster) -> Trial:
+    def make(on: Cluster = cluster, is_cold: bool = False) -> Trial:
         trials.append(Trial(copy_for(on, template, tmp_path_factory.mktemp("trial") / "clone"), on, name))
+        if is_cold:
+            trials[-1].cool()
         return trials[-1]
 
     yield make

@@ -1,4 +1,4 @@
-"""Evaluations through `--profile slurm`: each job asks the queue for what its evaluations need."""
+"""Evaluations and data through `--profile slurm`: each job asks the queue for what it needs."""
 
 import shutil
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ CORRUPTIONS = {
     "columns": {"error": {"label": "error", "eval": "corruptions", "metric": "error"}},
     "rows": {"s0": {"label": "seed 0", "run": "s0", "paper": False}},
 }
-CORRUPTED = ["fog", "contrast", "brightness"]
+PARTS = ["fashion_mnist_c-fog", "fashion_mnist_c-contrast"]  # of fifteen
 PICTURES = {"name": "jigsaw_pictures", "data": {"images": "fashion_mnist"}, "patches": 7}
 SLURM = {"partition": "main", "cpu_partition": "grace", "gres": "gpu", "memory_gb": 3}
 
@@ -60,21 +60,23 @@ def project(cluster, undisturbed, tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="module")
 def asked(cluster, project) -> dict[str, Asked]:
-    """Job -> what it asked for, of the evaluation of a run and of the one without."""
+    """Job -> what it asked for, of the evaluation of a run, of the one without, and of two parts of a set."""
     graph = project.graph("demo")
     trial = Trial(project, cluster, next(iter(graph.runs)))
     trial.pace(0)
     site = trial.write_site(**SLURM)
     jobs = [f"{trial.paths.name}-quick", *(name for name in graph.eval_jobs if name.startswith("jigsaw_pictures-"))]
     files = [f"results/demo/evals/{job}.json" for job in jobs]
+    files += [f"results/demo/data/{part}/manifest.json" for part in PARTS]
     options = ["--profile", "slurm", "--config", "scale=demo", f"site={site}"]
     result = project.run("snakemake", *files, *options, "--slurm-init-seconds-before-status-checks", "3")
     assert result.returncode == 0, result.stdout + result.stderr
     assert all((project.root / file).exists() for file in files)
     lines = cluster.run("squeue", "--noheader", "--states=all", "--format=%k|%Z|%P|%b|%m|%l|%T").splitlines()
     found = [line.replace("gres/", "gres:").split("|") for line in lines]  # versions of SLURM write it either way
-    ours = {comment: Asked(*rest) for comment, folder, *rest in found if folder == str(project.root)}
-    return {job: next(each for comment, each in ours.items() if comment.endswith(job)) for job in jobs}
+    ours = [(comment, Asked(*rest)) for comment, folder, *rest in found if folder == str(project.root)]
+    assert len(ours) == len(files), ours
+    return {job: next(each for comment, each in ours if comment.endswith(job)) for job in [*jobs, *PARTS]}
 
 
 def test_evaluation__that_needs_no_gpu__goes_to_the_cpu_partition_without_gres(asked):
@@ -98,17 +100,6 @@ def test_picture__computed_in_the_queue__is_the_one_of_this_machine(project, ask
     assert picture.read_bytes() == before
 
 
-def test_parts_of_a_set__are_prepared_by_a_job_each(cluster, project):
-    graph = project.graph("demo")
-    parts = [name for name in graph.data if name.startswith("fashion_mnist_c-")]
-    assert len(parts) == 15
-    site = Trial(project, cluster, next(iter(graph.runs))).write_site(**SLURM)
-    files = [f"results/demo/data/fashion_mnist_c-{name}/manifest.json" for name in CORRUPTED]
-    before = len(cluster.files.calls.read_text().splitlines())
-    options = ["--profile", "slurm", "--config", "scale=demo", f"site={site}"]
-    result = project.run("snakemake", *files, *options, "--slurm-init-seconds-before-status-checks", "3")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert all((project.root / file).exists() for file in files)
-    calls = cluster.files.calls.read_text().splitlines()[before:]
-    submitted = [line for line in calls if line.startswith("sbatch ")]
-    assert len(submitted) == len(CORRUPTED) and all("grace" in line for line in submitted), submitted
+def test_parts_of_a_set__are_prepared_by_a_job_each(project, asked):
+    assert len([name for name in project.graph("demo").data if name.startswith("fashion_mnist_c-")]) == 15
+    assert [asked[part] for part in PARTS] == [Asked("grace", "N/A", "3000M", "1:00:00", "COMPLETED")] * len(PARTS)

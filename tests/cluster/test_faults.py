@@ -31,13 +31,13 @@ URGENT = (
 def faults(new_trial):
     """Fault -> the trial it was done to, or the error that came of it."""
     with ThreadPoolExecutor(max_workers=5) as pool:
-        yield {scenario.__name__: pool.submit(scenario, new_trial()) for scenario in SCENARIOS}
+        yield {scenario.__name__: pool.submit(scenario, new_trial(is_cold=True)) for scenario in SCENARIOS}
         pool.shutdown(cancel_futures=True)
 
 
 def time_limit(trial: Trial) -> Trial:
     """SLURM looks every 30 s, and warns 30 s too early rather than too late: 20 to 50 s after the start here."""
-    trial.pace(1.0)
+    trial.pace(3.0)
     launcher = trial.start(**QUIET_NODE, hours=2 / 60, warning_s=70)
     trial.wait_for_words("is back in the queue")
     trial.cluster.run("scontrol", "update", f"jobid={trial.job}", "TimeLimit=60")  # once is enough
@@ -85,7 +85,7 @@ def cancellation(trial: Trial) -> Trial:
 
 def lost_node(trial: Trial) -> Trial:
     """The daemon dies and the job's processes go on, as behind a broken switch."""
-    trial.pace(2.0)
+    trial.pace(4.0)
     launcher = trial.start()
     trial.wait_for_words("runs on n1")
     trial.wait_for_steps()

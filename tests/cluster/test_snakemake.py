@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from bench import Trial, copy_for, files_of
 from patience import PATIENCE_S, wait_until
 from project import Project
+from warm_python import with_programs
 
 from pipeline.report.draw import to_csv
 from pipeline.report.records import FilledTable
@@ -36,9 +39,10 @@ def story(cluster, template, tmp_path_factory) -> Story:
     trials[0].pace(1.5)  # both: they share the folder
     command = ["snakemake", "demo", "--profile", "slurm", "--config", "scale=demo", f"site={trials[0].write_site()}"]
     command += ["--slurm-init-seconds-before-status-checks", "3"]
-    with subprocess.Popen(command, cwd=project.root, env=project.env, stderr=subprocess.DEVNULL) as first:
+    with subprocess.Popen(real(command), **where(project), stderr=subprocess.DEVNULL) as first:
         for trial in trials:
             trial.wait_for_step(3)
+        trials[0].pace(5)
         second = project.run(*command)
         first.kill()
     with ThreadPoolExecutor() as pool:
@@ -46,6 +50,16 @@ def story(cluster, template, tmp_path_factory) -> Story:
         wait_until(lambda: all("submitted earlier" in train_log(trial) for trial in trials) or third.done(), str)
         trials[0].pace(0)
     return Story(project, trials, second, third.result())
+
+
+def real(command: list[str]) -> list[str]:
+    """Snakemake in an interpreter of its own, to be killed or interrupted."""
+    return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+
+
+def where(project: Project) -> dict:
+    """Its folder, and an environment in which all that it starts are forks."""
+    return {"cwd": project.root, "env": with_programs(project.env)}
 
 
 def train_log(trial: Trial) -> str:
@@ -83,9 +97,7 @@ def test_ctrl_c__while_eight_runs_are_in_the_queue__cancels_all_of_them(cluster,
     command = ["snakemake", "tiny", "--profile", "slurm", "--config", "scale=demo", f"site={site}"]
     log = tmp_path / "log"
     with log.open("w") as file:
-        snakemake = subprocess.Popen(
-            command, cwd=project.root, env=project.env, stdout=file, stderr=file, start_new_session=True
-        )
+        snakemake = subprocess.Popen(real(command), **where(project), stdout=file, stderr=file, start_new_session=True)
     wait_until(lambda: states(trials) == [["PENDING"]] * 8, log.read_text, every_s=1)
     os.killpg(snakemake.pid, signal.SIGINT)
     assert snakemake.wait(PATIENCE_S) != 0
