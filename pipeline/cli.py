@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
             "status": status,
             "summary": summary,
             "verify": verify,
+            "explain": explain,
             "clean": clean,
             "describe": describe,
             "prepare": prepare,
@@ -110,6 +111,12 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
     done = sum(graph.results.run(name).done.exists() for name in graph.runs)
     print(f"scale {graph.scale}: {done} finished runs compared with their records, {counted(len(problems), 'problem')}")
     return int(bool(problems))
+
+
+def explain(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.explain import explain as explained
+
+    print(explained(_freshness(options.scale), options.number, options.key))
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:

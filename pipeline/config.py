@@ -118,6 +118,11 @@ class Layers:
                 return files[-1] if length == len(path) else files[0]
         return self.default
 
+    def values(self, path: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Every file that gives this key, and what it says, in order: the last one wins."""
+        found = [(file, _at(content, path)) for file, content in self.layers]
+        return [(file, value) for file, value in found if value is not _ABSENT]
+
     def below(self, key: str) -> "Layers":
         """The layers of one key, which must be a mapping wherever it is given."""
         given = [(file, content[key]) for file, content in self.layers if key in content]

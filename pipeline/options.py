@@ -19,6 +19,7 @@ before a run   describe  make a data set of a folder of your own images
 during a run   status    what is finished, running, waiting, failed?
 after a run    summary   tables and claims on the terminal
                verify    are the results what was recorded?
+               explain   where does a number come from, and has anything of it changed?
                frame     every metric as CSV, for a spreadsheet or a notebook
                attack    what the gradient of a training step gives away of an image
                clean     delete what no config names any more, after asking
@@ -33,6 +34,7 @@ examples
   python -m pipeline plan --scale tiny mjp_table4   the cost of one table on Tiny ImageNet
   python -m pipeline status                         progress of every scale
   python -m pipeline summary mjp_table4             one table, as far as it is finished
+  python -m pipeline explain mjp.t1.deit-s:top1     where this number comes from
   python -m pipeline evaluate --model resnet50      any timm model through the robustness evaluations
   python -m pipeline attack --model RUN --image cat.jpg --attack april   one image, recovered from a gradient
   python -m pipeline VERB --help                    the options of one verb
@@ -152,6 +154,15 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     _scale(frame)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
     _scale(verify)
+    explain = add(
+        "explain",
+        "say where a number comes from: study, config, run, evaluation, data, weights, code",
+        "`explain mjp.t1.deit-s:top1` is a cell, `explain RUN` a run, `explain RUN optim.base_lr` a key of its config: "
+        "every file that sets it, in order.",
+    )
+    _scale(explain)
+    explain.add_argument("number", help="a cell as ROW:COLUMN, or the name of a run, or its beginning or end")
+    explain.add_argument("key", nargs="?", help="a key of the run, such as optim.base_lr")
     clean = add(
         "clean",
         "delete abandoned runs and checkpoints that nothing needs",

@@ -6,7 +6,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
+from pipeline.config import CONFIGS, Layers, names, nearest, read_yaml, shown
 from pipeline.errors import ConfigError
 from pipeline.study.entries import Graph
 from pipeline.study.spec import Expected, Scale, Study
@@ -25,6 +25,7 @@ class Draft:
     runs: dict[str, list[str]] = field(default_factory=dict)  # key in the study -> run names, one per seed
     parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
     sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
+    layers: dict[str, Layers] = field(default_factory=dict)  # what each run was merged from, by its name
 
     @cached_property
     def file(self) -> str:

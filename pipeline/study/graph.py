@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from pipeline.config import CONFIGS, Record, names, nearest, parse_file, shown
+from pipeline.config import CONFIGS, Layers, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_json
 from pipeline.registry import KINDS, TASKS
@@ -62,15 +62,20 @@ def _source_key() -> str:
     return digest.hexdigest()
 
 
-def build_graph(scale: str) -> Graph:
-    """Resolve every study at one scale; raises one ConfigError with all problems of all files."""
-    collector = _Collector()
+def build_graph(scale: str, layers: dict[str, Layers] | None = None) -> Graph:
+    """Resolve every study at one scale; raises one ConfigError with all problems of all files.
+
+    `layers` gets what each run was merged from, by its name.
+    """
+    collector, layers = _Collector(), {} if layers is None else layers
     path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
     with collector:
         spec = parse_file(Scale, path)
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
-    studies = {name: _add_study(graph, spec, name, collector) for name in _papers_first(names(CONFIGS / "study"))}
+    studies = {
+        name: _add_study(graph, spec, name, collector, layers) for name in _papers_first(names(CONFIGS / "study"))
+    }
     _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     collector.finish()
     return graph
@@ -117,7 +122,9 @@ class _Collector:
             raise ConfigError("\n".join(self.lines))
 
 
-def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collector) -> Study | None:
+def _add_study(
+    graph: Graph, scale: Scale | None, name: str, collector: _Collector, layers: dict[str, Layers]
+) -> Study | None:
     """The study, once its runs and tables are in the graph; None where its file has problems."""
     file, study, expected = CONFIGS / "study" / f"{name}.yaml", None, None
     with collector:
@@ -129,7 +136,7 @@ def _add_study(graph: Graph, scale: Scale | None, name: str, collector: _Collect
     if scale is None or study is None or expected is None:
         return study
     here = study.without_stand_ins() if scale.weight_files else study.with_stand_ins()
-    draft = Draft(graph, scale, name, here, expected)
+    draft = Draft(graph, scale, name, here, expected, layers=layers)
     with collector:
         check_headline(study, shown(file))
     for key in in_init_order(draft.study.runs, shown(file), collector):

@@ -46,7 +46,8 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
 
     spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
     start = {"init": _init(draft, spec, where, number)} | ({} if spec.train else {"train": False})
-    run = parse_run(Layers(*layers, (where, start)))
+    merged = Layers(*layers, (where, start))
+    run = parse_run(merged)
     add_data(draft, run.data, where)
     add_origin(draft, run.data, where)
     name = run.name
@@ -63,6 +64,7 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
     if draft.name not in entry.studies:
         entry.studies.append(draft.name)
     draft.parsed[name] = run
+    draft.layers.setdefault(name, merged)
     return name
 
 

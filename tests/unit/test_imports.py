@@ -25,7 +25,7 @@ FLOORS = [
     {"study", "launch"},
     {"freshness"},
     {"report"},
-    {"plan", "track", "verify", "status", "clean", "check"},
+    {"plan", "track", "verify", "status", "clean", "check", "explain"},
     {"doctor", "options"},
     {"cli"},
     {"__main__"},

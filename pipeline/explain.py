@@ -1,0 +1,171 @@
+"""Where a number comes from: from the line of a study to data, weights and code, and whether any of it has changed."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import CONFIGS, Layers, nearest, shown
+from pipeline.errors import ConfigError, DataError
+from pipeline.freshness import Freshness, run_file
+from pipeline.records import EvalResult, Measured, TrainRecord, read_record, short_digest
+from pipeline.registry import EVALS, METHODS
+from pipeline.report.tables import fill_table
+from pipeline.study.entries import CellEntry, RowEntry, TableEntry
+from pipeline.study.graph import build_graph
+from pipeline.study.written import read_study
+
+
+def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
+    """A cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and what it is."""
+    graph = freshness.graph
+    if key is not None:
+        return "\n".join(_key(freshness, _found(number, graph.runs, "runs"), key))
+    cells = {
+        f"{row_id}:{column}": (table_id, row_id, column)
+        for table_id, table in graph.tables.items()
+        for row_id, row in table.rows.items()
+        for column in row.cells
+    }
+    dotted = {name.replace(":", "."): place for name, place in cells.items()}  # as the report's CSV has them
+    if place := cells.get(number) or dotted.get(number):
+        return "\n".join(_cell(freshness, *place))
+    return "\n".join(_run(freshness, _found(number, {**graph.runs, **cells}, "cells and runs")))
+
+
+def _found(name: str, known: dict[str, Any], what: str) -> str:
+    """The one of these names that is meant: itself, or the only one that begins or ends so."""
+    alike = [each for each in known if each.startswith(name) or each.endswith(name)]
+    if name not in known and len(alike) != 1:
+        few = f"; {len(alike)} begin or end so: {', '.join(alike[:4])}, ..." if len(alike) > 1 else ""
+        near = nearest(name, get_close_matches(name, known, 8, 0))
+        raise ConfigError(f"no {name!r} among the {len(known)} {what}{few or f'; {near}'}")
+    return name if name in known else alike[0]
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:<12}{text}"
+
+
+def _cell(freshness: Freshness, table_id: str, row_id: str, column: str) -> Iterator[str]:
+    graph = freshness.graph
+    table, filled = graph.tables[table_id], fill_table(graph, table_id, "all")
+    row, cell = table.rows[row_id], next(row for row in filled.rows if row.id == row_id).cells[column]
+    paper = "" if cell.paper is None else f", in the paper {cell.paper:g}"
+    yield f"{row_id}:{column} is {'not there: ' + cell.reason if cell.ours is None else f'{cell.ours:.6g}'}{paper}"
+    yield _line("study", _study_line(table, table_id, row_id))
+    yield _line("column", _column(table, row.cells[column], column))
+    for source in row.cells[column].sources:
+        yield from _source(freshness, row, source)
+
+
+def _study_line(table: TableEntry, table_id: str, row_id: str) -> str:
+    """The row as it is written, with its line."""
+    path = CONFIGS / "study" / f"{table.study}.yaml"
+    kind, key = ("figures" if table.figure else "tables"), table_id.split(".", 1)[1]
+    text = f"{shown(path)}: {kind}.{key}.rows.{row_id.removeprefix(f'{table_id}.')}: "
+    return read_study(path).in_written_terms(text).replace(":  (", " (").rstrip(": ")
+
+
+def _column(table: TableEntry, cell: CellEntry, column: str) -> str:
+    spec = table.columns[column]
+    what = cell.metric or cell.file or "computed from other cells"
+    return f"{spec.label}: {what} of evaluation {spec.eval}" if spec.eval else f"{spec.label}: {what}"
+
+
+def _source(freshness: Freshness, row: RowEntry, source: str) -> Iterator[str]:
+    """One result file behind a cell, and all that is behind it."""
+    graph, path = freshness.graph, freshness.results.folder / source
+    yield _line("result", shown(path))
+    kind, name, _ = source.split("/")
+    if kind == "evals":
+        entry, code = graph.evals[name], EVALS.code(graph.evals[name].config["name"])
+        yield _line("evaluation", f"configs/eval/{entry.fragment}.yaml as {name}")
+        yield from _record_lines(path, EvalResult, f"evaluation {entry.config['name']}", code)
+        yield from _state(freshness, graph.written_by(source))
+        for run in dict.fromkeys(entry.subjects.values()):
+            yield from _run(freshness, run)
+    else:
+        yield from _run(freshness, name)
+
+
+def _run(freshness: Freshness, name: str) -> Iterator[str]:
+    """A run: how it was named, what it was trained from, and by which code."""
+    run, folder = freshness.graph.runs[name], freshness.results.run(name)
+    yield f"{name} ({run.label})"
+    yield _line("config", f"{shown(folder.config)}; where a key comes from: `explain {name} KEY`")
+    if run.trained:
+        yield from _record_lines(folder.done, TrainRecord, f"method {run.method}", METHODS.code(run.method))
+    yield from _data(freshness, run.data)
+    if init := run.config["init"]:
+        yield _line("starts from", init)
+    if run.trained:
+        yield from _state(freshness, run_file(name))
+
+
+def _data(freshness: Freshness, name: str) -> Iterator[str]:
+    try:
+        manifest = freshness.manifest(name)
+    except DataError:
+        yield _line("data", f"{name}, not prepared yet")
+        return
+    counts = " + ".join(f"{split.count} {key}" for key, split in manifest.splits.items())
+    yield _line("data", f"{name} {short_digest(manifest.fingerprint)}: {counts} in {manifest.folder}")
+
+
+def _record_lines(path: Path, kind: type[Measured], what: str, code: str) -> Iterator[str]:
+    """What a result says of itself, and whether the code behind it is still the same."""
+    try:
+        record: Any = read_record(path, kind)
+    except DataError as error:
+        yield _line("made", str(error))
+        return
+    facts = record.provenance
+    known = [f"{key} {facts[key]}" for key in ("commit", "device", "precision", "seed", "wall_s") if key in facts]
+    yield _line("made", ", ".join(known))
+    weights = record.inputs.weights if isinstance(record, EvalResult) else record.files
+    for name, digest in weights.items():
+        if isinstance(record, EvalResult) or name.endswith(".safetensors"):
+            yield _line("weights", f"{name} {short_digest(digest)}")
+    recorded = facts.get("code", "not recorded")
+    yield _line("code", f"{what} {recorded}{'' if recorded == code else f', which is {code} today'}")
+
+
+def _state(freshness: Freshness, file: str) -> Iterator[str]:
+    why = freshness.why(file)
+    yield _line("since then", f"must be made again: {why}" if why else "nothing that it depends on has changed")
+
+
+def _key(freshness: Freshness, run: str, key: str) -> Iterator[str]:
+    """The layers of config that give a key of a run, in order; the last one wins."""
+    layers: dict[str, Layers] = {}
+    build_graph(freshness.graph.scale, layers)
+    given, value = layers[run].values(tuple(key.split("."))), _value(freshness.graph.runs[run].config, key)
+    yield f"{key} of {run} is {value!r}"
+    if not given:
+        yield "  the default: no config names it"
+    for number, (source, said) in enumerate(given, start=1):
+        mark = "  <- this one" if number == len(given) else ""
+        yield f"  {number}. {_written(source, key)}: {said!r}{mark}"
+    if given and given[-1][1] != value:
+        yield "  the value is worked out from what is written"
+
+
+def _value(config: dict[str, Any], key: str) -> Any:
+    found: Any = config
+    for number, part in enumerate(parts := key.split(".")):
+        if not isinstance(found, dict) or part not in found:
+            known = found if isinstance(found, dict) else {}
+            where = ".".join(parts[:number]) or "a run"
+            raise ConfigError(f"no key {key!r}: {where} has no {part!r}; {nearest(part, known)}")
+        found = found[part]
+    return found
+
+
+def _written(source: str, key: str) -> str:
+    """A layer as its author wrote it, with the line where it is a study's."""
+    file, _, rest = source.partition(": ")
+    if not file.startswith("configs/study/"):
+        return source
+    line = read_study(CONFIGS.parent / file).in_written_terms(f"{file}: {rest}: {key}: ")
+    return line.replace(f"{key}:  (", f"{key} (").rstrip(": ")

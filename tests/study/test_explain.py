@@ -1,0 +1,98 @@
+"""`explain`: from a number to the lines and files that it comes from."""
+
+import pytest
+from result_files import ORIGIN, SITE, finish, write_training
+
+from pipeline.cli import main
+from pipeline.errors import ConfigError
+from pipeline.explain import explain
+from pipeline.freshness import Freshness, table_file
+from pipeline.records import Inputs
+from pipeline.registry import METHODS
+from pipeline.study.graph import load_graph
+
+CELL = "mjp.t1.deit-s:top1"
+
+
+@pytest.fixture
+def graph(project):
+    graph = load_graph("demo")
+    finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.25, "params_m": 1.0})
+    return graph
+
+
+@pytest.fixture
+def run(graph):
+    return graph.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
+
+
+def lines_of(graph, *what) -> dict[str, str]:
+    """The first line of each name, by that name."""
+    found: dict[str, str] = {}
+    for line in explain(Freshness(graph, SITE), *what).splitlines():
+        found.setdefault(
+            line[:14].strip() if line.startswith("  ") else "", line[14:] if line.startswith("  ") else line
+        )
+    return found
+
+
+@pytest.mark.parametrize("number", [CELL, "mjp.t1.deit-s.top1"])
+def test_explain__a_cell__leads_from_the_study_to_the_result_and_its_run(graph, run, number, project):
+    said = explain(Freshness(graph, SITE), number)
+    found = lines_of(graph, number)
+    assert found[""] == f"{CELL} is 70.25, in the paper 79.8"
+    line = int(found["study"].split("(line ")[1].rstrip(")"))
+    written = (project.configs / "study/mjp.yaml").read_text().splitlines()
+    assert written[line - 1].strip().startswith("deit-s:")
+    (source,) = graph.tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources
+    assert found["result"] == f"results/demo/{source}" and "configs/eval/classify.yaml" in found["evaluation"]
+    assert f"\n{run} (DeiT-S)\n" in said and "since then  nothing that it depends on has changed" in said
+
+
+def test_explain__weights_changed_since__says_that_and_why(graph, run):
+    graph.results.run(run).encoder.write_text("other")
+    said = explain(Freshness(graph, SITE), CELL)
+    assert f"must be made again: results/demo/runs/{run}/train.json is made again" in said
+    assert "must be made again: encoder.safetensors has SHA-256" in said
+
+
+def test_explain__code_changed_since__shows_both_digests(graph, run):
+    inputs = Inputs(data="data fashion_mnist", init=None)
+    write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
+    assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {METHODS.code('supervised')} today"
+
+
+def test_explain__a_key_that_several_files_give__lists_them_in_order_and_the_one_that_won(graph, run, project):
+    said = explain(Freshness(graph, SITE), run, "optim.base_lr").splitlines()
+    value = graph.runs[run].config["optim"]["base_lr"]
+    assert said[0] == f"optim.base_lr of {run} is {value!r}"
+    assert said[1].startswith("  1. configs/recipe/") and "<- this one" not in said[1]
+    assert said[-1] == f"  {len(said) - 1}. configs/scale/demo.yaml: run: {value!r}  <- this one"
+
+
+def test_explain__a_key_of_a_run_of_the_study__names_its_line(graph, project):
+    name = next(name for name, run in graph.runs.items() if run.config["method"].get("shuffle") == "none")
+    last = explain(Freshness(graph, SITE), name, "method.shuffle").splitlines()[-1]
+    assert "configs/study/mjp.yaml" in last and "(line " in last and last.endswith("'none'  <- this one")
+
+
+def test_explain__a_key_that_no_file_gives__is_the_default(graph, run):
+    assert explain(Freshness(graph, SITE), run, "optim.eps").splitlines()[1] == "  the default: no config names it"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (["mjp.t1.deit-s:topp1"], "did you mean 'mjp.t1.deit-s:top1'"),
+        (["mjp-vit"], "begin or end so"),
+        (["RUN", "optim.base_lrr"], "optim has no 'base_lrr'; did you mean 'base_lr'"),
+    ],
+)
+def test_explain__mistyped__names_what_is_near(graph, run, what, words):
+    with pytest.raises(ConfigError, match=words):
+        explain(Freshness(graph, SITE), *[run if each == "RUN" else each for each in what])
+
+
+def test_explain__on_the_command_line__prints_it(graph, run, capsys):
+    assert main(["explain", run[-6:]]) == 0
+    assert capsys.readouterr().out.startswith(f"{run} (DeiT-S)\n")
