@@ -250,7 +250,7 @@ STREAM_DATA = {
     "mask_token": [Bite(5, "draws", MASKED)],
 }
 SCENE_DATA = {
-    **_refused(SCENES, kind="images", source="coco", num_train=23, num_val=19),
+    **_refused(SCENES, kind="images", source="coco", num_train=23, num_val=7),
     "num_classes": [Bite(3, "start batches", SCENES)],  # `prepare` refuses the fourth; tests/data has such a set
     "ignored": [Bite(255, "batches", SCENES)],
     "image_size": [Bite(21, "start batches", SCENES)],
@@ -263,7 +263,7 @@ SCENE_DATA = {
     "hflip": [Bite(0.0, "batches", SCENES)],
 }
 OBJECT_DATA = {
-    **_refused(OBJECTS, kind="images", source="ade20k", num_train=23, num_val=19, num_classes=4),
+    **_refused(OBJECTS, kind="images", source="ade20k", num_train=23, num_val=7, num_classes=4),
     "drop_empty": [Bite(False, "refused", OBJECTS, {"data": {"num_train": 25}})],  # prepared without those
     **_refused(OBJECTS, train_images="val2017", val_images="train2017", train_annotations="a.json"),
     **_refused(OBJECTS, val_annotations="a.json"),

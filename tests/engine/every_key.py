@@ -33,9 +33,10 @@ from pipeline.registry import KINDS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
-BEFORE_UPDATES = ("start", "batches", "draws")  # of what is seen of a run
+EARLY = ("start", "batches", "draws", "weights")  # of what is seen of a run, what its first update shows
 FAMILIES = ("vit", "swin", "cnn", "bert", "gpt2")  # a field of a model is one for each of them
 NUM_TRAIN, NUM_VAL = 24, 20
+NUM_SCENES = 8  # and pictures with objects for validation; each takes long
 SHORT = {
     "data": {"num_train": NUM_TRAIN, "num_val": NUM_VAL},
     "model": {"act_layer": None},
@@ -51,10 +52,10 @@ TEXTS: dict[str, dict[str, Any]] = {
 for each in TEXTS.values():
     each |= {"source": "books", "vocab_size": 30, "length": 8}
 # Scenes in the layout of ADE20K.
-SCENES: dict[str, Any] = {"name": "small_scenes", "num_train": NUM_TRAIN, "num_val": NUM_VAL, "image_size": 28}
+SCENES: dict[str, Any] = {"name": "small_scenes", "num_train": NUM_TRAIN, "num_val": NUM_SCENES, "image_size": 28}
 SCENES |= {"channels": 1, "num_classes": NUM_LABELS, "mean": [0.4], "std": [0.3]}
 # Pictures with objects in the layout of COCO.
-OBJECTS: dict[str, Any] = {"name": "small_objects", "num_train": NUM_TRAIN, "num_val": NUM_VAL, "image_size": 32}
+OBJECTS: dict[str, Any] = {"name": "small_objects", "num_train": NUM_TRAIN, "num_val": NUM_SCENES, "image_size": 32}
 OBJECTS |= {"channels": 1, "num_classes": SCENE_CLASSES, "mean": [0.4], "std": [0.3], "scale": [0.5, 1.5]}
 # Tones in the layout of Speech Commands; they have counts of their own.
 TONES: dict[str, Any] = {key: value for key, value in SOUNDS.items() if key != "kind"}
@@ -67,8 +68,9 @@ class Bite:
     """Another value of a field, where the run shows it, and the keys around it with which it matters.
 
     `at` names what changes first. start, batches, draws (several words: all of them): a run of one update shows exactly
-    these, or a whole run shows them with updates and validation. `updates`: updates and validation.
-    `validation`: the validation alone. `refused`: such a run is an error.
+    these and other weights, or a whole run shows them with updates and validation. `updates`: one update shows other
+    weights alone, or a whole run shows updates and validation. `validation`: the validation alone. `refused`: such a
+    run is an error.
     """
 
     other: Any
@@ -82,9 +84,10 @@ class Bite:
         return words if words & {"validation", "refused"} else words | {"updates", "validation"}
 
     @property
-    def before_updates(self) -> set[str]:
-        """What changes before the first update, if anything does."""
-        return set(self.at.split()) & set(BEFORE_UPDATES)
+    def early(self) -> set[str]:
+        """What a run of one update may show of it, if anything."""
+        words = set(self.at.split())
+        return words if words & {"validation", "refused"} else words - {"updates"} | {"weights"}
 
 
 @dataclass
@@ -97,6 +100,11 @@ class Record:
     updates: dict[str, torch.Tensor]
     validation: dict[str, float]
     method: Method
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the updates, what was trained itself: without its moving average and the state of the optimiser."""
+        return {name: value for name, value in self.updates.items() if name.startswith("method.")}
 
 
 # The fields
@@ -164,31 +172,33 @@ class Recorder:
         self.folder = folder
         self.images = write_images(folder / "images", num_train=NUM_TRAIN, num_val=NUM_VAL)
         write_texts(self.images)
-        write_scenes(self.images, NUM_TRAIN, NUM_VAL)
-        write_objects(self.images, NUM_TRAIN, NUM_VAL)
+        write_scenes(self.images, NUM_TRAIN, NUM_SCENES)
+        write_objects(self.images, NUM_TRAIN, NUM_SCENES)
         write_sounds(self.images)
         self.prepared = folder / "prepared"
         others = [parse_data(Layers(("test", {**data, "kind": kind}))) for kind, data in OTHERS.items()]
         for data in (short_run().data, *others):
             prepare_in(self.prepared, self.images, data)
-        self.known: dict[str, Record | PatchworkError] = {}
+        self.known: dict[tuple[str, bool], Record | PatchworkError] = {}
         self.num_runs = 0
 
     def __call__(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
         """The record of a whole run, or the error that refuses it."""
-        changes = merge(*changes)
-        key = repr(changes)
-        if key not in self.known:
-            self.known[key] = self._record(changes, StopRequest())
-        return self.known[key]
+        return self._known(merge(*changes), is_whole=True)
 
     def first_update(self, changes: Iterable[dict[str, Any]]) -> Record | PatchworkError:
         """The same of a run that is stopped after one update."""
-        return self._record(merge(*changes), StopAfter(1))
+        return self._known(merge(*changes), is_whole=False)
 
     def site(self) -> Site:
         names = ("small", *[other["name"] for other in OTHERS.values()])
         return Site(device="cpu", weights=str(self.folder), data=dict.fromkeys(names, self.images))
+
+    def _known(self, changes: dict[str, Any], is_whole: bool) -> Record | PatchworkError:
+        key = repr(changes), is_whole
+        if key not in self.known:
+            self.known[key] = self._record(changes, StopRequest() if is_whole else StopAfter(1))
+        return self.known[key]
 
     def _record(self, changes: dict[str, Any], stop: StopRequest) -> Record | PatchworkError:
         try:
@@ -222,9 +232,11 @@ def write_texts(folder: Path) -> None:
 
 
 def differences(
-    base: Record | PatchworkError, other: Record | PatchworkError, parts: Iterable[str] | None = None
+    base: Record | PatchworkError,
+    other: Record | PatchworkError,
+    parts: Iterable[str] = ("start", "batches", "draws", "updates", "validation"),
 ) -> set[str]:
-    """Names of what differs between two runs, of these parts of them or of all.
+    """Names of what differs between two runs, of these parts of them.
 
     Of batches and draws only as many as both had are compared.
     """
@@ -237,10 +249,11 @@ def differences(
         "start": (base.start, other.start),
         "batches": (base.batches[:shared], other.batches[:shared]),
         "draws": (base.draws[:drawn], other.draws[:drawn]),
+        "weights": (base.weights, other.weights),
         "updates": (base.updates, other.updates),
         "validation": (base.validation, other.validation),
     }
-    return {name for name in parts or pairs if not _equal(*pairs[name])}
+    return {name for name in parts if not _equal(*pairs[name])}
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -10,7 +10,7 @@ from threaded_server import server_in_a_thread
 from tiny_runs import ALONE
 
 from pipeline.engine.timing import StepCost
-from pipeline.evals import cost, permutation_cost, split_wire
+from pipeline.evals import cost, gradient_matching, permutation_cost, split_wire
 from pipeline.evals.base import EVALS, Subject
 from pipeline.results import ScaleFolder
 
@@ -21,6 +21,8 @@ def evaluate(record, monkeypatch):
     for module in (cost, permutation_cost):
         monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
     monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
+    # The slowest picture; no key is for it alone, so that each must be seen elsewhere.
+    monkeypatch.setattr(gradient_matching, "draw_curves", lambda *given: b"curves")
     results = ScaleFolder(record.prepared)
 
     def found(name, base, **fields):

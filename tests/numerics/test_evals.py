@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 ETAS, CELLS = MP3Positions.Config().etas, DropPosPositions.Config().cells
 CLASSIFIERS = ("baseline", "no positions", "mjp")
-POSITIONS = ("mp3_positions", "droppos_positions")
+# Those that name positions, with few of the shares that they measure.
+POSITIONS = {"mp3_positions": {"etas": (0, 75)}, "droppos_positions": {"gammas": (0, 75), "position_gammas": (25, 75)}}
 
 
 def evaluate(world, name, *methods, **options):
@@ -231,15 +232,16 @@ def test_droppos_positions__small_set__matches_one_image_at_a_time(world):
 @pytest.mark.parametrize("size", [2, 3])  # the third of three has no batch
 def test_positions__shared_by_processes__are_those_of_one(world, name, size):
     method = build(SUITED[name])
-    alone = evaluate(world, name, method)
-    together = [evaluate(world, name, method, peer=peer) for peer in peers(size)][-1]
+    alone = evaluate(world, name, method, **POSITIONS[name])
+    together = [evaluate(world, name, method, peer=peer, **POSITIONS[name]) for peer in peers(size)][-1]
     assert together == pytest.approx(alone, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_positions__another_seed__draws_other_masks(world, name):
     method = build(SUITED[name])
-    assert evaluate(world, name, method, seed=1) != evaluate(world, name, method, seed=2)
+    one, other = (evaluate(world, name, method, seed=seed, **POSITIONS[name]) for seed in (1, 2))
+    assert one != other
 
 
 @torch.no_grad()

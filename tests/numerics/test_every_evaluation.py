@@ -33,6 +33,9 @@ PIECE = 48  # images; the small set has three such batches and a smaller one
 # Their images are few, or their batch is what they are about.
 IN_ONE_BATCH = {name for name in EVALS.names() if name.endswith("_pictures")}
 IN_ONE_BATCH |= {"split_learning", "split_wire", "training_equivariance"}
+# Few of the shares that they measure; test_evals.py compares others with a computation of its own.
+FEWER = {"mp3_positions": {"etas": (0, 75)}, "droppos_positions": {"gammas": (0, 75), "position_gammas": (25, 75)}}
+FEWER["shuffle_curve"] = {"ratios": (10, 27)}
 # Batches that an evaluation states itself.
 OTHER_BATCHES = {"april": {"batch": 5}, "april_scale": {"batch": 3}, "gradient_matching": {"at_once": 1}}
 
@@ -62,15 +65,41 @@ def other_batches(monkeypatch):
     return begin
 
 
+def evaluate(world, name, *methods, **options):
+    return world.evaluate(name, *methods, **FEWER.get(name, {}), **options)
+
+
 @pytest.fixture(scope="module")
-def plain(world):
+def seen_in(world):
+    """What an evaluation finds, and the precisions in which it runs the first block of a model, by name and site."""
+
+    @cache
+    def found(name, **site):
+        methods, dtypes = subjects_of(name), set()
+        for method in methods:
+            if hasattr(method.encoder, "blocks"):
+                method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda *given: dtypes.add(given[-1].dtype))
+        return evaluate(world.with_site(**site), name, *methods), dtypes
+
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(seen_in):
     """What an evaluation finds where nothing is special, computed once."""
-    return cache(lambda name: world.evaluate(name, *subjects_of(name)))
+    return lambda name: seen_in(name)[0]
+
+
+@pytest.fixture(scope="module")
+def cropped(world):
+    """What it finds of the same images seen through another crop, computed once."""
+    site = world.with_site(views="host")
+    return cache(lambda name: evaluate(site, name, *subjects_of(name), crop=0.6))
 
 
 @pytest.mark.parametrize("name", ON_IMAGES)
 def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_else(plain, name):
-    cfg, outcome = config_of(name), plain(name)
+    cfg, outcome = config_of(name, **FEWER.get(name, {})), plain(name)
     assert sorted([*outcome.metrics, *outcome.reasons]) == sorted(cfg.metrics)
     assert sorted(outcome.files) == sorted(cfg.files)
     assert cfg.metrics or cfg.files
@@ -82,12 +111,8 @@ FED = ("classify", "consistency", "knn", "linear_probe", "position_probe", "corr
 
 
 @pytest.mark.parametrize("name", [*FED, "droppos_positions", "mp3_positions", "training_equivariance"])
-def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(world, name):
-    methods = subjects_of(name)
-    one, other = (
-        each.evaluate(name, *methods, crop=0.75)
-        for each in (world.with_site(views="host"), world.with_site(views="device"))
-    )
+def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(world, cropped, name):
+    one, other = cropped(name), evaluate(world.with_site(views="device"), name, *subjects_of(name), crop=0.6)
     assert one.metrics == other.metrics
     assert all((other.per_image[key] == values).all() for key, values in one.per_image.items())
 
@@ -95,7 +120,7 @@ def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(
 @pytest.mark.parametrize("name", ON_IMAGES)
 def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, plain, name):
     methods = [method.train() for method in subjects_of(name)]  # with dropout, of which nothing must be seen
-    one, other = plain(name), world.evaluate(name, *methods)
+    one, other = plain(name), evaluate(world, name, *methods)
     assert one.metrics.keys() == other.metrics.keys()
     assert one.metrics == other.metrics or name in MEASURES_TIME
     assert one.files == other.files
@@ -109,7 +134,7 @@ def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(worl
 def test_compute__in_other_batches__finds_the_same(world, plain, other_batches, name):
     one = plain(name)
     other_batches()  # only now: what is plain is computed by the test that asks first
-    other = world.evaluate(name, *subjects_of(name), **OTHER_BATCHES.get(name, {}))
+    other = evaluate(world, name, *subjects_of(name), **OTHER_BATCHES.get(name, {}))
     assert without_rounding(other.metrics) == pytest.approx(without_rounding(one.metrics), rel=1e-5, abs=1e-6)
     assert without_rounding(other.errors) == pytest.approx(without_rounding(one.errors), rel=1e-4, abs=1e-6)
     for key, values in without_rounding(one.per_image).items():
@@ -126,16 +151,13 @@ def without_rounding(found):
     "name", [name for name in OF_SUBJECTS if name not in OF_TABLES | OF_GRADIENTS | STATE_PRECISION]
 )
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name, monkeypatch):
+def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(seen_in, name, monkeypatch):
+    exact, in_fp32 = seen_in(name)
     # On a CPU without bf16, torch turns oneDNN off at the first product, and every later number has other last digits.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
-    methods, seen = subjects_of(name), []
-    for method in methods:
-        method.encoder.blocks[0].mlp.fc1.register_forward_hook(lambda module, given, found: seen.append(found.dtype))
-    exact = world.evaluate(name, *methods).metrics
-    in_fp32, seen[:] = set(seen), []
-    found = world.with_site(precision="bf16").evaluate(name, *methods).metrics
-    assert (in_fp32, set(seen)) == ({torch.float32}, {torch.bfloat16})
+    found, in_bf16 = seen_in(name, precision="bf16")
+    assert (in_fp32, in_bf16) == ({torch.float32}, {torch.bfloat16})
+    exact, found = exact.metrics, found.metrics
     # There are few objects of each size, so that one of them changes these metrics by much.
     others = ("loss", "norm", "_small", "_medium")
     percents = [metric for metric in exact if not any(word in metric for word in others)]
@@ -143,9 +165,9 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(world, name, m
 
 
 @pytest.mark.parametrize("name", [name for name in ON_IMAGES if name not in WITHOUT_IMAGES])
-def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_images(world, plain, name):
-    whole, cropped = plain(name), world.evaluate(name, *subjects_of(name), crop=0.6)
-    is_same = (whole.metrics, whole.files) == (cropped.metrics, cropped.files)
+def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_images(plain, cropped, name):
+    whole, other = plain(name), cropped(name)
+    is_same = (whole.metrics, whole.files) == (other.metrics, other.files)
     # Outliers and inliers are the same images here, so they cannot be told apart through any crop.
     assert is_same is (name in ("consistency", "outliers") or name in OF_TABLES)
 

@@ -146,7 +146,7 @@ def test_attacked_images__are_spread_over_val_and_compared_with_their_mean(world
     assert outcome.metrics["psnr"] - outcome.metrics["psnr_released"] == pytest.approx(6.0206, abs=1e-4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def compute(world):
     """The evaluation in a folder in which it keeps its parts, with noise, so that it draws in every step."""
     method, kind = build("baseline"), EVALS.get("split_learning")
@@ -160,6 +160,11 @@ def compute(world):
     return compute
 
 
+@pytest.fixture(scope="module")
+def undisturbed(compute, tmp_path_factory):
+    return compute(tmp_path_factory.mktemp("undisturbed"))
+
+
 class Killed(Exception):
     pass
 
@@ -167,9 +172,9 @@ class Killed(Exception):
 @pytest.mark.parametrize("number", [1, 3, 4])  # steps before the kill; there are two in each of three epochs
 @pytest.mark.parametrize(("place", "name"), [(split_learning, "train_step"), (Attacker, "_step")])
 def test_training__killed_in_any_epoch__goes_on_after_the_last_whole_one(
-    compute, tmp_path, monkeypatch, place, name, number
+    compute, undisturbed, tmp_path, monkeypatch, place, name, number
 ):
-    expected, step, taken = compute(tmp_path / "undisturbed"), getattr(place, name), []
+    step, taken = getattr(place, name), []
 
     def until_killed(*given):
         if len(taken) == number:
@@ -183,7 +188,7 @@ def test_training__killed_in_any_epoch__goes_on_after_the_last_whole_one(
     again = []
     monkeypatch.setattr(place, name, lambda *given: again.append(step(*given)) or again[-1])
     found = compute(tmp_path / "killed")
-    assert (found.metrics, found.files) == (expected.metrics, expected.files)
+    assert (found.metrics, found.files) == (undisturbed.metrics, undisturbed.files)
     assert len(again) == 6 - 2 * (number // 2)
 
 

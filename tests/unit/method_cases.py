@@ -112,8 +112,10 @@ HEADLESS = ("pretrain", "segment", "detect")  # tasks whose encoders classify no
 OF_TEXTS = [case for case, (_, _, model) in CASES.items() if model.family in TEXT]
 
 
-def build(case, seed=0):
-    name, fields, model = CASES[case]
+def build(case, seed=0, model=None):
+    """With its own model or with this one of the same family."""
+    name, fields, own = CASES[case]
+    model = model or own
     method = METHODS.get(name)
     cfg = method.Config(name=name, **fields)
     cfg.check(model, size_of(case))

@@ -85,10 +85,10 @@ def train(method, batches, lr, progress):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("classify") and case != "mjp row C"])
 def test_training__one_batch_for_at_most_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
-    method, batch = build(case), batch_for(case, 16)
+    method, batch = build(case), batch_for(case, 8)  # each of another class: no constant answer fits
     first = loss_of(method, batch, 0.0).loss.item()
     # Unshuffled, so that the last draw does not decide.
-    after = train(method, [batch] * 80, 3e-3, lambda step: step / 80)
+    after = train(method, [batch] * 80, 6e-3, lambda step: step / 80)
     assert any(loss_of(method, batch, 0.0).loss.item() < 0.1 * first for _ in after)
 
 
@@ -120,11 +120,15 @@ def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.requires_grad)
 
 
+# What is traced of these is a part of what is traced of another: of a detector with windows, of DropPos.
+PARTS_OF_OTHERS = ("mask_rcnn", "droppos, no attentive reconstruction", "droppos, learned positions")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", PATHS)
+@pytest.mark.parametrize("case", [case for case in PATHS if case not in PARTS_OF_OTHERS])
 def test_compile__several_draws__is_one_graph_compiled_once(case):
     """Or one for each of the parts that compile."""
-    method, batch = build(case), batch_for(case)
+    method, batch = build(case, model=shallow(CASES[case].model)), batch_for(case, 2)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = compiled_twin(method)
@@ -136,6 +140,15 @@ def test_compile__several_draws__is_one_graph_compiled_once(case):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(method.compiled or ("all",))
     assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def shallow(model):
+    """With one block of each kind: a second one of a kind takes as long to trace, and adds nothing."""
+    if model.family in ("vit", "bert", "gpt2") and not model.is_windowed:
+        return model.model_copy(update={"depth": 1})
+    if model.family == "swin":  # the second block of a stage shifts its windows
+        return model.model_copy(update={"depths": (2,) + (1,) * (len(model.depths) - 1)})
+    return model
 
 
 def compiled_twin(method):
