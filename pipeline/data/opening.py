@@ -85,24 +85,6 @@ def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Pat
     return found.samples
 
 
-def prepared_from(cfg: BaseDataConfig, folder: Path | None, index: Path) -> str | None:
-    """The folder that the data is prepared from: the verified one, unless `folder` holds other samples now."""
-    named = shown(folder) if folder else None
-    try:
-        verified = read_manifest(index / MANIFEST).folder
-    except DataError:
-        return named
-    # Finished results need no data: a machine without the folder, or with a moved one, has nothing to prepare.
-    if folder is None or not folder.is_dir() or named == verified:
-        return verified
-    try:
-        for split in cfg.splits:
-            find_samples(cfg, folder, split, index)
-    except DataError:
-        return named
-    return verified
-
-
 def _check_stamp(
     kind: DataKind, samples: Samples, manifest: Manifest, split: SplitName, folder: Path, path: Path
 ) -> None:

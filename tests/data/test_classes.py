@@ -21,8 +21,8 @@ from layouts import (
 
 from pipeline.data.classes import class_names, labels_in
 from pipeline.data.kind import kind_of
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import find_samples, open_split, prepared_from
+from pipeline.data.manifest import read_manifest, write_manifest
+from pipeline.data.opening import find_samples, open_split
 from pipeline.data.prepare import prepare
 
 COUNTS = {"num_train": 0, "num_val": 2, "num_classes": 2}
@@ -90,7 +90,7 @@ def test_class_names__files_name_none__says_so(tmp_path):
 def test_old_manifest__without_classes__is_read_and_asks_for_prepare_where_they_are_needed(tmp_path):
     path = prepared(tmp_path, "imagenet", config("imagenet"), write_imagenet(tmp_path / "data"))
     content = json.loads(path.read_text())
-    del content["classes"]
+    del content["classes"], content["digest"]
     path.write_text(json.dumps(content))
     assert len(open_split(config("imagenet"), tmp_path / "data", "val", path.parent)) == 3
     message = message_of(class_names, path)
@@ -101,7 +101,7 @@ def test_prepare__old_manifest_without_classes__keeps_the_fingerprint(tmp_path):
     cfg, folder = config("imagenet"), write_imagenet(tmp_path / "data")
     path = prepared(tmp_path, "imagenet", cfg, folder)
     before = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in before.items() if key != "classes"}))
+    path.write_text(json.dumps({key: value for key, value in before.items() if key not in ("classes", "digest")}))
     prepare(cfg, folder, path.parent, progress=False)
     assert json.loads(path.read_text()) == before
 
@@ -111,7 +111,6 @@ def test_evaluation_set__val_alone_with_two_of_the_classes__is_prepared_and_open
     path = prepared(tmp_path, "subset", cfg, folder)
     assert list(read_manifest(path).splits) == ["val"]
     assert open_split(cfg, folder, "val", path.parent).labels == [0, 1]
-    assert prepared_from(cfg, folder, path.parent) == str(folder)
     assert kind_of(cfg).expected() == "2 val images of 2 classes"
 
 
@@ -141,6 +140,6 @@ def test_labels_in__two_classes_of_one_name__is_refused(tmp_path):
     path = prepared(tmp_path, "imagenet", config("imagenet"), write_imagenet(tmp_path / "data"))
     other = tmp_path / "results" / "demo" / "data" / "other"
     shutil.copytree(path.parent, other)
-    twice = path.read_text().replace(f'"{WNIDS[0]}"', f'"{WNIDS[1]}"')
-    (other / "manifest.json").write_text(twice)
+    twice = [WNIDS[1] if name == WNIDS[0] else name for name in read_manifest(path).classes]
+    write_manifest(other / "manifest.json", read_manifest(path).model_copy(update={"classes": twice}))
     assert f"other has {WNIDS[1]} twice" in message_of(labels_in, path, other / "manifest.json")

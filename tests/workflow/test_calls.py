@@ -112,6 +112,12 @@ def test_targets__demo_at_another_scale__is_refused(graph):
         invocation.check_targets(["demo"], ["demo"], graph)
 
 
+@pytest.mark.slow
+def test_targets__file_of_another_scale__is_refused(graph):
+    with pytest.raises(ConfigError, match=r"tiny/report/all.html belongs to scale tiny, .* add --config scale=tiny"):
+        invocation.check_targets(["results/tiny/report/all.html"], [], graph)
+
+
 # What the terminal shows
 
 

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from snakemake.exceptions import WorkflowError
+from snakemake.io import is_flagged
 
 from pipeline.config import CONFIGS
+from pipeline.freshness import Freshness
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import Graph
 from workflow.dependencies import Dependencies
@@ -33,15 +35,28 @@ def graph(tmp_path, monkeypatch) -> Graph:
     both = {"runs": ["finetuned", "given"], "data": ["fashion_mnist", "fashion_mnist_a"]}
     jobs = {
         "both": {**both, "evaluations": ["classify-1"], "needs": {"gpu": True, "hours": 0.26}},
-        "without": {"runs": [], "data": [], "site_files": ["lpips"], "needs": {"gpu": False, "memory_gb": 7}},
+        "without": {"runs": [], "data": [], "evaluations": ["april-1"], "needs": {"gpu": False, "memory_gb": 7}},
     }
+    entry = {"fragment": "", "config": {}, "subjects": {}, "data": {}}
+    evals = {"classify-1": {**entry, "job": "both"}, "april-1": {**entry, "job": "without", "site_files": ["lpips"]}}
     return Graph.model_validate(
-        {"scale": "demo", "note": "", "comparable": False, "runs": runs, "data": data, "eval_jobs": jobs}
+        {
+            "scale": "demo",
+            "note": "",
+            "comparable": False,
+            "runs": runs,
+            "data": data,
+            "eval_jobs": jobs,
+            "evals": evals,
+        }
     )
 
 
-def jobs_of(graph: Graph, **site: object) -> Dependencies:
-    return Dependencies(Site(**site), lambda scale: {"demo": graph}[scale])
+def jobs_of(graph: Graph, forced: list[str] | None = None, **site: object) -> Dependencies:
+    freshness = Freshness(graph, Site(**site))
+    return Dependencies(
+        lambda scale: {"demo": freshness}[scale], freshness.site, ([] if forced is None else forced).append
+    )
 
 
 def of(**wildcards: str) -> SimpleNamespace:
@@ -69,14 +84,6 @@ def test_prepare__made_set_that_the_site_has_as_somebody_made_it__waits_for_noth
     assert jobs.prepare_inputs(of(data="fashion_mnist_a")) == []
 
 
-def test_prepare__params__have_every_count_and_the_folder(graph, tmp_path):
-    jobs = jobs_of(graph, data={"fashion_mnist": tmp_path})
-    found = jobs.prepare_params(of(data="fashion_mnist"))
-    assert found["folder"] == str(tmp_path) and (found["num_train"], found["num_val"]) == (5000, 1000)
-    graph.data["fashion_mnist"]["num_val"] = 999
-    assert jobs.prepare_params(of(data="fashion_mnist")) == {**found, "num_val": 999}
-
-
 # What comes first
 
 
@@ -96,7 +103,29 @@ def test_train__run_that_starts_from_another__waits_for_its_data_and_that_run(gr
     assert jobs_of(graph).train_inputs(of(run="finetuned")) == [data, "results/demo/runs/pretrained/train.json"]
 
 
-def test_evaluate__weight_file__is_an_input_where_it_exists_or_results_do(graph, tmp_path):
+def test_train__run_that_starts_from_a_file__has_it_as_an_input_where_it_exists(graph, tmp_path):
+    graph.runs["finetuned"].config["init"], graph.runs["finetuned"].init = "file:start.pth", None
+    jobs, data = jobs_of(graph, weights=str(tmp_path)), "results/demo/data/fashion_mnist/manifest.json"
+    assert jobs.train_inputs(of(run="finetuned")) == [data]  # training itself says that the file is missing
+    (tmp_path / "start.pth").touch()
+    assert jobs.train_inputs(of(run="finetuned")) == [data, str(tmp_path / "start.pth")]
+
+
+def test_inputs__of_what_is_stale__are_plain_and_it_is_forced_and_of_what_is_fresh_ancient(graph):
+    forced: list[str] = []
+    stale = jobs_of(graph, forced).train_inputs(of(run="pretrained"))
+    assert forced == ["results/demo/runs/pretrained/train.json"] and not any(map(is_ancient, stale))
+    jobs = jobs_of(graph, forced)
+    jobs.freshness_of("demo").reasons["runs/pretrained/train.json"] = ""
+    fresh = jobs.train_inputs(of(run="pretrained"))
+    assert fresh == stale and all(map(is_ancient, fresh)) and len(forced) == 1
+
+
+def is_ancient(file: str) -> bool:
+    return is_flagged(file, "ancient")
+
+
+def test_evaluate__weight_file__is_an_input_where_it_exists(graph, tmp_path):
     jobs, weights = jobs_of(graph, weights=str(tmp_path)), tmp_path / "given.pth"
     expected = [
         "results/demo/runs/finetuned/train.json",
@@ -104,10 +133,6 @@ def test_evaluate__weight_file__is_an_input_where_it_exists_or_results_do(graph,
     ]
     assert jobs.evaluate_inputs(of(job="both")) == expected  # the job itself says that the file is missing
     weights.touch()
-    assert jobs.evaluate_inputs(of(job="both")) == [*expected, str(weights)]
-    weights.unlink()
-    graph.results.eval_job("both").parent.mkdir(parents=True)
-    graph.results.eval_job("both").touch()
     assert jobs.evaluate_inputs(of(job="both")) == [*expected, str(weights)]
 
 
@@ -117,10 +142,6 @@ def test_evaluate__file_that_the_site_names__is_an_input_where_it_exists(graph, 
     file.touch()
     assert jobs_of(graph, lpips=file).evaluate_inputs(of(job="without")) == [str(file)]
     assert jobs_of(graph).evaluate_inputs(of(job="without")) == []
-
-
-def test_evaluate__params__are_the_names_of_its_evaluations(graph):
-    assert jobs_of(graph).evaluate_params(of(job="both")) == ["classify-1"]
 
 
 def test_names__that_are_not_in_the_graph__are_one_message(graph):
