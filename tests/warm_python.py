@@ -24,11 +24,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 
-from warm_client import Asked
+from warm_client import Asked, is_script
 
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
+    *("transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2"),
     *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store"),
 )
@@ -37,7 +38,7 @@ LIBRARIES = (
 def run_module(
     command: tuple[str, list[str]], folder: Path, env: dict[str, str], timeout_s: float
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a module with arguments.
+    """Exit code, standard output and standard error of a module, or of a script, with arguments.
 
     What it starts as `python` or `snakemake` is a fork of the server as well.
     """
@@ -57,6 +58,11 @@ def run_module(
 def with_programs(env: dict[str, str]) -> dict[str, str]:
     """An environment in which `python` and `snakemake` are forks of the server; a signal to one reaches the fork."""
     return {**env, "PATH": f"{server_of_session().parent}:{env['PATH']}"}
+
+
+def warm_executable() -> str:
+    """What stands for `sys.executable` where the modules and scripts that it starts shall be forks of the server."""
+    return str(server_of_session().parent / "python")
 
 
 @functools.cache
@@ -154,16 +160,20 @@ def take_request(connection: socket.socket) -> dict:
 
 
 def become(request: dict) -> None:
-    """Run the module as a new interpreter would."""
+    """Run the module or the script as a new interpreter would."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
     added = request["env"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [request["folder"], *filter(None, added), *sys.path[1:]]
+    first = os.path.dirname(request["module"]) if is_script(request["module"]) else request["folder"]
+    sys.path[:] = [first, *filter(None, added), *sys.path[1:]]
     sys.argv = [request["module"], *request["arguments"]]
     code: object = 0
     try:
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        if is_script(request["module"]):
+            runpy.run_path(request["module"], run_name="__main__")
+        else:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as asked:
         code = asked.code
     except BaseException:
