@@ -23,6 +23,7 @@ import traceback
 from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 from warm_client import Asked, is_script
 
@@ -58,6 +59,13 @@ def run_module(
 def with_programs(env: dict[str, str]) -> dict[str, str]:
     """An environment in which `python` and `snakemake` are forks of the server; a signal to one reaches the fork."""
     return {**env, "PATH": f"{server_of_session().parent}:{env['PATH']}"}
+
+
+def ask_with_forks(module: str, arguments: list[str], folder: Path, env: dict[str, str], log: IO) -> Asked:
+    """A module that runs with this file as its output; what it starts as `sys.executable` is a fork, too."""
+    place, added = str(server_of_session()), [str(Path(__file__).parent), env.get("PYTHONPATH", "")]
+    env = with_programs({**env, "PYTHONPATH": os.pathsep.join(filter(None, added))})
+    return Asked(place, ("forked_processes", [module, *arguments]), str(folder), env, [log.fileno()] * 2)
 
 
 def warm_executable() -> str:

@@ -23,7 +23,7 @@ import yaml
 from patience import PATIENCE_S, wait_until
 from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
 from warm_client import Asked
-from warm_python import server_of_session, with_programs
+from warm_python import ask_with_forks, with_programs
 
 from pipeline.config import CONFIGS
 from pipeline.files import read_lines
@@ -42,7 +42,6 @@ class Job:
     folder: Path
     site: dict
     started: ExitStack
-    module: str = "pipeline"
 
     @property
     def paths(self) -> RunFolder:
@@ -51,15 +50,14 @@ class Job:
     def start(self) -> Asked:
         """A process that leads its own session and group."""
         with self.log.open("w") as log:
-            command, output = (self.module, self.arguments()), [log.fileno()] * 2
-            asked = Asked(str(server_of_session()), command, str(self.folder), self.env(), output)
+            asked = ask_with_forks("pipeline", self.arguments(), self.folder, self.env(), log)
         return self.started.enter_context(closing(asked))
 
     def start_as_rule(self) -> subprocess.Popen:
         """As Snakemake starts it: by a shell that stays, with the redirection of the rule."""
         rule = (CONFIGS.parent / "workflow/rules/train.smk").read_text()
         (redirection,) = re.findall(r"(>+) \{log\} 2>&1", rule)
-        command = ["python", "-m", self.module, *self.arguments()]
+        command = ["python", "-m", "pipeline", *self.arguments()]
         line = f"{shlex.join(command)} {redirection} {self.log} 2>&1; exit $?"
         return subprocess.Popen(["sh", "-c", line], env=self.env(), cwd=self.folder, start_new_session=True)
 
@@ -70,9 +68,7 @@ class Job:
 
     def env(self) -> dict[str, str]:
         (self.folder / "site.yaml").write_text(yaml.safe_dump(self.site))
-        places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        own = {"PATCHWORK_SITE": str(self.folder / "site.yaml"), "PYTHONPATH": os.pathsep.join(places)}
-        return with_programs({**os.environ, **own})
+        return with_programs({**os.environ, "PATCHWORK_SITE": str(self.folder / "site.yaml")})
 
     @property
     def log(self) -> Path:
@@ -129,7 +125,7 @@ def uninterrupted(new_job):
     """In a new interpreter, as the forks must do what that does."""
     job = new_job()
     with job.log.open("w") as log:
-        command = [sys.executable, "-m", job.module, *job.arguments()]
+        command = [sys.executable, "-m", "pipeline", *job.arguments()]
         done = subprocess.run(command, env=job.env(), cwd=job.folder, stderr=log, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, job.log.read_text()
     return job
@@ -188,7 +184,6 @@ class TwoProcesses:
 @pytest.fixture(scope="module")
 def two_processes(new_job):
     job = new_job(processes=2)
-    job.module = "forked_processes"
     launcher = job.start_and_wait_for_checkpoint()
     os.kill(launcher.pid, signal.SIGTERM)
     stopped, message = launcher.exit_code(PATIENCE_S), job.log.read_text()
