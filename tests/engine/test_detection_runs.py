@@ -30,7 +30,7 @@ def objects(tmp_path_factory):
 
 
 def test_train__bright_rectangles__are_found_and_the_run_is_read_back(objects, tmp_path):
-    quick = {"method": {"width": 32, "fc_width": 64}, "optim": {"epochs": 30, "validate_every": 30, "base_lr": 0.003}}
+    quick = {"method": {"width": 32, "fc_width": 64}, "optim": {"epochs": 20, "validate_every": 20, "base_lr": 0.004}}
     run = short_run(bases.OBJECTS, CALM, quick, {"optim": {"micro_batch": 8}})
     record, paths = finished(run, objects, tmp_path)
     metrics = record["metrics"]
