@@ -11,7 +11,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
-    """The module that a command runs, and its arguments; None if it is another program."""
+    """The module or the script that a command runs, and its arguments; None if it is another program."""
     program, *arguments = command
     if program in PROGRAMS:
         return program, arguments
@@ -19,7 +19,13 @@ def module_of(command: tuple[str, ...]) -> tuple[str, list[str]] | None:
         arguments = arguments[1:]
     if program == "python" and arguments[:1] == ["-m"]:
         return arguments[1], arguments[2:]
+    if program == "python" and arguments[:1] and is_script(arguments[0]):
+        return arguments[0], arguments[1:]
     return None
+
+
+def is_script(module: str) -> bool:
+    return module.endswith(".py")
 
 
 class Asked:

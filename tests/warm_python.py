@@ -23,12 +23,14 @@ import traceback
 from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
-from warm_client import Asked
+from warm_client import Asked, is_script
 
 LIBRARIES = (
     *("snakemake.cli", "snakemake_executor_plugin_slurm", "snakemake.executors.local", "snakemake.persistence.file"),
     *("torch", "timm", "torchvision", "safetensors.torch", "pandas", "scipy", "jinja2", "matplotlib.pyplot"),
+    *("transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2"),
     *("pydantic", "yaml", "tqdm", "dvc.cli", "dvc.repo", "dvc.commands.repro"),
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store"),
 )
@@ -39,7 +41,7 @@ EXECUTABLE = "WARM_PYTHON_EXECUTABLE"  # in the environment: what stands for the
 def run_module(
     command: tuple[str, list[str]], folder: Path, env: dict[str, str], timeout_s: float
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a module with arguments.
+    """Exit code, standard output and standard error of a module, or of a script, with arguments.
 
     What it starts as `python` or `snakemake` is a fork of the server as well.
     """
@@ -63,7 +65,18 @@ def with_programs(env: dict[str, str]) -> dict[str, str]:
 
 def with_executable(env: dict[str, str]) -> dict[str, str]:
     """The same for what a fork starts with its own interpreter; not for what leaves this machine's processes."""
-    return {**with_programs(env), EXECUTABLE: str(server_of_session().parent / "python")}
+    return {**with_programs(env), EXECUTABLE: warm_executable()}
+
+
+def warm_executable() -> str:
+    """What stands for `sys.executable` where the modules and scripts that it starts shall be forks of the server."""
+    return str(server_of_session().parent / "python")
+
+
+def ask_with_forks(module: str, arguments: list[str], folder: Path, env: dict[str, str], log: IO) -> Asked:
+    """A module that runs with this file as its output; what it starts as `sys.executable` is a fork, too."""
+    command = module, arguments
+    return Asked(str(server_of_session()), command, str(folder), with_executable(env), [log.fileno()] * 2)
 
 
 @functools.cache
@@ -162,12 +175,13 @@ def take_request(connection: socket.socket) -> dict:
 
 
 def become(request: dict) -> None:
-    """Run the module as a new interpreter would."""
+    """Run the module or the script as a new interpreter would."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
     added = request["env"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [request["folder"], *filter(None, added), *sys.path[1:]]
+    first = os.path.dirname(request["module"]) if is_script(request["module"]) else request["folder"]
+    sys.path[:] = [first, *filter(None, added), *sys.path[1:]]
     sys.argv = [request["module"], *request["arguments"]]
     sys.executable = request["env"].get(EXECUTABLE, sys.executable)
     code: object = 0
@@ -175,7 +189,10 @@ def become(request: dict) -> None:
         if any(Path(folder, "sitecustomize.py").exists() for folder in filter(None, added)):
             sys.modules.pop("sitecustomize", None)  # that of the server
             importlib.import_module("sitecustomize")
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        if is_script(request["module"]):
+            runpy.run_path(request["module"], run_name="__main__")
+        else:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as asked:
         code = asked.code
     except BaseException:

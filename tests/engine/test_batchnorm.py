@@ -5,7 +5,7 @@ import socket
 
 import pytest
 import torch
-from tiny_runs import quick_to_start
+from forked import ForkedProcess
 from torch import nn
 
 from pipeline.engine.batchnorm import SharedBatchNorm, synchronised
@@ -56,7 +56,7 @@ def test_synchronised__two_processes_with_half_of_each_batch__train_as_one_with_
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     arguments = (port, tmp_path, is_compiled)
-    children = [quick_to_start().Process(target=train_as_rank, args=(rank, *arguments)) for rank in range(2)]
+    children = [ForkedProcess(target=train_as_rank, args=(rank, *arguments)) for rank in range(2)]
     for child in children:
         child.start()
     alone = network()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import ForkedProcess
 from lab import CONFIGS, Lab
-from tiny_runs import ALONE, NUM_VAL, prepare_in, quick_to_start, write_images
+from tiny_runs import ALONE, NUM_VAL, prepare_in, write_images
 
 from pipeline.data.manifest import read_manifest
 from pipeline.engine.train import load_method
@@ -260,7 +261,7 @@ def evaluate_until_killed(lab: Lab, moment: str) -> None:
 
 
 def kill(lab: Lab, moment: str) -> None:
-    process = quick_to_start().Process(target=evaluate_until_killed, args=(lab, moment))
+    process = ForkedProcess(target=evaluate_until_killed, args=(lab, moment))
     process.start()
     process.join(600)  # a busy machine takes its time; the exit code says what happened
     assert process.exitcode == -signal.SIGKILL

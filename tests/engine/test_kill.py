@@ -1,6 +1,6 @@
 """Runs as people start them, `python -m pipeline train`, ended by signals at any moment and started again.
 
-Every launch imports torch and timm for seconds, so what one launch shows is used by several tests.
+They are processes and sessions of their own, forked from one that has imported torch and timm: see warm_python.py.
 """
 
 import os
@@ -13,17 +13,20 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 import yaml
 from patience import PATIENCE_S, wait_until
 from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
+from warm_client import Asked
+from warm_python import ask_with_forks, with_programs
 
 from pipeline.config import CONFIGS
-from pipeline.files import read_lines
+from pipeline.files import digest, read_lines
 from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -38,72 +41,93 @@ class Job:
 
     folder: Path
     site: dict
+    started: ExitStack
 
     @property
     def paths(self) -> RunFolder:
         return RunFolder(self.folder / "results" / "test", RUN.name)
 
-    def start(self) -> subprocess.Popen:
-        return self._popen(self._command(), self.log.open("w"))
+    def start(self) -> Asked:
+        """A process that leads its own session and group."""
+        with self.log.open("w") as log:
+            asked = ask_with_forks("pipeline", self.arguments(), self.folder, self.env(), log)
+        return self.started.enter_context(closing(asked))
 
     def start_as_rule(self) -> subprocess.Popen:
         """As Snakemake starts it: by a shell that stays, with the redirection of the rule."""
         rule = (CONFIGS.parent / "workflow/rules/train.smk").read_text()
         (redirection,) = re.findall(r"(>+) \{log\} 2>&1", rule)
-        line = f"{shlex.join(self._command())} {redirection} {self.log} 2>&1; exit $?"
-        return self._popen(["sh", "-c", line], subprocess.DEVNULL)
+        command = ["python", "-m", "pipeline", *self.arguments()]
+        line = f"{shlex.join(command)} {redirection} {self.log} 2>&1; exit $?"
+        return subprocess.Popen(["sh", "-c", line], env=self.env(), cwd=self.folder, start_new_session=True)
 
-    def _command(self) -> list[str]:
+    def arguments(self) -> list[str]:
         config = self.folder / "run.yaml"
         config.write_text(yaml.safe_dump(tiny_config(*CHANGES)))
-        return [sys.executable, "-m", "pipeline", "train", "--config", str(config), "--scale", "test"]
+        return ["train", "--config", str(config), "--scale", "test"]
 
-    def _popen(self, command: list[str], stderr: Any) -> subprocess.Popen:
+    def env(self) -> dict[str, str]:
         (self.folder / "site.yaml").write_text(yaml.safe_dump(self.site))
-        env = {**os.environ, "PATCHWORK_SITE": str(self.folder / "site.yaml")}
-        return subprocess.Popen(command, env=env, cwd=self.folder, stderr=stderr, start_new_session=True)
+        return with_programs({**os.environ, "PATCHWORK_SITE": str(self.folder / "site.yaml")})
 
     @property
     def log(self) -> Path:
         return self.folder / "log.txt"
 
     def finish(self) -> None:
-        code = self.start().wait(PATIENCE_S)
+        code = self.start().exit_code(PATIENCE_S)
         assert code == 0, self.log.read_text()
 
-    def start_and_wait_for_checkpoint(self) -> subprocess.Popen:
+    def start_and_wait_for_checkpoint(self) -> Asked:
         """A process that has written a checkpoint of its own and still runs."""
         known, process = self.checkpoints(), self.start()
-        wait_until(lambda: self.checkpoints() - known or process.poll() is not None, self.log.read_text)
-        assert process.poll() is None, self.log.read_text()
+        wait_until(lambda: self.checkpoints() - known or not psutil.pid_exists(process.pid), self.log.read_text)
+        assert psutil.pid_exists(process.pid), self.log.read_text()
         return process
+
+    def processes(self) -> list[psutil.Process]:
+        """All that work in this folder, also those that nobody waits for any more."""
+        return [process for process in psutil.process_iter() if works_in(self.folder, process)]
 
     def checkpoints(self) -> set[str]:
         return {path.name for path in self.paths.state.glob("step-*.pt")}
 
-    def files(self) -> dict[str, bytes]:
-        """What must not depend on interruptions."""
+    def files(self) -> dict[str, str]:
+        """Digests of what interruptions must not change; of bytes, pytest would show a difference for minutes."""
         paths = self.paths.encoder, self.paths.heads, self.paths.metrics
-        return {path.name: path.read_bytes() for path in paths}
+        return {path.name: digest(path) for path in paths}
+
+
+def works_in(folder: Path, process: psutil.Process) -> bool:
+    try:
+        return process.cwd() == str(folder)
+    except psutil.Error:  # it has ended meanwhile, or it is somebody else's
+        return False
 
 
 @pytest.fixture(scope="module")
 def new_job(images, tmp_path_factory):
     def make(**site: object) -> Job:
         folder = tmp_path_factory.mktemp("job")
-        job = Job(folder, {"data": {"small": str(images)}, "device": "cpu", "checkpoint_s": 0.15, **site})
+        site = {"data": {"small": str(images)}, "device": "cpu", "checkpoint_s": 0.15, **site}
+        job = Job(folder, site, started)
         prepare_in(job.paths.results, images)
         for part in ("pipeline", "configs"):  # results go where the project lies
             shutil.copytree(CONFIGS.parent / part, folder / part)
         return job
 
-    return make
+    with ExitStack() as started:  # what still runs in the end is killed
+        yield make
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(new_job):
+    """In a new interpreter, as the forks must do what that does."""
     job = new_job()
-    job.finish()
+    with job.log.open("w") as log:
+        command = [sys.executable, "-m", "pipeline", *job.arguments()]
+        done = subprocess.run(command, env=job.env(), cwd=job.folder, stderr=log, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, job.log.read_text()
     return job
 
 
@@ -122,7 +146,7 @@ def test_kill__at_random_moments__ends_with_the_same_bytes(uninterrupted, new_jo
         process = job.start_and_wait_for_checkpoint()
         time.sleep(rng.uniform(0, 0.4))
         os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        assert process.exit_code(PATIENCE_S) == -signal.SIGKILL
         assert not job.paths.done.exists()
     job.finish()
     assert job.files() == uninterrupted.files()
@@ -133,7 +157,7 @@ def test_sigterm__to_the_whole_job_with_loader_workers__checkpoints_and_continue
     job = new_job(workers=2)
     process = job.start_and_wait_for_checkpoint()
     os.killpg(process.pid, signal.SIGTERM)
-    code, message = process.wait(PATIENCE_S), job.log.read_text()
+    code, message = process.exit_code(PATIENCE_S), job.log.read_text()
     assert code == 75, message
     stopped_at = max(int(name.split("-")[1]) for name in job.checkpoints())
     assert (
@@ -154,23 +178,22 @@ class TwoProcesses:
     message_after_sigterm: str
     code_after_kill: int
     seconds_after_kill: float
-    survivors: list[int]
+    survivors: list[psutil.Process]
 
 
 @pytest.fixture(scope="module")
 def two_processes(new_job):
     job = new_job(processes=2)
     launcher = job.start_and_wait_for_checkpoint()
-    launcher.send_signal(signal.SIGTERM)
-    stopped, message = launcher.wait(PATIENCE_S), job.log.read_text()
+    os.kill(launcher.pid, signal.SIGTERM)
+    stopped, message = launcher.exit_code(PATIENCE_S), job.log.read_text()
 
     launcher = job.start_and_wait_for_checkpoint()
-    ranks = processes_of(launcher.pid)
-    os.kill(ranks[1], signal.SIGKILL)
+    os.kill(processes_of(launcher.pid)[1], signal.SIGKILL)
     since = time.monotonic()
-    killed = launcher.wait(PATIENCE_S)
+    killed = launcher.exit_code(PATIENCE_S)
+    _, survivors = psutil.wait_procs(job.processes(), 5)
     seconds = time.monotonic() - since
-    survivors = [pid for pid in ranks.values() if Path(f"/proc/{pid}").exists()]
 
     job.finish()
     return TwoProcesses(job, stopped, message, killed, seconds, survivors)
@@ -215,7 +238,7 @@ def test_train__after_kill_of_the_shell_that_started_it__waits_for_the_orphan_an
     job = new_job()
     shell = job.start_as_rule()
     wait_until(job.checkpoints, job.log.read_text)
-    (orphan,) = children_of(shell.pid)
+    (orphan,) = (each.pid for each in job.processes() if os.getsid(each.pid) == each.pid != shell.pid)
     os.kill(orphan, signal.SIGSTOP)  # it must not finish before the second one has looked
     shell.kill()
     shell.wait()

@@ -59,11 +59,11 @@ def test_start__from_a_run_with_a_key__is_its_encoder_locked(learned, images):
     assert differing(expected, other.method.encoder.state_dict()) == []
 
 
-@pytest.mark.parametrize("step", [1, 5, 12])
-def test_resume__permuted_with_a_key_and_an_average__ends_bit_identical(images, tmp_path, step):
+def test_resume__permuted_with_a_key_and_an_average_stopped_often__ends_bit_identical(images, tmp_path):
     run = tiny_run(BOTH, {"optim": {"ema_decay": 0.9}, "model": {"drop_path": 0.2}})
     expected = weights_of(fit(run, tmp_path / "uninterrupted", images))
-    assert fit(run, tmp_path / "stopped", images, StopAfter(step)).step == step
+    for step, more in ((1, 1), (5, 4), (12, 7)):
+        assert fit(run, tmp_path / "stopped", images, StopAfter(more)).step == step
     assert differing(expected, weights_of(fit(run, tmp_path / "stopped", images))) == []
 
 

@@ -12,19 +12,21 @@ from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
 
+SHORT = {"optim": {"epochs": 2}}  # 12 steps: a line after every 4, a validation after every 6
 KINDS = {"supervised": {}, "rich mjp": RICH, **PRETRAINING}
-# The others are stopped after every step, which shows whatever a checkpoint of theirs could lack.
+# The others are stopped after every step, which shows whatever a checkpoint of theirs could lack, or a seed leave open.
 of_two_kinds = pytest.mark.parametrize("uninterrupted", ["supervised", "rich mjp"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def uninterrupted(request, images, prepared, tmp_path_factory):
     """A run, its final weights and the bytes of its metrics."""
-    run = tiny_run(KINDS[request.param])
+    run = tiny_run(KINDS[request.param], SHORT)
     results = tmp_path_factory.mktemp("uninterrupted")
     return run, weights_of(fit(run, results, images)), RunFolder(results, run.name).metrics.read_bytes()
 
 
+@of_two_kinds
 def test_fit__same_seed__gives_identical_weights(uninterrupted, images, tmp_path):
     run, weights, metrics = uninterrupted
     assert differing(weights, weights_of(fit(run, tmp_path, images))) == []
@@ -45,9 +47,9 @@ def test_fit__two_loader_workers__gives_identical_weights(uninterrupted, images,
     assert differing(weights, weights_of(fit(run, tmp_path, images, workers=2))) == []
 
 
-# 5: between two lines; 12: on a validation. The next test has every other step.
+# 5: between two lines; 6: on a validation. The next test has every other step.
 @of_two_kinds
-@pytest.mark.parametrize("step", [5, 12])
+@pytest.mark.parametrize("step", [5, 6])
 def test_resume__stopped_once__ends_bit_identical(uninterrupted, images, tmp_path, step):
     run, weights, metrics = uninterrupted
     stopped = fit(run, tmp_path, images, StopAfter(step))

@@ -9,8 +9,9 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from forked import ForkedProcess
 from patience import PATIENCE_S, wait_until
-from tiny_runs import quick_to_start, tiny_run
+from tiny_runs import tiny_run
 
 from pipeline.config import Layers
 from pipeline.engine import distributed, train
@@ -33,9 +34,8 @@ def two_processes(results, images, **options):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = quick_to_start()
     arguments = port, RUN.model_dump(mode="json"), results, images, options
-    children = [context.Process(target=_train_as_rank, args=(rank, *arguments)) for rank in range(2)]
+    children = [ForkedProcess(target=_train_as_rank, args=(rank, *arguments)) for rank in range(2)]
     for child in children:
         child.start()
     try:

@@ -1,9 +1,7 @@
 """Tiny real runs: a small set in the published Fashion-MNIST layout, prepared for real, and a ViT of 6,000 weights."""
 
 import gzip
-import multiprocessing
 import struct
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
@@ -117,13 +115,6 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
 def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
     data = data or tiny_run().data
     prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
-
-
-def quick_to_start() -> BaseContext:
-    """Forks of a server that has imported all that is slow and never computed; forks of others hang in oneDNN."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["timm", "timm.optim"])
-    return context
 
 
 class StopAfter(StopRequest):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tiny_runs import prepare_in, quick_to_start, weights_of
+from forked import ForkedProcess
+from tiny_runs import prepare_in, weights_of
 from torch import Tensor
 
 from pipeline.config import Layers
@@ -49,9 +50,8 @@ def train_together(config: dict, images: Path, results: Path, count: int = 2, da
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = quick_to_start()
     arguments = (count, port, config, images, results, site)
-    children = [context.Process(target=_train_as_rank, args=(rank, *arguments)) for rank in range(count)]
+    children = [ForkedProcess(target=_train_as_rank, args=(rank, *arguments)) for rank in range(count)]
     for child in children:
         child.start()
     for child in children:

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
+from threaded_server import server_in_a_thread
 from tiny_vit import tiny_encoder, tiny_model, tiny_resnet
 from torch import nn
 from torch.nn import functional as F
@@ -383,15 +384,23 @@ def plan_for(server, folder, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_two_processes__training_with_row_permutation__equal_one(tmp_path, dtype):
+def test_two_processes__training_with_row_permutation__equal_one(tmp_path):
+    assert_trained_as_one(torch.float64, server_process, tmp_path)
+
+
+def test_two_ends_of_a_wire__training_with_row_permutation_in_float32__equal_one(tmp_path):
+    assert_trained_as_one(torch.float32, server_in_a_thread, tmp_path)
+
+
+def assert_trained_as_one(dtype, start_server, tmp_path):
+    """A server that is started so learns what one in the same place does, and every message is counted."""
     encoder = vit(dtype)
     client, server = split(encoder, ROWS)
     plan = plan_for(server, tmp_path)
     server.train_with(RECIPE, EPOCH_STEPS)
     expected = train(client, server, dtype)
     other, _ = split(encoder, ROWS)
-    with server_process(plan) as remote:
+    with start_server(plan) as remote:
         losses = train(other, remote, dtype)
         tested = other.eval()(batches(dtype)[0][0], remote, seeded())
     tolerance = PRECISIONS[dtype]

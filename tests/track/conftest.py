@@ -1,19 +1,21 @@
 """A copy of the project whose results a test writes itself, an MLflow database, and an MLflow server."""
 
 import os
+import shutil
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from patience import PATIENCE_S, wait_until
-from project import Project, copy_project
+from project import Project, copy_project, made_once
+from warm_client import Asked
+from warm_python import ask_with_forks
 
-from pipeline.records import write_record
+from pipeline.records import read_record, write_record
 from pipeline.study import graph as graph_module
 from pipeline.study.entries import Graph
 from pipeline.study.graph import Kept, build_graph
@@ -26,9 +28,10 @@ def copy(tmp_path_factory) -> Project:
 
 
 @pytest.fixture(scope="session")
-def kept(copy) -> Kept:
+def kept(copy, tmp_path_factory) -> Kept:
     """What the copy's configs say, kept where its commands look for it."""
-    graph = build_graph("demo")
+    made = made_once(tmp_path_factory, "demo", write_demo)
+    graph = read_record(made / "graph.json", Kept).graph
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
         kept = Kept(key=graph_module._source_key(), graph=graph)
@@ -57,12 +60,22 @@ def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
 
 
 @pytest.fixture(scope="session")
-def database(copy) -> Path:
+def database(copy, tmp_path_factory) -> Path:
     """The database that is used where no server is named; making one takes seconds, so there is one."""
+    made = made_once(tmp_path_factory, "database", write_database)
     path = copy.root / "results/mlflow.db"
     path.parent.mkdir(exist_ok=True)
-    Experiment(f"sqlite:///{path}", "empty", copy.root)
+    shutil.copy(made / path.name, path)
     return path
+
+
+def write_demo(folder: Path) -> None:
+    write_record(folder / "graph.json", Kept(key="", graph=build_graph("demo")))
+
+
+def write_database(folder: Path) -> None:
+    folder.mkdir()
+    Experiment(f"sqlite:///{folder}/mlflow.db", "empty", folder)
 
 
 class Server:
@@ -73,28 +86,23 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.uri, self.folder = f"http://127.0.0.1:{self.port}", folder
-        self.process: subprocess.Popen | None = None
+        self.process: Asked | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--port", str(self.port), "--workers", "1"]
-        places = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--artifacts-destination", self.folder]
+        places = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
+        places += ["--artifacts-destination", str(self.folder)]
+        env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self.folder / "server.log").open("ab") as log:
-            # One group, so that the workers end with it.
-            self.process = subprocess.Popen(
-                [*command, *places],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-                start_new_session=True,
-            )
+            arguments = ["server", "--port", str(self.port), "--workers", "1", *places]
+            self.process = ask_with_forks("mlflow", arguments, self.folder, env, log)
         said = (self.folder / "server.log").read_text
-        wait_until(lambda: self._answers() or self.process.poll() is not None, said, every_s=0.3)
-        assert self.process.poll() is None, said()
+        wait_until(lambda: self._answers() or not psutil.pid_exists(self.process.pid), said, every_s=0.3)
+        assert psutil.pid_exists(self.process.pid), said()
 
     def stop(self) -> None:
         if self.process:
             os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(timeout=PATIENCE_S)
+            self.process.exit_code(PATIENCE_S)
 
     def _answers(self) -> bool:
         try:

@@ -17,19 +17,19 @@ def digests(folder):
     return {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture(scope="module")
+def window(browser):
+    """Its pages share a cache, and wait as long as a busy machine needs. MLflow's scripts are megabytes."""
+    window = browser.new_context(viewport={"width": 1700, "height": 1000})
+    window.set_default_timeout(1000 * PATIENCE_S)
+    yield window
+    window.close()
+
+
 @pytest.fixture
-def new_page(browser):
-    """Opens pages that wait as long as a busy machine needs."""
-
-    def open_page():
-        page = browser.new_page(viewport={"width": 1700, "height": 1000})
-        page.set_default_timeout(1000 * PATIENCE_S)
-        pages.append(page)
-        return page
-
-    pages = []
-    yield open_page
-    for page in pages:
+def new_page(window):
+    yield window.new_page
+    for page in window.pages:
         page.close()
 
 

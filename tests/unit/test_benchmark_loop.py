@@ -1,13 +1,15 @@
 """The benchmark of the loop: it trains for real, measures what it says, and its table is Markdown."""
 
 import json
-import subprocess
+import multiprocessing
 import sys
 import time
 
 import pytest
 import torch
-from benchmark_script import FOLDER, load_benchmark
+from benchmark_script import load_benchmark
+from patience import PATIENCE_S
+from warm_python import warm_executable
 
 loop, watching = load_benchmark("loop"), load_benchmark("watching")
 
@@ -26,6 +28,7 @@ def test_main__together_on_a_cpu__measures_loops_and_bare_steps_and_writes_both(
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     words += ["--together", "--batch", "2", "4", "--out", str(tmp_path / "loop.json")]
     monkeypatch.setattr(sys, "argv", ["loop.py", *words])
+    monkeypatch.setattr(sys, "executable", warm_executable())
     loop.main()
     two, found = sorted(json.loads((tmp_path / "loop.json").read_text())["loops"], key=lambda one: one["batch"])
     assert (two["name"], two["batch"]) == ("mp3", 2)
@@ -49,32 +52,29 @@ def test_watch__when_its_turn_comes__leaves_out_what_was_made_ahead(tmp_path):
     assert [*trained, next(batches), next(batches)] == [0, 4, 5]
 
 
-WAITS = """
-import sys, time
-from pathlib import Path
-sys.path += [{folder!r}, {root!r}]
-from watching import Turn
-print("ready", flush=True)
-sys.stdin.readline()
-Turn(Path({work!r}), 2).wait()
-print(time.time(), flush=True)
-time.sleep({hold})
-print(time.time(), flush=True)
-"""
+def take_turn(work, is_due, span):
+    is_due.wait()
+    watching.Turn(work, 2).wait()
+    begun = time.time()
+    time.sleep(2 * watching.SETTLE_S)
+    span[:] = begun, time.time()
 
 
 @pytest.mark.slow
 def test_turn__of_two_processes__comes_when_both_have_arrived_and_one_has_ended(tmp_path):
-    code = WAITS.format(folder=str(FOLDER), root=str(FOLDER.parent), work=str(tmp_path), hold=2 * watching.SETTLE_S)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    first, second = (subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2))
-    assert [each.stdout.readline() for each in (first, second)] == ["ready\n"] * 2
-    first.stdin.write("\n")
-    first.stdin.flush()
+    fork = multiprocessing.get_context("fork")
+    due, spans = [fork.Event() for _ in range(2)], [fork.Array("d", 2) for _ in range(2)]
+    children = [fork.Process(target=take_turn, args=(tmp_path, *each)) for each in zip(due, spans, strict=True)]
+    for child in children:
+        child.start()
+    due[0].set()
     time.sleep(3 * watching.LOOK_S)
     asked = time.time()  # one of two has compiled so far
-    spans = [each.communicate("\n" if each is second else None)[0].split() for each in (second, first)]
-    (begun, ended), (begun_later, _) = sorted([float(word) for word in span] for span in spans)
+    due[1].set()
+    for child in children:
+        child.join(PATIENCE_S)
+    assert [child.exitcode for child in children] == [0, 0]
+    (begun, ended), (begun_later, _) = sorted(map(tuple, spans))
     assert asked < begun < ended < begun_later
 
 

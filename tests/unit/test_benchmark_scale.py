@@ -1,9 +1,11 @@
 """The benchmark of several processes: they train for real, the parts of a step are told apart and sum to it."""
 
 import json
+import sys
 
 import pytest
 from benchmark_script import FOLDER, load_benchmark
+from warm_python import warm_executable
 
 from pipeline.engine.loop import build_method
 
@@ -59,6 +61,7 @@ def test_guide__table_of_64_gpus__is_what_is_computed_today(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_main__on_a_cpu__one_process_sends_nothing_and_two_send_what_they_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    monkeypatch.setattr(sys, "executable", warm_executable())
     options = {"device": "cpu", "model": "vit_demo", "method": "mp3", "batch": 4, "steps": 3, "count": 20, "workers": 0}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     scale.main([*words, "--processes", "1", "2", "--no-needs", "--out", str(tmp_path / "scale.json")])
@@ -78,6 +81,7 @@ def test_main__on_a_cpu__one_process_sends_nothing_and_two_send_what_they_traine
 @pytest.mark.slow
 def test_main__process_that_fails__ends_the_others_and_says_so(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    monkeypatch.setattr(sys, "executable", warm_executable())
     options = scale.parse_options(["--device", "cpu", "--model", "vit_demo", "--work", str(tmp_path)])
     with pytest.raises(SystemExit, match="processes ended with"):  # nothing was prepared there
         scale.measure(1, options)

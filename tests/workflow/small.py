@@ -10,8 +10,7 @@ import psutil
 import yaml
 from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
-from warm_client import Asked
-from warm_python import server_of_session, with_executable
+from warm_python import ask_with_forks, with_executable
 
 from pipeline.errors import ConfigError
 from pipeline.study.formula import find_sets
@@ -54,10 +53,9 @@ def interrupt_training(project: Project, log: Path) -> set[str]:
     Snakemake leads a group of processes with all that it starts; the signal goes to each of them.
     """
     project.edit("configs/site/local.yaml", "checkpoint_s: 15", "checkpoint_s: 0.2")
-    place, state = str(server_of_session()), project.root / "results/demo/state"
-    command = "snakemake", ["demo"]
+    state = project.root / "results/demo/state"
     with log.open("w") as file:
-        asked = Asked(place, command, str(project.root), with_executable(project.env), [file.fileno()] * 2)
+        asked = ask_with_forks("snakemake", ["demo"], project.root, project.env, file)
     with closing(asked):
         snakemake = psutil.Process(asked.pid)
         wait_until(lambda: not snakemake.is_running() or list(state.glob("*/step-*.pt")), log.read_text)

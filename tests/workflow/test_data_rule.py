@@ -40,5 +40,5 @@ def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again
 
 @pytest.mark.slow
 def test_prepared_data__other_count_in_its_config__is_prepared_again(done):
-    with done.changed(DATA, "num_train: 600", "num_train: 700"):
+    with done.changed(DATA, "num_train: 400", "num_train: 500"):
         assert done.jobs(MANIFEST, *LOCAL) == {"prepare_data": 1}
