@@ -12,6 +12,7 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held
+from pipeline.freshness import Freshness, run_file
 from pipeline.launch.slurm import waiting_job
 from pipeline.plan.text import size
 from pipeline.results import RunFolder
@@ -52,15 +53,16 @@ def _total(items: Iterable[Leftover]) -> int:
     return sum(item.num_bytes for item in items)
 
 
-def find_leftovers(graphs: Iterable[Graph]) -> Leftovers:
+def find_leftovers(scales: Iterable[Freshness]) -> Leftovers:
     """Everything at these scales that may be deleted, with its size."""
     found = Leftovers()
-    for graph in graphs:
+    for freshness in scales:
+        graph = freshness.graph
         if is_held(graph.results.workflow_lock):
             found.notes.append(f"scale {graph.scale} is left alone: Snakemake works on it")
             continue
         for name in graph.results.run_names():
-            _look_at(graph, graph.results.run(name), found)
+            _look_at(freshness, graph.results.run(name), found)
         found.items += _old_evaluations(graph)
     return found
 
@@ -73,12 +75,12 @@ def _old_evaluations(graph: Graph) -> list[Leftover]:
     return [_leftover("evaluation", shown(path), [path]) for path in old]
 
 
-def _look_at(graph: Graph, folder: RunFolder, found: Leftovers) -> None:
+def _look_at(freshness: Freshness, folder: RunFolder, found: Leftovers) -> None:
     if is_held(folder.lock):
         found.notes.append(f"{folder.name} is left alone: it is training")
-    elif folder.name in graph.runs:
+    elif folder.name in freshness.graph.runs:
         checkpoints = sorted(folder.state.glob("*.pt"))
-        if checkpoints and folder.done.exists() and folder.finished.exists():
+        if checkpoints and folder.finished.exists() and not freshness.why(run_file(folder.name)):
             found.items.append(_leftover("checkpoint", f"{shown(folder.state)}/*.pt", checkpoints))
     elif job := waiting_job(folder):
         found.notes.append(f"{folder.name} is left alone: SLURM job {job} may still run; `scancel {job}` first")

@@ -363,10 +363,9 @@ def status(options: argparse.Namespace, arguments: list[str]) -> None:
 def clean(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.clean import delete, find_leftovers
     from pipeline.results import scales_with_results
-    from pipeline.study.graph import load_graph
 
     scales = [options.scale] if options.scale else scales_with_results()
-    found = find_leftovers(map(load_graph, scales))
+    found = find_leftovers(map(_freshness, scales))
     print(found)
     if not found.items or options.dry_run:
         return

@@ -21,7 +21,7 @@ from pipeline.freshness import (
     table_file,
 )
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
-from pipeline.report.drawing import draw_table
+from pipeline.report.drawing import draw_report, draw_table
 from pipeline.study.graph import load_graph
 from pipeline.verify import problems_of
 
@@ -191,6 +191,16 @@ def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
     draw_table(now(graph), TABLE, "all")
     graph.tables[TABLE].note = "another note"
     assert now(graph).why(SHOWN) == "its definition or the code that draws it has changed"
+
+
+@pytest.mark.slow
+def test_report__written_by_hand_over_a_stale_result__says_so(graph, folder):
+    assert "must be made again" not in draw_report(now(graph), "all").read_text()
+    folder.encoder.write_text("other")
+    assert (
+        "of the results shown here must be made again: <code>snakemake all"
+        in draw_report(now(graph), "all").read_text()
+    )
 
 
 def test_files__written_again_or_copied_with_other_times__are_fresh(graph):

@@ -205,7 +205,7 @@ def test_clean__abandoned_runs_and_checkpoints_of_finished_ones__are_listed_with
     put(begin(graph, stopped, 100).state / "step-000000100-0123456789abcdef.pt")
     put(graph.results.run("mjp-old-s0-000000").encoder, "x" * 1_000_000)
     put(graph.results.run("mjp-old-s0-000000").jobs / "7_0_log.out", "x" * 1_000_000)
-    found = find_leftovers([graph])
+    found = find_leftovers([Freshness(graph, SITE)])
     assert {item.kind: item.num_bytes for item in found.items} == {"abandoned": 2_000_000, "checkpoint": 3_000_000}
     assert len(found.items) == 2
     assert "2.0 MB" in str(found) and str(found).endswith("2 entries may be deleted: 5.0 MB")
@@ -217,7 +217,14 @@ def test_clean__checkpoints_of_a_run_that_may_be_trained_on__are_kept(graph, rec
     folder = finish(graph, next(iter(graph.runs)))
     put(folder.state / "step-000000200-0123456789abcdef.pt")
     getattr(folder, record).unlink()
-    assert find_leftovers([graph]).items == []
+    assert find_leftovers([Freshness(graph, SITE)]).items == []
+
+
+def test_clean__checkpoints_of_a_run_whose_weights_are_damaged__are_kept(graph):
+    folder = finish(graph, next(iter(graph.runs)))
+    put(folder.state / "step-000000200-0123456789abcdef.pt")
+    folder.encoder.write_text("other")
+    assert find_leftovers([Freshness(graph, SITE)]).items == []
 
 
 def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
@@ -227,7 +234,7 @@ def test_clean__deletes__what_it_listed_and_no_result_of_a_current_run(graph):
     put(folder.identity)
     put(old.encoder)
     before = {path for path in graph.results.folder.rglob("*") if path.is_file()}
-    delete(find_leftovers([graph]))
+    delete(find_leftovers([Freshness(graph, SITE)]))
     gone = before - {path for path in graph.results.folder.rglob("*") if path.is_file()}
     assert gone == {folder.state / "step-000000200-0123456789abcdef.pt", old.encoder}
     assert not old.folder.exists()
@@ -240,7 +247,7 @@ def test_clean__evaluations_that_no_config_names_any_more__are_listed_and_delete
     old = [graph.results.evaluation("classify-00000000").per_image, graph.results.eval_job("mjp-old-s0-000000-quick")]
     for path in [*current, *old]:
         put(path, "x" * 1_000_000)
-    found = find_leftovers([graph])
+    found = find_leftovers([Freshness(graph, SITE)])
     assert [(item.kind, item.num_bytes) for item in found.items] == [("evaluation", 1_000_000)] * 2
     assert str(found).startswith("evaluations that no config names any more: 2.0 MB\n")
     delete(found)
@@ -258,12 +265,13 @@ def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):
     trains, queued = graph.results.run("mjp-old-s0-000000"), graph.results.run("mjp-old-s1-111111")
     put(queued.job, SUBMITTED)
     with held(trains.lock):
-        found = find_leftovers([graph])
+        found = find_leftovers([Freshness(graph, SITE)])
         assert not found.items
         assert "mjp-old-s0-000000 is left alone: it is training" in str(found)
         assert "SLURM job 77 may still run; `scancel 77` first" in str(found)
     with held(graph.results.workflow_lock):
-        assert str(find_leftovers([graph])).startswith("scale demo is left alone: Snakemake works on it")
+        said = str(find_leftovers([Freshness(graph, SITE)]))
+        assert said.startswith("scale demo is left alone: Snakemake works on it")
 
 
 @pytest.mark.slow
