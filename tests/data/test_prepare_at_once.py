@@ -14,6 +14,7 @@ from patience import PATIENCE_S, wait_until
 from test_filtered import WRONG_TWICE, Reference, filtered
 
 from pipeline.data.classified import ClassifiedImages
+from pipeline.data.kind import kind_of
 from pipeline.data.prepare import prepare
 from pipeline.errors import DataError
 from pipeline.files import held, lock_of
@@ -102,6 +103,18 @@ def test_made_set__asked_for_by_two_scales_at_once__is_made_once_and_whole_for_b
     second.join(PATIENCE_S)
     assert (slow.asked, sources.asked) == (1, 0)
     assert first == second.found and first.splits["val"].count == 2
+
+
+def test_cache__of_two_scales_at_once__is_written_by_one_after_the_other(tmp_path, waits):
+    cfg, folder, cache = config("imagenet", image_size=28), write_imagenet(tmp_path / "images"), tmp_path / "cache"
+    of_one = kind_of(cfg).cache(cache, "train", prepare(cfg, folder, tmp_path / "one", progress=False, cache=cache))
+    of_one.record.unlink()
+    second = Other(cfg, folder, tmp_path / "two", cache=cache)
+    with held(of_one.folder / ".train.lock", "a test"):
+        second.start()
+        wait_until(waits, every_s=0.01)
+    second.join(PATIENCE_S)
+    assert second.found and not of_one.problem()
 
 
 def test_published_set__in_a_folder_that_cannot_be_written_beside__is_prepared(tmp_path):
