@@ -24,6 +24,7 @@ Model = TypeVar("Model", bound=BaseModel)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILE = "file:"  # begins an `init` that names weights from elsewhere
 BEFORE = "before"  # in a field's schema: the value of runs from before there was the field
+NAME_DIGITS = 8  # of the fingerprint in the name of a run or an evaluation: of a million, two share them rarely
 PLAIN = (str, int, float, bool, type(None))  # what is the same in JSON
 _ABSENT = object()
 
@@ -253,7 +254,7 @@ def _is_as_before(field: FieldInfo, value: Any) -> bool:
     return isinstance(extra, dict) and BEFORE in extra and extra[BEFORE] == value
 
 
-def fingerprint(content: Any, length: int = 6) -> str:
+def fingerprint(content: Any, length: int = NAME_DIGITS) -> str:
     """A short stable name for JSON-able content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -4,7 +4,10 @@ import fcntl
 import functools
 import hashlib
 import json
+import logging
+import math
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -15,13 +18,15 @@ from typing import IO, Any
 
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
+log = logging.getLogger(__name__)
+
 ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
 _HELD = ExitStack()
 
 
 def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write through a temporary file: fsync, rename, fsync the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -34,6 +39,11 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
             temporary.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+def draft_of(path: Path) -> Path:
+    """A name for a file or a folder that is being written. No other process has it, on this machine or another."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 class LockFile:
@@ -78,6 +88,22 @@ def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
                 f"another process is working on {what} ({holder_of(path)} holds {path}); wait for it or stop it"
             )
         yield
+
+
+@contextmanager
+def held_in_turn(path: Path, what: str) -> Iterator[bool]:
+    """Hold a lock file while the block runs, after its holder if it has one; yields whether there was a wait."""
+    with closing(LockFile(path)) as lock:
+        has_waited = not lock.take()
+        if has_waited:
+            log.info("%s works on %s; waiting for it", holder_of(path), what)
+            lock.take(within_s=math.inf)
+        yield has_waited
+
+
+def lock_of(folder: Path) -> Path:
+    """The lock of a folder lies beside it: a folder may be replaced, and what it holds may be listed."""
+    return folder.with_name(f".{folder.name}.lock")
 
 
 def hold_for_life(path: Path, what: str) -> None:
@@ -135,6 +161,21 @@ def remove(path: Path) -> None:
     """Delete a file if there is one."""
     with explained(path):
         path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder if there is one; nobody sees half of it."""
+    draft = draft_of(path)
+    with explained(path):
+        if path.exists():
+            path.rename(draft)
+            shutil.rmtree(draft)
+
+
+def remove_drafts(path: Path) -> None:
+    """Delete what killed processes left of a folder that they wrote; for the one who holds its lock."""
+    for draft in path.parent.glob(f".{path.name}.*.tmp"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def require_space(folder: Path, num_bytes: float, what: str) -> None:

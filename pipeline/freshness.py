@@ -264,6 +264,10 @@ class Freshness:
         manifest, data = self.manifest(name), data_of(self.graph, name)
         if manifest.counted not in (None, counts_of(data)):
             return f"prepared as {_difference(manifest.counted or {}, counts_of(data))}"
+        kind = kind_of(data)
+        for split, found in manifest.splits.items():
+            if not kind.is_count(split, found.count):
+                return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
         for source, known in (manifest.made_of or {}).items():
             if (now := self._source(source)) and now != known:
                 return f"made from {source} {short_digest(known)}, which is {short_digest(now)} now"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import CONFIGS, names, nearest, read_yaml
 from pipeline.errors import CheckpointError, ConfigError, DataError
-from pipeline.files import digest, digest_by_stat, remove, write_text
+from pipeline.files import digest, digest_by_stat, lock_of, remove, write_text
 from pipeline.records import EvalInputs, EvalResult, Inputs, Measured, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class ScaleFolder:
 
     def manifest(self, data: str) -> Path:
         return self.folder / "data" / data / "manifest.json"
+
+    def data_lock(self, data: str) -> Path:
+        """Held by the process that prepares a set."""
+        return lock_of(self.manifest(data).parent)
 
     def evaluation(self, name: str) -> "EvalFolder":
         return EvalFolder(self.folder / "evals" / name)
@@ -170,6 +174,11 @@ class EvalFolder:
     def per_image(self) -> Path:
         """One value per image of each metric that is a mean over images."""
         return self.folder / PER_IMAGE
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that computes it: several may be asked to, such as a job that outlives its Snakemake."""
+        return lock_of(self.folder)
 
     @property
     def parts(self) -> Path:

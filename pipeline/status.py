@@ -94,9 +94,18 @@ def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
         return Job(rule, name, "outdated", why)
     if rule == "train_run":
         return _unfinished(freshness.results.run(name))
-    # These hold no lock: that there is a log says that they have begun.
-    is_running = has_snakemake and freshness.results.log(rule, name).exists()
+    # It takes seconds until a process holds its lock: that there is a log says that it has begun.
+    has_begun = has_snakemake and freshness.results.log(rule, name).exists()
+    is_running = has_begun or any(map(is_held, _locks(freshness, rule, name)))
     return Job(rule, name, "running" if is_running else "waiting")
+
+
+def _locks(freshness: Freshness, rule: str, name: str) -> list[Path]:
+    """Files that the process of a job holds, also one that has outlived its Snakemake."""
+    results = freshness.results
+    if rule == "prepare_data":
+        return [results.data_lock(name)]
+    return [results.evaluation(each).lock for each in freshness.graph.eval_job(name).evaluations]
 
 
 def _run(folder: RunFolder) -> Job | None:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from pipeline.config import Strict
 from pipeline.data.images import ImageSet
 from pipeline.data.inspection import forked_samples, mapper
-from pipeline.files import explained, held, remove, require_space, write_json
+from pipeline.files import explained, held_in_turn, remove, require_space, write_json
 from pipeline.sizes import Size, pair
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,9 @@ class SplitCache:
         """Decode what is missing; `sizes` are the width and height of every file."""
         if not self.problem():
             return
-        with held(self.folder / f".{self.split}.lock", f"the cache {self.pixels}"):
+        with held_in_turn(self.folder / f".{self.split}.lock", f"the cache {self.pixels}"):
+            if not self.problem():  # written by the one that this process has waited for
+                return
             self._remove_outdated()
             done = self._kept()
             total = self.expected.channels * sum(height * width for height, width in map(self.shrunk_size, sizes))

@@ -8,7 +8,6 @@ recipe are taken away first.
 import io
 import logging
 import os
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from pipeline.data.samples import shortened
 from pipeline.data.severities import RECIPE, SEVERITIES
 from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
-from pipeline.files import explained, write_json
+from pipeline.files import draft_of, explained, remove_folder, write_json
 
 if TYPE_CHECKING:
     from pipeline.data.corrupted import CorruptedImages
@@ -113,8 +112,7 @@ def _begin(folder: Path, recipe: dict[str, Any]) -> None:
         if f'"{recipe["fingerprint"]}"' in path.read_text(errors="replace"):
             return
         log.info("%s was made after another recipe; it is made again", folder)
-        with explained(folder):
-            shutil.rmtree(folder)
+        remove_folder(folder)
     elif folder.is_dir() and any(folder.iterdir()):
         raise DataError(
             f"{folder} holds files without {RECIPE}, so they were not made here, and they are not the whole set; "
@@ -168,7 +166,7 @@ def _save(picture: Image.Image, path: Path, quality: int | None) -> None:
         picture.save(buffer, "PNG")
     else:
         picture.save(buffer, "JPEG", quality=quality, optimize=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(buffer.getvalue())

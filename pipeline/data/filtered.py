@@ -6,7 +6,6 @@ a run of another architecture, trained on the same data, and an image is kept if
 of whose images fools the reference has no folder.
 """
 
-import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +20,7 @@ from pipeline.data.images import ImageSet
 from pipeline.data.kind import KINDS, Sources
 from pipeline.data.samples import Split, SplitName
 from pipeline.errors import DataError
-from pipeline.files import write_json
+from pipeline.files import draft_of, explained, remove_folder, write_json
 
 RECIPE = "made.json"
 VERSION = 1  # of the code that makes the files; another one makes them again
@@ -66,16 +65,25 @@ class FilteredImages(ClassifiedImages):
             return super().expected()
         return f"{self.cfg.min_images} val {self.unit} or more, of at most {self.cfg.num_classes} classes"
 
+    def is_count(self, split: SplitName, count: int) -> bool:
+        return count >= self.cfg.min_images and self.cfg.num_val in (0, count)
+
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
         count, classes = len(found.samples), len(set(found.samples.labels))
         problems: list[str] = []
         if found.problems and not count:  # it has reported that already
             return problems
-        if count < self.cfg.min_images or self.cfg.num_val not in (0, count):
+        if not self.is_count(split, count):
             problems.append(f"{split}: found {count} {self.unit}, expected {self.cfg.num_val or self.cfg.min_images}")
         if classes > self.cfg.num_classes:
             problems.append(f"{split}: found images of {classes} classes, expected at most {self.cfg.num_classes}")
         return problems
+
+    def read(self, folder: Path, split: SplitName) -> Split:
+        return _compared(super().read(folder, split), folder, split)
+
+    def find(self, folder: Path, split: SplitName, index: Path) -> Split:
+        return _compared(super().find(folder, split, index), folder, split)
 
     def is_there(self, folder: Path) -> bool:
         """Class folders that were not made here are somebody's own: they are read as they are."""
@@ -99,16 +107,16 @@ class FilteredImages(ClassifiedImages):
         samples, classes = sources.open(cfg.made_from), sources.classes(cfg.made_from)
         chosen = self._chosen(samples, sources.predict(cfg.reference))
         # Made beside the folder and moved there when it is whole: a kill never leaves half a set, or two mixed.
-        draft = folder.with_name(f".{folder.name}.making")
-        shutil.rmtree(draft, ignore_errors=True)
+        draft = draft_of(folder)
         for index in tqdm(chosen, f"making {cfg.name}", unit="img", disable=None if progress else True):
             image, label = samples[index]
             path = draft / class_folder(classes[label]) / f"{index:06d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             image.save(path)
         write_json(draft / RECIPE, recipe.model_copy(update={"count": len(chosen)}).model_dump())
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.replace(folder)
+        remove_folder(folder)
+        with explained(folder):
+            draft.replace(folder)
 
     def _chosen(self, samples: ImageSet, probabilities: np.ndarray) -> list[int]:
         """Indices of the images that the reference gets wrong with confidence."""
@@ -130,11 +138,22 @@ class FilteredImages(ClassifiedImages):
         return chosen
 
 
+def _compared(found: Split, folder: Path, split: SplitName) -> Split:
+    """The config does not say how many images there are, but whoever made them has counted them."""
+    known, count = _read_recipe(folder), len(found.samples)
+    if known and known.count != count:
+        found.problems.append(f"{split}: found {count} images, but {folder / RECIPE} says that {known.count} were made")
+    return found
+
+
 def _is_made(folder: Path, recipe: _Recipe) -> bool:
     """Whether a folder holds what this recipe makes, whole."""
-    try:
-        known = _Recipe.model_validate_json((folder / RECIPE).read_bytes())
-    except (OSError, ValidationError):
-        return False
     count = sum(1 for _ in folder.glob("*/*.png"))
-    return known == recipe.model_copy(update={"count": count})
+    return _read_recipe(folder) == recipe.model_copy(update={"count": count})
+
+
+def _read_recipe(folder: Path) -> _Recipe | None:
+    try:
+        return _Recipe.model_validate_json((folder / RECIPE).read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -188,12 +188,16 @@ class DataKind(ABC):
         """The counts in words."""
         return " and ".join(f"{self.cfg.count(split)} {split}" for split in self.cfg.splits) + f" {self.unit}"
 
+    def is_count(self, split: SplitName, count: int) -> bool:
+        """Whether the config allows a split to have so many samples."""
+        return count == self.cfg.count(split)
+
     def count_problems(self, split: SplitName, found: Split) -> list[str]:
         """How a split differs from the numbers of the config."""
         # A split that could not be read has reported that already.
         if found.problems and not len(found.samples):
             return []
-        if len(found.samples) == self.cfg.count(split):
+        if self.is_count(split, len(found.samples)):
             return []
         return [f"{split}: found {len(found.samples)} {self.unit}, expected {self.cfg.count(split)}"]
 

@@ -6,18 +6,26 @@ It holds no times, so the same data gives the same bytes; fingerprints do not de
 
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import shown
 from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
-from pipeline.data.opening import data_error
+from pipeline.data.opening import data_error, find_samples
 from pipeline.data.samples import Split, SplitName
 from pipeline.errors import DataError
-from pipeline.files import write_atomic
+from pipeline.files import held_in_turn, lock_of, remove_drafts, write_atomic
+
+if TYPE_CHECKING:
+    from pipeline.data.cache import SplitCache
+
+log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -34,32 +42,88 @@ def prepare(
 
     A set that is made from others is made first, as far as it is not there; `sources` opens those others. With a
     `cache`, the samples are kept there in a form that is faster to read, for each way in which they are `seen`.
+    While another process prepares the set, this one waits for it.
     """
-    kind, before = kind_of(cfg), _taken_away(out / MANIFEST)
-    if made_from(cfg) and sources is not None and not kind.is_there(folder):
-        kind.make(folder, sources, workers, progress)
-    if not folder.is_dir():
-        raise data_error(cfg, folder, [f"folder {folder} not found"])
-    splits = {split: kind.read(folder, split) for split in cfg.splits}
-    problems = _layout_problems(kind, splits)
-    looks = kind.inspect(splits, workers, progress)
-    for name, found in looks.items():
-        problems += kind.sample_problems(splits[name].samples, found)
-    if problems:
-        raise data_error(cfg, folder, problems)
-    summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
-    manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), made_of(cfg, sources))
-    # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
-    if before and _content(before) == _content(manifest):
-        manifest = before
-    for file, content in kind.lists(splits).items():
-        write_atomic(out / file, content.encode() if isinstance(content, str) else content)
-    if cache:
-        for view, (name, split) in product(seen or [cfg], splits.items()):
-            if kept := kind_of(view).cache(cache, name, manifest):
-                kept.write(split.samples, [look.size for look in looks[name]], workers, progress)
-    write_manifest(out / MANIFEST, manifest)
-    return manifest
+    return _Preparation(cfg, folder, out, workers, progress, sources, cache, tuple(seen) or (cfg,)).run()
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """What one call of `prepare` was asked for."""
+
+    cfg: BaseDataConfig
+    folder: Path
+    out: Path
+    workers: int
+    progress: bool
+    sources: Sources | None
+    cache: Path | None
+    seen: tuple[BaseDataConfig, ...]
+
+    def run(self) -> Manifest:
+        with held_in_turn(lock_of(self.out), f"data set {self.cfg.name}") as has_waited:
+            if has_waited and (found := self._done_by_another()):
+                log.info("%s is prepared already", self.cfg.name)
+                return found
+            before = _taken_away(self.out / MANIFEST)
+            with self._made():
+                return self._verified(before)
+
+    def _done_by_another(self) -> Manifest | None:
+        """The manifest of the process that this one has waited for, if it was asked for the same."""
+        try:
+            manifest = read_manifest(self.out / MANIFEST)
+            for split in self.cfg.splits:
+                find_samples(self.cfg, self.folder, split, self.out)
+        except DataError:
+            return None
+        asked = counts_of(self.cfg), made_of(self.cfg, self.sources)
+        is_cached = not any(kept.problem() for _, kept in self._caches(manifest))
+        return manifest if (manifest.counted, manifest.made_of) == asked and is_cached else None
+
+    @contextmanager
+    def _made(self) -> Iterator[None]:
+        """Make a set that is made from another, as far as it is not there; nobody else makes it until it is verified.
+
+        Its folder belongs to no scale. The parts of a set share a folder and are made at the same time.
+        """
+        kind, name = kind_of(self.cfg), self.cfg.name
+        if not made_from(self.cfg) or self.sources is None or kind.is_there(self.folder):
+            yield
+            return
+        with held_in_turn(lock_of(self.folder.with_name(name)), f"the files of {name}"):
+            remove_drafts(self.folder)
+            kind.make(self.folder, self.sources, self.workers, self.progress)
+            yield
+
+    def _verified(self, before: Manifest | None) -> Manifest:
+        cfg, kind, folder = self.cfg, kind_of(self.cfg), self.folder
+        if not folder.is_dir():
+            raise data_error(cfg, folder, [f"folder {folder} not found"])
+        splits = {split: kind.read(folder, split) for split in cfg.splits}
+        problems = _layout_problems(kind, splits)
+        looks = kind.inspect(splits, self.workers, self.progress)
+        for name, found in looks.items():
+            problems += kind.sample_problems(splits[name].samples, found)
+        if problems:
+            raise data_error(cfg, folder, problems)
+        summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
+        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), made_of(cfg, self.sources))
+        # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
+        if before and _content(before) == _content(manifest):
+            manifest = before
+        for file, content in kind.lists(splits).items():
+            write_atomic(self.out / file, content.encode() if isinstance(content, str) else content)
+        for name, kept in self._caches(manifest):
+            kept.write(splits[name].samples, [look.size for look in looks[name]], self.workers, self.progress)
+        write_manifest(self.out / MANIFEST, manifest)
+        return manifest
+
+    def _caches(self, manifest: Manifest) -> "Iterator[tuple[SplitName, SplitCache]]":
+        """What is kept of each split in the cache folder, for each way in which it is seen."""
+        for view, name in product(self.seen, self.cfg.splits):
+            if self.cache and (kept := kind_of(view).cache(self.cache, name, manifest)):
+                yield name, kept
 
 
 def _taken_away(path: Path) -> Manifest | None:

@@ -6,7 +6,6 @@ whole: a kill never leaves half of one.
 
 import io
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from pipeline.data.kind import Sources
 from pipeline.data.outlines import bounds, compressed, run_lengths
 from pipeline.data.samples import SplitName
 from pipeline.data.scenes import SIDE, Composed, compose
-from pipeline.files import explained, write_atomic, write_json
+from pipeline.files import draft_of, explained, remove_folder, write_atomic, write_json
 
 if TYPE_CHECKING:
     from pipeline.data.pictures import DenseConfig
@@ -49,9 +48,8 @@ def make_scenes(cfg: "DenseConfig", folder: Path, sources: Sources) -> None:
     }
     if _is_made(folder, recipe):
         return
-    draft = folder.with_name(f".{folder.name}.making")
+    draft = draft_of(folder)
     with explained(draft):
-        shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
     classes = sources.classes(origin)
     scenes = {split: _composed(sources.open(origin, split), split, _number(cfg, split)) for split in SPLITS}
@@ -59,8 +57,8 @@ def make_scenes(cfg: "DenseConfig", folder: Path, sources: Sources) -> None:
     write(draft, scenes, classes)
     files = sum(path.is_file() for path in draft.rglob("*"))
     write_json(draft / RECIPE, {**recipe, "files": files})
+    remove_folder(folder)
     with explained(folder):
-        shutil.rmtree(folder, ignore_errors=True)
         draft.replace(folder)
 
 

@@ -314,6 +314,12 @@ class Trainer:
 
     def _restore(self) -> None:
         state = self.checkpoints.latest() or {}
+        if state and state["run"] != self.run.name:
+            log.warning(
+                "the checkpoint after step %d is of run %s and not used: %s starts from the beginning",
+                *(state["step"], state["run"], self.run.name),
+            )
+            state = {}
         if state and state["inputs"] != self._inputs_state():
             log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
             state = {}

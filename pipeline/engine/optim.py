@@ -90,7 +90,7 @@ class OptimConfig(Strict):
         "last", before="last", description="export the weights of the end, or those of the best validation"
     )
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
-    validate_every: int = Field(1, ge=1, description="epochs")
+    validate_every: int = added(1, before=1, ge=1, description="epochs; the best of these validations is recorded")
     log_every: int = Field(50, ge=1, description="steps")
     protection: Protection = added(
         Protection(), before=Protection(), description="of the gradient of the global batch, before it is clipped"

@@ -1,7 +1,7 @@
 """A run: one training job as data, and its name.
 
-Science keys make the fingerprint: everything in RunConfig but how often to log and validate and how many skips to bear
-(where the best validation decides what is exported, how often there is one is science too).
+Science keys make the fingerprint: everything in RunConfig but how often to log and how many skips to bear. How often to
+validate is one of them: the record has the best validation, which may decide what is exported.
 What belongs to a machine is in `pipeline.site`, so moving to another cluster does not retrain. A field is part of the
 fingerprint whether it equals its default or not: a changed default is another run. A field that a class gets later is
 declared with `added`, which names the value of all runs from before, so that they keep their names.
@@ -18,7 +18,7 @@ from pipeline.methods.base import METHODS, MethodConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.registry import TASKS
 
-NOT_SCIENCE = {"log_every", "validate_every", "max_skips"}
+NOT_SCIENCE = {"log_every", "max_skips"}
 UNKNOWN = "unknown"  # stands for a method with problems, while those of the other keys are looked for
 
 
@@ -89,13 +89,12 @@ class RunConfig(Strict):
     @property
     def fingerprint(self) -> str:
         content = science(self)
-        left_out = NOT_SCIENCE - ({"validate_every"} if self.optim.keep == "best" else set())
-        optim = {key: value for key, value in content["optim"].items() if key not in left_out}
+        optim = {key: value for key, value in content["optim"].items() if key not in NOT_SCIENCE}
         return fingerprint({**content, "optim": optim})
 
     @property
     def name(self) -> str:
-        """For people, with the fingerprint for machines: mjp-vit_demo-fashion_mnist-e6-s0-3fa9c1."""
+        """For people, with the fingerprint for machines: mjp-vit_demo-fashion_mnist-e6-s0-3fa9c1b2."""
         if not self.train:
             return "-".join(["weights", self.model.name, self.data.name, self.fingerprint])
         parts = [self.method.name, self.model.name, self.data.name, self.length, f"s{self.seed}"]

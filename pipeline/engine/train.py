@@ -149,14 +149,16 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
+    errors = {"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()}
     paths = trainer.paths
     made = paths.encoder, paths.heads, paths.metrics, paths.config, paths.started
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
     cached = {"shrunk_to": trainer.shrunk_to} if trainer.shrunk_to else {}
     return TrainRecord(
         run=run.name,
-        metrics=metrics,
-        errors={"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()},
+        metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        reasons=_reasons(trainer, found),
+        errors={name: value for name, value in errors.items() if math.isfinite(value)},
         count=found.count or None,
         files={path.name: digest(path) for path in made},
         inputs=inputs,
@@ -178,6 +180,17 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
             **cached,
         ),
     )
+
+
+def _reasons(trainer: Trainer, found: Found) -> dict[str, str]:
+    """Why metrics are null: neither JSON nor a table has a place for what is not finite."""
+    step = trainer.best_weights.step if trainer.best_weights else trainer.step
+    last = {f"val_{name}": f"validation {name} is {value} at step {step}" for name, value in _odd(found.metrics)}
+    return last | {f"best_val_{name}": f"the best validation {name} is {value}" for name, value in _odd(trainer.best)}
+
+
+def _odd(metrics: dict[str, float]) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in metrics.items() if not math.isfinite(value)]
 
 
 def device_name(device: torch.device) -> str:

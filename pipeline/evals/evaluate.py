@@ -22,7 +22,7 @@ from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError, DataError
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.parts import Parts, key_of
-from pipeline.files import digest, remove, write_atomic
+from pipeline.files import digest, held_in_turn, remove, write_atomic
 from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import load_encoder
@@ -93,11 +93,16 @@ def evaluate_job(job: str, planned: Iterable[Planned], results: ScaleFolder, sit
 
 
 def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> EvalResult:
-    """One evaluation, unless it is finished for the same weights and data."""
-    inputs = _inputs(planned, workshop)
-    if finished := folder.finished(inputs):
-        log.info("%s is finished already", planned.name)
-        return finished
+    """One evaluation, unless it is finished for the same weights and data, or another process finishes it now."""
+    with held_in_turn(folder.lock, planned.name):
+        inputs = _inputs(planned, workshop)
+        if finished := folder.finished(inputs):
+            log.info("%s is finished already", planned.name)
+            return finished
+        return _compute(planned, folder, workshop, inputs)
+
+
+def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: EvalInputs) -> EvalResult:
     remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
     started = time.monotonic()
     parts = Parts(folder.parts, key_of(inputs.model_dump(), planned.cfg.science()))

@@ -18,6 +18,7 @@ One word per idea, and the papers' symbols for it:
 | progress        | -                   | share of the training done, in [0, 1]                         |
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,11 +135,15 @@ class Primary(NamedTuple):
     is_lower_better: bool = False
 
     def better(self, one: float, other: float) -> float:
-        return min(one, other) if self.is_lower_better else max(one, other)
+        return one if self.beats(one, other) else other
 
     def beats(self, one: float, other: float | None) -> bool:
-        """Whether it is better and not as good; the first one, without another, is."""
-        return other is None or (one < other if self.is_lower_better else one > other)
+        """Whether it is better and not as good; the first one, without another, is, and a number is better than NaN."""
+        if other is None:
+            return True
+        if math.isnan(other):
+            return not math.isnan(one)
+        return one < other if self.is_lower_better else one > other
 
 
 class PerImage(NamedTuple):

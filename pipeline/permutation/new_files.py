@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.errors import CheckpointError
-from pipeline.files import explained
+from pipeline.files import draft_of, explained
 
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write to, which gets its name when the block ends well; if it does not, nothing is left."""
     refuse_existing(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     with explained(path):
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -34,7 +34,7 @@ def new_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which gets its name when the block ends well; if it does not, nothing is left."""
     refuse_existing(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     with explained(path):
         temporary.mkdir()
     try:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 CURVE = "curve"
 PROBLEM, MISSING = "its run has a problem", "it has no run"  # reported where the run is, and for the whole table
 UNTRAINED = "it is a weight file, which is not trained here"
-NAME_DIGITS = 8  # of an evaluation's fingerprint
 
 
 def add_table(draft: Draft, name: str, table: Table) -> None:
@@ -346,7 +345,7 @@ def evaluation_science(cfg: "EvalConfig", data: "dict[str, BaseDataConfig]") -> 
 def evaluation_name(fragment: str, computed: list[Any], subjects: dict[str, str]) -> str:
     """The name of a result: it changes with everything that decides what is computed."""
     own, sets = computed
-    return f"{fragment}-{fingerprint([own, subjects, sets], NAME_DIGITS)}"
+    return f"{fragment}-{fingerprint([own, subjects, sets])}"
 
 
 def _add_to_job(draft: Draft, name: str, entry: EvalEntry, source: _Source) -> None:

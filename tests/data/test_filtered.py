@@ -131,11 +131,11 @@ def test_filtered__answer_exactly_as_sure_as_asked__is_kept(tmp_path, images):
 
 def test_filtered__made_before__is_not_made_again(tmp_path, images):
     sources = Reference(images, WRONG_TWICE)
-    made(tmp_path, sources)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
+    *_, folder = made(tmp_path, sources)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     made(tmp_path, sources)
     assert sources.asked == 1
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize("change", ["reference", "confidence", "lost file"])
@@ -154,11 +154,11 @@ def test_filtered__made_from_something_else__is_made_again_without_old_files(tmp
 
 
 def test_filtered__killed_while_it_is_made__starts_again(tmp_path, images):
-    draft = tmp_path / "made" / ".small_a.making" / "Coat"
+    draft = tmp_path / "made" / ".small_a.0123abcd.tmp" / "Coat"
     draft.mkdir(parents=True)
     (draft / "000007.png").write_bytes(b"half")
     _, found, folder = made(tmp_path, Reference(images, WRONG_TWICE))
-    assert len(found) == 2 and os.listdir(folder.parent) == ["small_a"]
+    assert len(found) == 2 and [name for name in os.listdir(folder.parent) if ".lock" not in name] == ["small_a"]
 
 
 def test_filtered__too_few_images__says_how_many_and_what_to_lower(tmp_path, images):
@@ -195,3 +195,20 @@ def test_recipe__beside_the_images__says_what_they_were_made_from(tmp_path, imag
     assert json.loads((folder / "made.json").read_text()) == {
         **{"version": 1, "images": "images of fashion", "reference": "a", "min_confidence": 0.5, "count": 2}
     }
+
+
+def test_filtered__fewer_images_than_were_made__are_refused(tmp_path, images):
+    """The config allows any number: what a process saw of a set that another one was replacing must not count."""
+    *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
+    (folder / "Pullover" / "000002.png").unlink()
+    message = message_of(prepare, filtered(), folder, tmp_path / "out", progress=False)
+    assert f"val: found 1 images, but {folder / 'made.json'} says that 2 were made" in message
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_filtered__manifest_of_fewer_images_than_were_made__is_not_opened(tmp_path, images):
+    *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
+    recipe = json.loads((folder / "made.json").read_text())
+    (folder / "made.json").write_text(json.dumps(recipe | {"count": 400}))
+    message = message_of(open_split, filtered(), folder, "val", tmp_path / "out")
+    assert "val: found 2 images" in message and "says that 400 were made" in message

@@ -30,7 +30,6 @@ from pipeline.config import merge
 # They are no part of a run's name.
 NOT_SCIENCE = {
     "optim.max_skips": "when to give up; a run that does not is the same",
-    "optim.validate_every": "how often to look; looking changes nothing, unless the best is kept (see test_best.py)",
     "optim.log_every": "how often to write; writing changes nothing",
 }
 # By pattern; those of runs are part of the name all the same.
@@ -161,6 +160,8 @@ RUN = {
     "optim.keep": [
         Bite("best", "updates", {"optim": {"epochs": 3, "base_lr": 1.0, "ema_decay": decay}}) for decay in (None, 0.5)
     ],
+    # The best of one validation is the last; see test_best.py for what is recorded where the last is kept.
+    "optim.validate_every": [Bite(3, "updates", {"optim": {"epochs": 3, "base_lr": 1.0, "keep": "best"}})],
     "optim.ema_decay": [Bite(0.9, "updates"), Bite(0.5, "updates", {"optim": {"ema_decay": 0.9}})],
 }
 

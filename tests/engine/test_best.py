@@ -3,13 +3,17 @@
 Kills at any moment are in test_kill.py, whose run keeps the best of its moving average.
 """
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import StopAfter, differing, fit, tiny_run
 from unstable import train_together
 
+from pipeline.engine import loop
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.metrics import Found
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
 from pipeline.errors import ConfigError
@@ -92,10 +96,51 @@ def test_keep_best__two_processes__keep_the_same_step_and_weights(images, tmp_pa
     assert differing(kept["weights"], {name: first[f"ema.module.{name}"] for name in kept["weights"]}) == []
 
 
-def test_fingerprint__validate_every__is_science_where_the_best_is_kept():
-    rarely = {"optim": {"validate_every": 2}}
-    assert tiny_run(rarely).name == tiny_run().name
-    assert tiny_run(FALLING, rarely).name != tiny_run(FALLING).name
+def found_with(losses, accuracy=50.0):
+    """In place of a validation: the losses of the validations one after the other."""
+    left = iter(losses)
+
+    def measure(*_, **__):
+        loss = next(left)
+        return Found({"loss": loss, "top1": accuracy}, {"loss": loss, "top1": 1.0}, count=20)
+
+    return measure
+
+
+@pytest.mark.slow
+def test_record__last_validation_not_finite__is_null_with_the_reason(images, results, monkeypatch):
+    """JSON has no NaN: a run that has come so far must not fail at its end, and at each start again."""
+    monkeypatch.setattr(loop, "measure_set", found_with([1.0, 0.5, math.nan]))
+    run = tiny_run()
+    paths = RunFolder(results, run.name)
+    train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
+    record = paths.record()
+    assert record.metrics["val_loss"] is None and record.metrics["val_top1"] == record.metrics["best_val_top1"] == 50.0
+    assert record.reasons == {"val_loss": f"validation loss is nan at step {run.total_steps}"}
+    assert record.errors == {"params_m": 0.0, "val_top1": 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_record__no_validation_finite__says_so_of_the_best_too(images, results, monkeypatch, keep):
+    monkeypatch.setattr(loop, "measure_set", found_with([1.0, 1.0, 1.0], accuracy=math.nan))
+    run = tiny_run({"optim": {"keep": keep}})
+    paths = RunFolder(results, run.name)
+    train_run(run, paths, Site(device="cpu", data={"small": images}), StopRequest())
+    step = {"last": run.total_steps, "best": run.total_steps // 3}[keep]
+    assert paths.record().metrics["best_val_top1"] is None
+    assert paths.record().reasons == {
+        "val_top1": f"validation top1 is nan at step {step}",
+        "best_val_top1": "the best validation top1 is nan",
+    }
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_name__validate_every__is_part_of_it(keep):
+    """`best_val_top1` is the best of as many validations as there are."""
+    kept = {"optim": {"keep": keep}}
+    assert tiny_run(kept, {"optim": {"validate_every": 2}}).name != tiny_run(kept).name
+    assert tiny_run(kept, {"optim": {"validate_every": 1}}).name == tiny_run(kept).name  # as runs from before had it
 
 
 def test_keep_best__method_that_nothing_judges__is_refused():

@@ -1,9 +1,11 @@
 """Evaluating finished runs: what is written, what is not computed twice, and what a kill leaves."""
 
 import json
+import logging
 import os
 import shutil
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from forked import ForkedProcess
 from lab import CONFIGS, Lab
+from patience import PATIENCE_S, wait_until
 from tiny_runs import ALONE, NUM_VAL, prepare_in, write_images
 
 from pipeline.data.manifest import read_manifest
@@ -233,6 +236,30 @@ def test_evaluate__a_file_of_a_result_is_damaged__computes_that_result_again(lab
     assert computed == ["classify", "classify", "consistency", "classify"]
     after = lab.result("mild")
     assert (after.metrics, after.files) == (before.metrics, before.files)
+
+
+# Two jobs at once
+
+
+def test_evaluate__another_job_works_on_the_result__waits_and_finds_it_finished(lab, computed, caplog):
+    """As after a killed Snakemake, whose job goes on while the next Snakemake starts it again."""
+    caplog.set_level(logging.INFO)
+    mild, results = lab.planned("mild"), []
+    second = threading.Thread(target=lambda: results.append(lab.evaluate(*mild, job="second")), daemon=True)
+    compute = Classify.compute
+
+    def compute_slowly(self, **subjects):
+        second.start()
+        wait_until(lambda: any(line.endswith("works on mild-aaaaaaaa; waiting for it") for line in caplog.messages))
+        return compute(self, **subjects)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Classify, "compute", compute_slowly)
+        lab.evaluate(*mild, job="first")
+    second.join(PATIENCE_S)
+    assert results == [None] and computed == ["classify"]
+    first, other = (read_record(lab.results.eval_job(job), EvalJobRecord) for job in ("first", "second"))
+    assert first == other
 
 
 # A job that is killed

@@ -179,6 +179,18 @@ def test_checkpoint__of_other_inputs__is_not_used(place, caplog):
     assert paths.record().provenance["resumed_at_step"] == 0
 
 
+def test_checkpoint__of_another_run__is_not_used(place, caplog):
+    """Such as one in a folder that somebody has copied or renamed."""
+    run, other = tiny_run(SHORT), tiny_run(SHORT, {"seed": 5})
+    paths = place.train(other, StopAfter(7))
+    paths.identity.unlink()
+    paths.state.rename(paths.sibling(run.name).state)
+    paths = place.train(run)
+    words = f"the checkpoint after step 7 is of run {other.name} and not used: {run.name} starts from the beginning"
+    assert words in caplog.text
+    assert paths.record().provenance["resumed_at_step"] == 0
+
+
 def test_is_finished__asked_often__reads_weights_once(place, monkeypatch):
     run = tiny_run(SHORT)
     paths, read = place.train(run), []

@@ -185,7 +185,7 @@ def run_of(model, **permutation):
 
 def test_name__permutation_off_or_not_given__is_that_of_runs_from_before():
     names = {run_of(tiny_model(), **fields).name for fields in ({}, {"rows": False, "key": "none"})}
-    assert names == {"supervised-tiny-small-e1-s0-2fb6c3"}
+    assert names == {"supervised-tiny-small-e1-s0-2fb6c3ad"}
     assert run_of(tiny_model(), rows=True).name not in names
 
 

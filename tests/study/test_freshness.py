@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from result_files import SITE, finish, write_evaluation, write_training
 
-from pipeline.data.manifest import read_manifest, write_manifest
+from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
+from pipeline.data.stamp import Stamp
 from pipeline.files import digest, held, write_text
 from pipeline.freshness import (
     Digests,
@@ -235,6 +236,14 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     assert "does not hold what was verified" in Freshness(graph, site).why(data_file("photos"))
     graph.data["photos"]["num_train"] = 5
     assert "num_train 6, expected 5" in Freshness(graph, site).why(data_file("photos"))
+
+
+def test_data__prepared_with_other_counts_than_the_config_says__is_stale(graph):
+    path = graph.results.manifest("fashion_mnist")
+    found = SplitSummary(count=151, bytes=1, fingerprint="", stamp=Stamp(listing="", sample=()))
+    write_manifest(path, read_manifest(path).model_copy(update={"splits": {"val": found}}))
+    why = now(graph).why(data_file("fashion_mnist"))
+    assert why == "prepared with 151 val images, expected 5000 train and 1000 val images of 10 classes"
 
 
 def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):

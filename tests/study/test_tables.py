@@ -1,7 +1,7 @@
 """Tables from result files: where a number comes from, how it is judged, and what is said where there is none."""
 
 import pytest
-from result_files import ORIGIN, write_evaluation
+from result_files import ORIGIN, write_evaluation, write_training
 from toy_study import COLUMNS, A, B, C, cell, draw, name_of, result_of, write_eval
 
 from pipeline import source
@@ -138,6 +138,15 @@ def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
     found = cell(measured, "a", "top1")
 
     assert (found["verdict"], found["reason"]) == ("not run", "top1 is n/a: no labels")
+
+
+def test_missing__metric_of_a_training_is_null__gives_the_reason_that_was_recorded(measured):
+    why = {"params_m": "validation loss is nan at step 900"}
+    write_training(measured, A, {"params_m": None}, reasons=why)
+
+    found = cell(measured, "a", "params_m")
+
+    assert (found["verdict"], found["reason"]) == ("not run", "params_m is n/a: validation loss is nan at step 900")
 
 
 def test_missing__metric_without_a_recorded_reason__still_has_one(measured):

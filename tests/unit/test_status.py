@@ -157,12 +157,20 @@ def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
     assert states(graph)[name].startswith("stopped")
 
 
+def test_status__data_set_that_a_process_prepares__is_running(graph):
+    assert states(graph)["fashion_mnist"] == "waiting"
+    with held(graph.results.data_lock("fashion_mnist")):
+        assert states(graph)["fashion_mnist"] == "running"
+
+
 @pytest.mark.slow
 def test_status__evaluation__runs_or_fails_or_is_finished(graph):
     job = next(iter(graph.eval_jobs))
     log = graph.results.log("evaluate", job)
     put(log, "")
     assert states(graph)[job] == "waiting"
+    with held(graph.results.evaluation(graph.eval_jobs[job].evaluations[0]).lock):
+        assert states(graph)[job] == "running"
     with held(graph.results.workflow_lock):
         assert states(graph)[job] == "running"
         put(log, 'Traceback (most recent call last):\n  File "a.py"\nValueError: no\n')

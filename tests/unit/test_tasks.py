@@ -167,6 +167,14 @@ def test_primary__two_values__keeps_the_better(is_lower_better, expected):
     assert Primary("x", is_lower_better).better(2.0, 3.0) == expected
 
 
+@pytest.mark.parametrize("is_lower_better", [True, False])
+def test_primary__not_a_number__is_worse_than_any_number_but_better_than_nothing(is_lower_better):
+    primary, nan = Primary("x", is_lower_better), float("nan")
+    assert primary.beats(nan, None) and primary.beats(2.0, nan)
+    assert not primary.beats(nan, 2.0) and not primary.beats(nan, nan)
+    assert primary.better(nan, 2.0) == primary.better(2.0, nan) == 2.0
+
+
 @pytest.mark.parametrize("is_lower_better", [False, True])
 def test_primary__as_good_as_the_best__does_not_beat_it(is_lower_better):
     primary = Primary("x", is_lower_better)
