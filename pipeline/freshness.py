@@ -188,6 +188,10 @@ class Freshness:
             visit(file)
         return [*found]
 
+    def needed_at_all(self) -> list[str]:
+        """Everything that any target of this scale needs, inputs first; the graph may have runs that no table shows."""
+        return self.needed_for(map(report_file, ROWS))
+
     def needed(self, file: str) -> set[str]:
         """The same for one file, kept."""
         if file not in self.needs:
@@ -239,19 +243,25 @@ class Freshness:
             return []
         return [data_file(source), *([run_file(run)] if run else [])]
 
-    def files_elsewhere(self, file: str) -> list[Path]:
-        """Weight files that are not made here: what a run starts from, what a job evaluates as it is or reads."""
+    def weight_files(self, file: str) -> list[Path]:
+        """Weights that are not made here: what a run starts from, what a job evaluates as it is."""
         kind, name, *_ = file.split("/")
         if kind == "runs":
             init = self.graph.run(name).config["init"] or ""
             return [weights_path(self.site, init)] if init.startswith(FILE) else []
         if kind != "evals":
             return []
-        job = self.graph.eval_job(name.removesuffix(".json"))
-        inits = [self.graph.runs[run].config["init"] for run in job.runs if not self.graph.runs[run].trained]
-        keys = dict.fromkeys(key for each in job.evaluations for key in self.graph.evals[each].site_files)
+        runs = [self.graph.runs[run] for run in self.graph.eval_job(name.removesuffix(".json")).runs]
+        return [weights_path(self.site, run.config["init"]) for run in runs if not run.trained]
+
+    def files_elsewhere(self, file: str) -> list[Path]:
+        """Everything that is not made here: weights, and the files that a job reads where the site names them."""
+        kind, name, *_ = file.split("/")
+        jobs = [self.graph.eval_job(name.removesuffix(".json"))] if kind == "evals" else []
+        names = [each for job in jobs for each in job.evaluations]
+        keys = dict.fromkeys(key for each in names for key in self.graph.evals[each].site_files)
         named = [site_file(self.site, key) for key in keys]
-        return [*(weights_path(self.site, init) for init in inits), *(path for path in named if path)]
+        return [*self.weight_files(file), *(path for path in named if path)]
 
     # Data
 
