@@ -27,6 +27,11 @@ help:
 	@echo "                make lock UPGRADE=1 takes the newest ones"
 	@echo "  make clean    remove .venv and caches, never results"
 
+# Scripts in .venv name its Python by the full path: where the project was moved or copied, all is installed again.
+ifneq ($(filter-out $(realpath .venv),$(shell cat .venv/.installed 2>/dev/null)),)
+.PHONY: .venv/.installed
+endif
+
 # The stamp comes last, so an interrupted install is taken up again; sync also removes what left the lock.
 # Two packages are published as source only: the constraints make their build tools come from the lock too.
 # Compiled here once, for half a minute: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, a folder of
@@ -39,7 +44,7 @@ UNUSED := /tests/|/transformers/models/(?!(auto|bert|gpt2)/)
 	@$(UV) pip sync -q --python $(PYTHON) --require-hashes --build-constraints requirements.lock requirements.lock
 	@$(UV) pip install -q --python $(PYTHON) --no-deps --no-build-isolation -e .
 	@$(PYTHON) -m compileall -qq -j 0 -x '$(UNUSED)' .venv/lib pipeline workflow || true
-	@touch $@
+	@(cd .venv && pwd -P) > $@
 
 demo: .venv/.installed
 	@echo "demo: running the workflow"

@@ -7,6 +7,7 @@ import yaml
 
 from pipeline.config import CONFIGS, names, parse_file
 from pipeline.errors import ConfigError
+from pipeline.freshness import Freshness, run_file
 from pipeline.site import Site, load_site
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -37,6 +38,12 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
     if found_at:
         raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
     return graphs
+
+
+def runs_trained(graph: Graph) -> set[str]:
+    """The runs that `all` trains; a study may define others, which no table shows at this scale."""
+    needed = {*Freshness(graph, load_site()).needed_at_all()}
+    return {name for name in graph.runs if run_file(name) in needed}
 
 
 def expanded_studies(name: str = "") -> str:

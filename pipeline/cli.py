@@ -80,21 +80,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.check import all_scales, check_configs, expanded_studies
+    from pipeline.check import all_scales, check_configs, expanded_studies, runs_trained
     from pipeline.verify import made_by_other_code
 
     if options.expanded is not None:
         print(expanded_studies(options.expanded), end="")
         return
     for graph in check_configs([options.scale] if options.scale else all_scales()):
+        trained = runs_trained(graph)
         for name, run in graph.runs.items() if options.scale else ():
             start = f", from {run.config['init']}" if run.config["init"] else ""
-            print(f"{name:60} {run.label}{start}")
+            note = ", not trained: no table shows it" if run.trained and name not in trained else ""
+            print(f"{name:60} {run.label}{start}{note}")
         for notice in made_by_other_code(graph):
             print(notice)
         figures = sum(table.figure is not None for table in graph.tables.values())
         tables = f"{len(graph.tables) - figures} tables, {figures} figures"
-        print(f"scale {graph.scale}: configs are valid: {len(graph.runs)} runs, {tables}")
+        print(f"scale {graph.scale}: configs are valid: {len(trained)} runs, {tables}")
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ Files are the outputs of the rules, named as below results/<scale>:
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +135,7 @@ class Freshness:
     digests: Digests = field(default_factory=Digests)
     reasons: dict[str, str] = field(default_factory=dict)
     own_reasons: dict[str, str] = field(default_factory=dict)
-    needs: dict[str, set[str]] = field(default_factory=dict)
+    inputs: dict[str, list[str]] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
 
@@ -146,7 +146,8 @@ class Freshness:
     def why(self, file: str) -> str:
         """Why a file must be made, or made again; empty if it is as it should be."""
         if file not in self.reasons:
-            self.reasons[file] = self.own_reason(file) or self._inherited_reason(file)
+            for each in self._inputs_first([file], known=self.reasons):
+                self.reasons[each] = self.own_reason(each) or self._inherited_reason(each)
         return self.reasons[file]
 
     def own_reason(self, file: str) -> str:
@@ -171,28 +172,31 @@ class Freshness:
             return str(error)
 
     def _inherited_reason(self, file: str) -> str:
-        stale = next((each for each in self.inputs_of(file) if self.why(each)), None)
+        stale = next((each for each in self.inputs_of(file) if self.reasons[each]), None)
         return f"{shown(self.results.folder / stale)} is made again" if stale else ""
 
     def needed_for(self, files: Iterable[str]) -> list[str]:
         """These files and all that they are made from, inputs first."""
+        return self._inputs_first(files)
+
+    def _inputs_first(self, files: Iterable[str], known: Container[str] = ()) -> list[str]:
+        """Without what is known already. No recursion: runs may start from each other in a long chain."""
         found: dict[str, None] = {}
-
-        def visit(file: str) -> None:
-            if file not in found:
-                for each in self.inputs_of(file):
-                    visit(each)
+        waiting = [*files][::-1]
+        while waiting:
+            file = waiting[-1]
+            before = [] if file in found else [each for each in self.inputs_of(file) if each not in found]
+            before = [each for each in before if each not in known]
+            if before:
+                waiting += before[::-1]
+            else:
                 found[file] = None
-
-        for file in files:
-            visit(file)
+                waiting.pop()
         return [*found]
 
-    def needed(self, file: str) -> set[str]:
-        """The same for one file, kept."""
-        if file not in self.needs:
-            self.needs[file] = {*self.needed_for([file])}
-        return self.needs[file]
+    def needed_at_all(self) -> list[str]:
+        """Everything that any target of this scale needs, inputs first; the graph may have runs that no table shows."""
+        return self.needed_for(map(report_file, ROWS))
 
     def stale(self, files: Iterable[str]) -> dict[str, str]:
         """File -> why it must be made, of everything that these files need."""
@@ -212,6 +216,11 @@ class Freshness:
 
     def inputs_of(self, file: str) -> list[str]:
         """The other files of this scale that a file is made from."""
+        if file not in self.inputs:
+            self.inputs[file] = self._inputs_of(file)
+        return self.inputs[file]
+
+    def _inputs_of(self, file: str) -> list[str]:
         kind, name, *rest = file.split("/")
         if kind == "data":
             return self._data_inputs(name)
@@ -239,19 +248,25 @@ class Freshness:
             return []
         return [data_file(source), *([run_file(run)] if run else [])]
 
-    def files_elsewhere(self, file: str) -> list[Path]:
-        """Weight files that are not made here: what a run starts from, what a job evaluates as it is or reads."""
+    def weight_files(self, file: str) -> list[Path]:
+        """Weights that are not made here: what a run starts from, what a job evaluates as it is."""
         kind, name, *_ = file.split("/")
         if kind == "runs":
             init = self.graph.run(name).config["init"] or ""
             return [weights_path(self.site, init)] if init.startswith(FILE) else []
         if kind != "evals":
             return []
-        job = self.graph.eval_job(name.removesuffix(".json"))
-        inits = [self.graph.runs[run].config["init"] for run in job.runs if not self.graph.runs[run].trained]
-        keys = dict.fromkeys(key for each in job.evaluations for key in self.graph.evals[each].site_files)
+        runs = [self.graph.runs[run] for run in self.graph.eval_job(name.removesuffix(".json")).runs]
+        return [weights_path(self.site, run.config["init"]) for run in runs if not run.trained]
+
+    def files_elsewhere(self, file: str) -> list[Path]:
+        """Everything that is not made here: weights, and the files that a job reads where the site names them."""
+        kind, name, *_ = file.split("/")
+        jobs = [self.graph.eval_job(name.removesuffix(".json"))] if kind == "evals" else []
+        names = [each for job in jobs for each in job.evaluations]
+        keys = dict.fromkeys(key for each in names for key in self.graph.evals[each].site_files)
         named = [site_file(self.site, key) for key in keys]
-        return [*(weights_path(self.site, init) for init in inits), *(path for path in named if path)]
+        return [*self.weight_files(file), *(path for path in named if path)]
 
     # Data
 

@@ -128,6 +128,10 @@ class ScaleFolder:
         """Seconds that each job took, by rule."""
         return self.folder / "benchmarks"
 
+    def benchmark(self, rule: str, job: str) -> Path:
+        """Seconds that the last job of a rule took; deleted when one begins, written when it succeeds."""
+        return self.benchmarks / rule / f"{job}.tsv"
+
     @property
     def workflow_lock(self) -> Path:
         """Held by the one Snakemake that works on this scale."""

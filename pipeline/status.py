@@ -9,22 +9,23 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
-from pipeline.freshness import Freshness, report_file, table_file
+from pipeline.freshness import Freshness, table_file
 from pipeline.launch.slurm import waiting_job
 from pipeline.records import Started, read_record
 from pipeline.results import RunFolder
 
-State = Literal["finished", "running", "queued", "failed", "stopped", "outdated", "waiting"]
-ORDER: tuple[State, ...] = ("finished", "running", "queued", "failed", "stopped", "outdated", "waiting")
-ERROR = re.compile(r"^([\w.]+(Error|Exception|Interrupt)\b|Killed|Segmentation fault)")
-AFTERWARDS = re.compile(r"\d\d:\d\d:\d\d |.*the same command continues")  # a later attempt, in the same log
-RULES = ("prepare_data", "train_run", "evaluate")
+State = Literal["finished", "running", "queued", "submitted", "failed", "stopped", "outdated", "waiting"]
+ORDER: tuple[State, ...] = ("finished", "running", "queued", "submitted", "failed", "stopped", "outdated", "waiting")
+ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b|Killed|Segmentation fault|could not use |\S+ has no package ")
+INTERRUPTED = "the same command continues"
+AFTERWARDS = re.compile(rf"\d\d:\d\d:\d\d |.*{INTERRUPTED}")  # a later attempt, in the same log
+COUNTED = {"prepare_data": "data sets", "train_run": "runs", "evaluate": "evaluations"}
 LOG_BYTES, LOG_LINES = 10_000, 4  # of the end of a failed job's log: where the error is looked for, and what is shown
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of the workflow: a data set, a run, or evaluations that share a process."""
+    """One job of the workflow: a data set, a run, evaluations that share a process, or a drawing that failed."""
 
     rule: str
     name: str
@@ -47,12 +48,12 @@ class Status:
 
     def __str__(self) -> str:
         lines = [f"scale {self.scale}: Snakemake is {'running' if self.has_snakemake else 'not running'}"]
-        for label, rule in (("data sets", "prepare_data"), ("runs", "train_run"), ("evaluations", "evaluate")):
+        for rule, label in COUNTED.items():
             lines.append(f"  {label:<12}  {_counted([job for job in self.jobs if job.rule == rule])}")
         drawn = [f"{done} of {total} with {rows} rows" for rows, (done, total) in self.num_tables.items()]
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
         lines.append(f"  {'report':<12}  {', '.join(map(shown, self.reports)) or 'not written yet'}")
-        for state in ("running", "queued", "stopped", "outdated", "failed"):
+        for state in ("running", "queued", "submitted", "stopped", "outdated", "failed"):
             jobs = [str(job) for job in self.jobs if job.state == state]
             lines += ["", state, *jobs] if jobs else []
         return "\n".join(lines)
@@ -68,11 +69,16 @@ def read_status(freshness: Freshness) -> Status:
     """The state of every job that the report of this scale needs, in the order in which they run."""
     graph, results = freshness.graph, freshness.results
     has_snakemake = is_held(results.workflow_lock)
-    needed = freshness.needed_for([report_file("headline"), report_file("all")])
-    jobs = [_job(freshness, file, has_snakemake) for file in needed if file.startswith(("data/", "runs/", "evals/"))]
+    jobs = [_job(freshness, file, has_snakemake) for file in freshness.needed_at_all()]
+    jobs = [job for job in jobs if job.rule in COUNTED or job.state == "failed"]
     tables = {rows: _drawn(freshness, rows) for rows in ("headline", "all")}
     reports = [path for path in map(results.report, ("headline", "all")) if path.exists()]
-    return Status(graph.scale, has_snakemake, sorted(jobs, key=lambda job: RULES.index(job.rule)), tables, reports)
+    return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports)
+
+
+def _place(job: Job) -> int:
+    rules = [*COUNTED]
+    return rules.index(job.rule) if job.rule in rules else len(rules)
 
 
 def _drawn(freshness: Freshness, rows: str) -> tuple[int, int]:
@@ -81,40 +87,66 @@ def _drawn(freshness: Freshness, rows: str) -> tuple[int, int]:
 
 
 def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
-    kind, name, *_ = file.split("/")
-    rule, name = {"data": "prepare_data", "runs": "train_run", "evals": "evaluate"}[kind], name.removesuffix(".json")
-    why = freshness.why(file)
+    (rule, name), results, why = job_behind(file), freshness.results, freshness.why(file)
     if not why:
         return Job(rule, name, "finished")
-    if rule == "train_run" and (found := _run(freshness.results.run(name))):
+    if rule == "train_run" and (found := _run(results.run(name), has_snakemake)):
         return found
-    if problem := _problem(freshness.results.log(rule, name)):
+    log = results.log(rule, name)
+    if problem := _problem(log):
         return Job(rule, name, "failed", problem)
     if freshness.exists(file):
         return Job(rule, name, "outdated", why)
     if rule == "train_run":
-        return _unfinished(freshness.results.run(name))
-    # It takes seconds until a process holds its lock: that there is a log says that it has begun.
-    has_begun = has_snakemake and freshness.results.log(rule, name).exists()
-    is_running = has_begun or any(map(is_held, _locks(freshness, rule, name)))
-    return Job(rule, name, "running" if is_running else "waiting")
+        return _unfinished(results.run(name))
+    if any(map(is_held, _locks(freshness, rule, name))):
+        return Job(rule, name, "running")
+    # A job that has begun has a log, seconds before a lock, and Snakemake adds a benchmark when it has succeeded.
+    if not log.exists() or results.benchmark(rule, name).exists():
+        return Job(rule, name, "waiting")
+    if has_snakemake:
+        return Job(rule, name, "running")
+    lines = _last_lines(log)
+    if lines and INTERRUPTED in lines[-1]:
+        return Job(rule, name, "stopped", "interrupted")
+    return Job(
+        rule, name, "failed", _excerpt(["ended without an error message, as when it is killed", *lines[-2:]], log)
+    )
+
+
+def job_behind(file: str) -> tuple[str, str]:
+    """The rule that makes a file and the name of its job, as in the names of logs."""
+    kind, name, *rest = file.split("/")
+    if kind in ("data", "runs", "evals"):
+        rule = {"data": "prepare_data", "runs": "train_run", "evals": "evaluate"}[kind]
+        return rule, name.removesuffix(".json")
+    if kind == "report":
+        return "write_report", name.removesuffix(".html")
+    drawing = rest[0].removesuffix(".json")
+    if drawing.endswith(".claims"):
+        return "judge_claims", f"{name}-{drawing.removesuffix('.claims')}"
+    return {"tables": "draw_table", "figures": "draw_figure"}[kind], f"{name}-{drawing}"
 
 
 def _locks(freshness: Freshness, rule: str, name: str) -> list[Path]:
-    """Files that the process of a job holds, also one that has outlived its Snakemake."""
+    """Files that the process of a job holds, also one that has outlived its Snakemake; drawings hold none."""
     results = freshness.results
     if rule == "prepare_data":
         return [results.data_lock(name)]
-    return [results.evaluation(each).lock for each in freshness.graph.eval_job(name).evaluations]
+    evaluations = freshness.graph.eval_job(name).evaluations if rule == "evaluate" else []
+    return [results.evaluation(each).lock for each in evaluations]
 
 
-def _run(folder: RunFolder) -> Job | None:
-    """A run that some process works on, or will."""
+def _run(folder: RunFolder, has_snakemake: bool) -> Job | None:
+    """A run that some process works on, or will; without a Snakemake that watches its job, it may."""
     if is_held(folder.lock):
         return Job("train_run", folder.name, "running", _progress(folder))
-    if job := waiting_job(folder):
+    if not (job := waiting_job(folder)):
+        return None
+    if has_snakemake:
         return Job("train_run", folder.name, "queued", f"SLURM job {job}; {_progress(folder)}")
-    return None
+    watch = f"SLURM job {job}, not watched by any Snakemake: `squeue --job {job}` shows whether it is still there"
+    return Job("train_run", folder.name, "submitted", f"{watch}; {_progress(folder)}")
 
 
 def _unfinished(folder: RunFolder) -> Job:
@@ -135,13 +167,22 @@ def _progress(folder: RunFolder, step: int | None = None) -> str:
 
 def _problem(log: Path) -> str:
     """The error at the end of a job's log; none where it ended without one, or went on afterwards."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+    lines = _last_lines(log)
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     if not errors or any(map(AFTERWARDS.match, lines[errors[-1] + 1 :])):
         return ""
-    found = [line.rstrip() for line in lines[errors[-1] :] if line.strip()]
-    return "\n".join(["", *[f"      {line}" for line in [*found[:LOG_LINES], f"log: {shown(log)}"]]])
+    return _excerpt(lines[errors[-1] :][:LOG_LINES], log)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """The end of a log, without empty lines; nothing where there is no log."""
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def _excerpt(lines: list[str], log: Path) -> str:
+    return "\n".join(["", *[f"      {line}" for line in [*lines, f"log: {shown(log)}"]]])

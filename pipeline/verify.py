@@ -63,19 +63,25 @@ def problems_of(freshness: Freshness) -> list[Problem]:
     graph = freshness.graph
     every = [*drawings(graph), *map(job_file, graph.eval_jobs), *map(run_file, graph.trained_runs())]
     found = freshness.problems([*every, *map(data_file, graph.data)])
-    return [
-        Problem(shown(graph.results.folder / file), why, remedy_for(freshness, file)) for file, why in found.items()
-    ]
+    remedies = _targets_by_file(freshness) if found else {}
+    problems = []
+    for file, why in found.items():
+        path = shown(graph.results.folder / file)
+        command = command_for(remedies.get(file, path), graph.scale)
+        problems.append(Problem(path, why, f"`{command}` makes it again"))
+    return problems
 
 
-def remedy_for(freshness: Freshness, file: str) -> str:
-    """The command that makes a file again, with all that was drawn from it."""
-    graph = freshness.graph
-    targets = files_of_targets(graph)
-    order = sorted(targets, key=lambda name: (name != "demo", name != "all", name not in graph.studies()))
-    drawn = [name for name in order if all(map(freshness.exists, targets[name]))]
-    wanted = next((name for name in drawn if any(file in freshness.needed(each) for each in targets[name])), None)
-    return f"`{command_for(wanted or shown(graph.results.folder / file), graph.scale)}` makes it again"
+def _targets_by_file(freshness: Freshness) -> dict[str, str]:
+    """File -> the target that makes it again with all that was drawn from it: the largest one that was drawn."""
+    graph, targets = freshness.graph, files_of_targets(freshness.graph)
+    studies = {*graph.studies()}
+    found: dict[str, str] = {}
+    for name in sorted(targets, key=lambda name: (name != "demo", name != "all", name not in studies)):
+        if all(map(freshness.exists, targets[name])):
+            for file in freshness.needed_for(targets[name]):
+                found.setdefault(file, name)
+    return found
 
 
 def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord]]:

@@ -81,8 +81,7 @@ class Dependencies:
 
     def prepare_priority(self, wildcards: Wildcards) -> int:
         """Sets that runs train on come first: a training that begins last would run by itself."""
-        runs = self.graph_of(wildcards.scale).runs.values()
-        return PRIORITY_OF_DATA if wildcards.data in {run.data for run in runs} else 0
+        return PRIORITY_OF_DATA if wildcards.data in self.graph_of(wildcards.scale).trained_on else 0
 
     # Training
 
@@ -91,8 +90,7 @@ class Dependencies:
 
     def train_priority(self, wildcards: Wildcards) -> int:
         """Runs that others start from come first: a chain that begins last would run by itself."""
-        runs = self.graph_of(wildcards.scale).runs.values()
-        return PRIORITY_OF_STARTS if wildcards.run in {run.init for run in runs} else PRIORITY_OF_RUNS
+        return PRIORITY_OF_STARTS if wildcards.run in self.graph_of(wildcards.scale).starts else PRIORITY_OF_RUNS
 
     # Evaluations
 

@@ -3,20 +3,22 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.config import FILE, Layers, shown
-from pipeline.data.kind import BaseDataConfig, kind_of, made_from, parse_data
+from pipeline.config import shown
+from pipeline.data.kind import BaseDataConfig, kind_of, made_from
 from pipeline.data.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import CheckpointError, DataError
+from pipeline.freshness import data_file
 from pipeline.results import prepare_command
-from pipeline.site import data_folder, site_file, weights_path
+from pipeline.site import data_folder, site_file
+from pipeline.study.planned import data_of
 
 
 def data_sets(subject: Subject) -> Iterator[Finding]:
     """Each in the folder that the site names, and either verified or of the right layout."""
     for name in subject.graph.data:
-        content = subject.graph.data[name]
-        yield _data_set(subject, parse_data(Layers((name, content))))
+        if data_file(name) in subject.needed:
+            yield _data_set(subject, data_of(subject.graph, name))
 
 
 def _data_set(subject: Subject, data: BaseDataConfig) -> Finding:
@@ -53,9 +55,8 @@ def _verified(what: str, data: BaseDataConfig, folder: Path, manifest: Path) -> 
 
 
 def weights(subject: Subject) -> Iterator[Finding]:
-    """The files that runs start from."""
-    inits = {run.config["init"] or "" for run in subject.graph.runs.values()}
-    paths = sorted({weights_path(subject.site, init) for init in inits if init.startswith(FILE)})
+    """The files that runs start from, or that are evaluated as they are."""
+    paths = sorted({path for file in subject.needed for path in subject.freshness.weight_files(file)})
     missing = [str(path) for path in paths if not path.is_file()]
     if not paths:
         yield not_applicable("weights", f"no run of scale {subject.graph.scale} starts from a file")

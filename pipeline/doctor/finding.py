@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeline.freshness import open_freshness
+from pipeline.freshness import Freshness, open_freshness
 from pipeline.plan.rough import Rough, rough
 from pipeline.plan.work import pending_work
 from pipeline.site import Site
@@ -47,6 +47,15 @@ class Subject:
     site_file: str
 
     @cached_property
+    def freshness(self) -> Freshness:
+        return open_freshness(self.graph, self.site)
+
+    @cached_property
+    def needed(self) -> set[str]:
+        """The files that the targets of this scale need; the graph may have runs that no table shows."""
+        return {*self.freshness.needed_at_all()}
+
+    @cached_property
     def rough(self) -> Rough:
         """What is still to be trained takes about or at least this."""
-        return rough(self.graph, pending_work(open_freshness(self.graph, self.site), []).runs)
+        return rough(self.graph, pending_work(self.freshness, []).runs)

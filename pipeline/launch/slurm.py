@@ -12,6 +12,8 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
+from pydantic import Field
+
 from pipeline.config import CONFIGS, Strict, shown
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
@@ -46,6 +48,7 @@ class JobRecord(Strict):
     job: str | None
     time: float
     inputs: Inputs
+    has_ended: bool = Field(False, description="seen by the launcher; one that never started leaves no other trace")
 
 
 class Interrupted(Exception):
@@ -74,6 +77,7 @@ class Launcher:
             state = self._watch(job)
             if state is None:
                 break
+            self._remember(job, time.time(), has_ended=True)
             self._judge(job, state)
             fruitless = fruitless + 1 if self.paths.last_step() == step else 0
             step = self.paths.last_step()
@@ -181,7 +185,7 @@ class Launcher:
             if self.stop.is_raised:
                 # Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running.
                 if self.stop.signal == signal.SIGINT:
-                    scancel(job)
+                    self._remember(job, time.time(), has_ended=scancel(job))
                     raise Interrupted(f"{self.stop.why}: cancelled job {job}")
                 raise Interrupted(f"{self.stop.why}: job {job} goes on")
             if time.monotonic() > deadline:
@@ -240,8 +244,9 @@ class Launcher:
         path = self.paths.job
         return JobRecord.model_validate_json(path.read_bytes()) if path.exists() else None
 
-    def _remember(self, job: str | None, at: float) -> None:
-        write_json(self.paths.job, JobRecord(job=job, time=at, inputs=self.inputs).model_dump())
+    def _remember(self, job: str | None, at: float, has_ended: bool = False) -> None:
+        record = JobRecord(job=job, time=at, inputs=self.inputs, has_ended=has_ended)
+        write_json(self.paths.job, record.model_dump())
 
 
 def train_on_cluster(
@@ -260,11 +265,11 @@ def train_on_cluster(
 
 
 def waiting_job(paths: RunFolder) -> str | None:
-    """The job that was submitted for an unfinished run and has not said how it ended, from files alone."""
+    """The job that was submitted for an unfinished run and of whose end there is no trace, from files alone."""
     if paths.finished.exists() or not paths.job.exists():
         return None
-    job = JobRecord.model_validate_json(paths.job.read_bytes()).job
-    return None if job is None or read_outcome(paths, job) else job
+    record = JobRecord.model_validate_json(paths.job.read_bytes())
+    return None if record.job is None or record.has_ended or read_outcome(paths, record.job) else record.job
 
 
 def forget_own_job() -> None:
@@ -273,7 +278,9 @@ def forget_own_job() -> None:
         del os.environ[name]
 
 
-def scancel(job: str) -> None:
+def scancel(job: str) -> bool:
+    """Cancel a job; whether SLURM took the request."""
     result = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
     if result.returncode:
         log.warning("scancel %s: %s", job, result.stderr.strip())
+    return result.returncode == 0

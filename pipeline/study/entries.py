@@ -1,6 +1,7 @@
 """The graph as plain data: what there is at one scale, resolved, and how to look it up."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pydantic import Field
@@ -106,6 +107,16 @@ class Graph(Record):
     def studies(self) -> list[str]:
         return sorted({table.study for table in self.tables.values()})
 
+    @cached_property
+    def trained_on(self) -> set[str]:
+        """Data sets of runs."""
+        return {run.data for run in self.runs.values()}
+
+    @cached_property
+    def starts(self) -> set[str | None]:
+        """Runs that others start from."""
+        return {run.init for run in self.runs.values()}
+
     def trained_runs(self) -> list[str]:
         return [name for name, run in self.runs.items() if run.trained]
 
@@ -129,7 +140,7 @@ class Graph(Record):
     def selected(self, selection: str, study: str = "") -> list[str]:
         """Tables (of one study) of which a selection runs at least one row."""
         ids = [key for key, table in self.tables.items() if study in ("", table.study)]
-        return [key for key in ids if self.rows(key, selection)]
+        return [key for key in ids if any(selection == "all" or row.headline for row in self.tables[key].rows.values())]
 
     def judged_on(self, study: str, selection: str) -> list[str]:
         """Tables that the claims of a study are judged on: its own, and those of other studies that they name."""

@@ -1,6 +1,6 @@
 """From the runs of a study to run configs with names: which layers make a run, and which run starts from which."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -200,18 +200,18 @@ def _differing(one: Any, other: Any, key: str = "") -> list[str]:
 
 def in_init_order(runs: dict[str, RunSpec], file: str, collector: AbstractContextManager) -> list[str]:
     """Keys of runs, each after the one it starts from; those whose start has a problem are left out."""
-    ordered: list[str] = []
+    ordered: dict[str, None] = {}
     for first in runs:
         with collector:
-            ordered += [key for key in reversed(_init_chain(runs, first, file)) if key not in ordered]
-    return ordered
+            ordered |= dict.fromkeys(reversed(_init_chain(runs, first, file, ordered)))
+    return [*ordered]
 
 
-def _init_chain(runs: dict[str, RunSpec], first: str, file: str) -> list[str]:
-    """A run, the one it starts from, and so on."""
+def _init_chain(runs: dict[str, RunSpec], first: str, file: str, known: Container[str]) -> list[str]:
+    """A run, the one it starts from, and so on, up to one that is known."""
     chain: list[str] = []
     key: str | None = first
-    while key is not None and not key.startswith(FILE):
+    while key is not None and key not in known and not key.startswith(FILE):
         if key not in runs:
             raise ConfigError(f"{file}: runs.{chain[-1]}.init: no run {key!r}; {nearest(key, runs)}")
         if key in chain:

@@ -84,7 +84,8 @@ def test_launcher__while_it_submits__no_other_launcher_of_the_run_does(cluster, 
 
 def test_launcher__remembered_job__says_what_it_is_for(launcher):
     launcher._remember("8", 2.0)
-    assert json.loads(launcher.paths.job.read_text()) == {"job": "8", "time": 2.0, "inputs": NEW.model_dump()}
+    remembered = {"job": "8", "time": 2.0, "inputs": NEW.model_dump(), "has_ended": False}
+    assert json.loads(launcher.paths.job.read_text()) == remembered
 
 
 def test_launcher__finished_for_other_inputs__submits(cluster, launcher):

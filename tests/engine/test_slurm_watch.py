@@ -48,6 +48,33 @@ def test_watch__told_to_stop__ctrl_c_alone_cancels_the_job(cluster, launcher, nu
     assert cluster.cancelled == cancelled
 
 
+def test_launcher__interrupted_while_its_job_waits__leaves_no_job_that_waits(cluster, launcher):
+    """A job that never started has no outcome: without another trace, `status` would show it as queued for ever."""
+    launcher._remember("7", 1.0)
+    assert slurm.waiting_job(launcher.paths) == "7"
+    cluster.show("PENDING", "PENDING", at_the_end=lambda: launcher.stop._raise(signal.SIGINT, None))
+    with pytest.raises(slurm.Interrupted):
+        launcher._watch("7")
+    assert slurm.waiting_job(launcher.paths) is None
+
+
+def test_launcher__interrupted_and_scancel_fails__the_job_may_still_run(cluster, launcher, monkeypatch):
+    monkeypatch.setattr(slurm, "scancel", lambda job: False)
+    cluster.show("PENDING", "PENDING", at_the_end=lambda: launcher.stop._raise(signal.SIGINT, None))
+    with pytest.raises(slurm.Interrupted):
+        launcher._watch("7")
+    assert slurm.waiting_job(launcher.paths) == "7"
+
+
+def test_launcher__job_cancelled_in_the_queue__leaves_no_job_that_waits(cluster, launcher, monkeypatch):
+    monkeypatch.setattr(launcher, "_attach_or_submit", lambda: "7")
+    launcher._remember("7", 1.0)
+    cluster.show("PENDING", "CANCELLED", "CANCELLED")
+    with pytest.raises(LaunchError, match="job 7 was cancelled"):
+        launcher.run()
+    assert slurm.waiting_job(launcher.paths) is None
+
+
 def test_watch__what_happens_to_a_job__is_said_once_each(cluster, launcher, caplog):
     jobs = [
         Job("7", "PENDING", "Priority", "", "job", ""),

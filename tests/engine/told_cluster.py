@@ -40,6 +40,7 @@ class Cluster:
     def cancel(self, job):
         self.cancelled.append(job)
         self.states[job] = "CANCELLED"
+        return True
 
 
 def finished(launcher, inputs):

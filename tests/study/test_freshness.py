@@ -1,5 +1,6 @@
 """What must be remade, and why; and `verify`, which says so with the command that makes it."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from pipeline.freshness import (
 )
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
 from pipeline.report.drawing import draw_report, draw_table
+from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from pipeline.verify import problems_of
 
@@ -69,6 +71,27 @@ def now(graph) -> Freshness:
 
 def test_why__everything_as_recorded__is_empty_and_verify_finds_nothing(graph):
     assert not now(graph).stale([SHOWN]) and problems_of(now(graph)) == []
+
+
+def test_why__chain_of_many_runs__needs_no_deep_recursion(graph, run):
+    """Each starts from the one before."""
+    names = [f"run{number}" for number in range(2000)]
+    graph.runs |= {name: graph.runs[run].model_copy(update={"init": None}) for name in names}
+    for before, name in pairwise(names):
+        graph.runs[name].init = before
+    files = [data_file(graph.runs[run].data), *map(run_file, names)]
+    found = Freshness(graph, SITE, own_reasons={**dict.fromkeys(files, ""), files[1]: "damaged"})
+    assert found.needed_for([files[-1]]) == files
+    assert found.why(files[-1]) == f"results/demo/{files[-2]} is made again"
+
+
+def test_stale__many_questions__looks_up_what_a_table_is_made_from_once(graph, monkeypatch):
+    asked, files = [], Graph.files
+    monkeypatch.setattr(Graph, "files", lambda *given: asked.append(given[1:]) or files(*given))
+    found = now(graph)
+    for _ in range(2):
+        found.stale([SHOWN, report_file("all")])
+    assert asked and len(asked) == len({*asked})
 
 
 def test_why__nothing_made_yet__is_not_found_and_no_problem(project):

@@ -104,6 +104,19 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
     assert lines[-1].startswith(f"scale demo: configs are valid: {len(graph.runs)} runs, ")
 
 
+def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, capsys, monkeypatch):
+    graph = load_graph("demo")
+    name = next(iter(graph.runs))
+    for table in graph.tables.values():
+        table.rows = {key: row for key, row in table.rows.items() if name not in row.run_names()}
+    monkeypatch.setattr("pipeline.check.load_graph", lambda scale: graph)
+    assert main(["check", "--scale", "demo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    left_out = [line.split()[0] for line in lines if line.endswith(", not trained: no table shows it")]
+    assert name in left_out and [line.split()[0] for line in lines[:-1]] == list(graph.runs)
+    assert lines[-1].startswith(f"scale demo: configs are valid: {len(graph.runs) - len(left_out)} runs, ")
+
+
 @pytest.mark.slow
 def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
     for folder in ("configs", "pipeline"):

@@ -16,22 +16,31 @@ from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
 from pipeline.doctor.finding import Subject, failed, ok
+from pipeline.freshness import run_file
 from pipeline.plan.rough import Rough
 from pipeline.site import Site
 from pipeline.study import graph as graphs
+from pipeline.study.entries import CellEntry
 
 
 @pytest.fixture
 def graph(tmp_path, monkeypatch) -> graphs.Graph:
-    """One run of scale demo, of which nothing has run."""
+    """One run of scale demo and the table that shows it; nothing has run."""
     found = graphs.load_graph("demo")
     name = next(name for name, run in found.runs.items() if not run.init)
-    found.runs = {name: found.runs[name]}
-    found.tables, data = {}, found.runs[name].data
+    key, table = next((key, table) for key, table in found.tables.items() if shown_in(table, name))
+    row = shown_in(table, name)
+    row.cells = {"top1": CellEntry(sources=[run_file(name)], metric="top1")}
+    table.rows = {"one": row}
+    found.runs, found.tables, found.claims, data = {name: found.runs[name]}, {key: table}, {}, found.runs[name].data
     found.data = {data: found.data[data]}
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return found
+
+
+def shown_in(table, run):
+    return next((row for row in table.rows.values() if run in row.run_names()), None)
 
 
 def only(check, graph, **site):
@@ -190,8 +199,8 @@ def test_data__manifest_of_another_version__says_which_command_writes_it_again(g
 
 def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
     (content,) = graph.data.values()
-    graph.data["cifar10"] = {**content, "name": "cifar10", "source": "cifar10"}
-    del graph.data[content["name"]]
+    graph.data = {"cifar10": {**content, "name": "cifar10", "source": "cifar10"}}
+    next(iter(graph.runs.values())).data = "cifar10"
     finding = only(data.data_sets, graph)
     assert finding.state == "failed" and finding.remedy == "add `data: {cifar10: /path}` to mine.yaml"
 
@@ -202,6 +211,14 @@ def test_weights__missing_and_there(graph, tmp_path):
     assert str(tmp_path / "deit.pth") in only(data.weights, graph, weights=str(tmp_path)).text
     (tmp_path / "deit.pth").touch()
     assert only(data.weights, graph, weights=str(tmp_path)).state == "ok"
+
+
+def test_weights__of_a_run_that_no_table_shows__are_not_asked_for(graph):
+    (run,) = graph.runs.values()
+    graph.runs["other"] = run.model_copy(update={"config": {**run.config, "init": "file:deit.pth"}})
+    graph.data["other"] = {**graph.data[run.data], "name": "other", "source": "cifar10"}
+    assert only(data.weights, graph).state == "not applicable"
+    assert only(data.data_sets, graph).state == "ok"
 
 
 def test_lpips__without_its_weights__is_not_a_failure(graph, tmp_path):

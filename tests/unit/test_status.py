@@ -90,7 +90,7 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
     )
     log = graph.results.log("train_run", broken)
     put(log, "12:00:00 epoch 1\nDataError: the images are gone\n  expected them elsewhere\n")
-    with held(begin(graph, trains, 50).lock):
+    with held(begin(graph, trains, 50).lock), held(graph.results.workflow_lock):
         found = states(graph)
     assert found[done] == "finished"
     assert found[trains] == "running step 50 of 200 (25 %)"
@@ -137,7 +137,8 @@ def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
     put(begin(graph, queued, 60).job, SUBMITTED)
     headline, num_runs, num_jobs = graph.selected("headline"), num_needed(graph, "runs/"), num_needed(graph, "evals/")
     put(graph.results.report("all"))
-    said = str(read_status(Freshness(graph, SITE))).splitlines()
+    with held(graph.results.workflow_lock):
+        said = str(read_status(Freshness(graph, SITE))).splitlines()
     assert said[2:6] == [
         f"  runs          1 of {num_runs} finished, 1 queued, {num_runs - 2} waiting",
         f"  evaluations   0 of {num_jobs} finished, {num_jobs} waiting",
@@ -145,6 +146,46 @@ def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
         f"  report        {graph.results.report('all')}",
     ]
     assert said[6:] == ["", "queued", f"  train_run     {queued}  SLURM job 77; step 60 of 200 (30 %)"]
+
+
+def test_status__slurm_job_without_a_snakemake__may_have_ended_unseen(graph):
+    name = next(iter(graph.runs))
+    put(begin(graph, name, 60).job, SUBMITTED)
+    assert states(graph)[name] == (
+        "submitted SLURM job 77, not watched by any Snakemake: `squeue --job 77` shows whether it is still there; "
+        "step 60 of 200 (30 %)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("12:00:00 classify\nDataError: gone\n", "failed DataError: gone"),
+        ("12:00:00 classify\ntorch.OutOfMemoryError: CUDA\n", "failed torch.OutOfMemoryError: CUDA"),
+        ("could not use results/a: No space left on device; free\n", "failed could not use results/a: No space left"),
+        ("/bin/python has no package 'timm', expected\n", "failed /bin/python has no package 'timm', expected"),
+        ("12:00:00 classify\n", "failed ended without an error message, as when it is killed 12:00:00 classify"),
+        ("", "failed ended without an error message, as when it is killed log:"),
+        ("interrupted; the same command continues\n", "stopped interrupted"),
+    ],
+)
+def test_status__evaluation_that_left_a_log_and_no_result__has_failed_unless_it_was_interrupted(graph, said, shown):
+    job = next(iter(graph.eval_jobs))
+    put(graph.results.log("evaluate", job), said)
+    assert " ".join(states(graph)[job].split()).startswith(shown)
+
+
+def test_status__result_that_was_deleted_after_its_job_succeeded__waits(graph):
+    job = next(iter(graph.eval_jobs))
+    put(graph.results.log("evaluate", job), "12:00:00 classify\n")
+    put(graph.results.benchmark("evaluate", job))
+    assert states(graph)[job] == "waiting"
+
+
+def test_status__table_that_was_not_drawn__is_listed_with_what_failed(graph):
+    table = next(iter(graph.tables))
+    put(graph.results.log("draw_table", f"all-{table}"), "ConfigError: no such column\n")
+    assert states(graph)[f"all-{table}"].startswith("failed \n      ConfigError: no such column")
 
 
 @pytest.mark.slow
@@ -168,7 +209,6 @@ def test_status__evaluation__runs_or_fails_or_is_finished(graph):
     job = next(iter(graph.eval_jobs))
     log = graph.results.log("evaluate", job)
     put(log, "")
-    assert states(graph)[job] == "waiting"
     with held(graph.results.evaluation(graph.eval_jobs[job].evaluations[0]).lock):
         assert states(graph)[job] == "running"
     with held(graph.results.workflow_lock):

@@ -102,6 +102,24 @@ def test_make__when_an_ingredient_changed__installs_again(checkout, name):
     assert make(checkout, "--question", ".venv/.installed").returncode == 1
 
 
+@pytest.mark.parametrize("way", [Path.rename, shutil.copytree])
+def test_make__project_moved_or_copied__installs_again(checkout, tmp_path_factory, way):
+    stamp = checkout / ".venv/.installed"
+    stamp.write_text(f"{checkout}/.venv\n")
+    assert make(checkout, "--question", ".venv/.installed").returncode == 0
+    other = tmp_path_factory.mktemp("other") / "pw 2"
+    way(checkout, other)
+    assert make(other, "--question", ".venv/.installed").returncode == 1
+
+
+def test_make__venv_is_a_link_to_that_of_another_checkout__installs_nothing(checkout, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other") / ".venv"
+    (checkout / ".venv").rename(other)
+    (other / ".installed").write_text(f"{other}\n")
+    (checkout / ".venv").symlink_to(other)
+    assert make(checkout, "--question", ".venv/.installed").returncode == 0
+
+
 def test_make__alone__explains_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()) - {"help"}
@@ -159,6 +177,7 @@ def test_make__installs__and_compiles_what_processes_import(checkout, lock):
     assert result.returncode == 0, result.stderr
     synced = [line for line in (checkout / "uv.log").read_text().splitlines() if line.startswith("pip sync")]
     assert len(synced) == 1
+    assert (checkout / ".venv/.installed").read_text() == f"{checkout}/.venv\n"
     assert [path for path in (*used, *unused) if list((path.parent / "__pycache__").glob("*.pyc"))] == used
 
 
@@ -166,6 +185,17 @@ def test_venv__with_the_locked_uv_already_there__changes_nothing(checkout, tmp_p
     fake_uv(checkout, lock)
     result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"python3": f'exec {sys.executable} "$@"'}))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_venv__moved_from_elsewhere__is_made_anew(checkout, tmp_path, lock):
+    """uv would find every package installed, and leave scripts that name a Python which is no longer there."""
+    fake_uv(checkout, lock)
+    (checkout / ".venv/.installed").write_text("/elsewhere/.venv\n")
+    asked = tmp_path / "asked"
+    python = f'case "$1" in --version) echo Python 3.12.1 ;; -c) exit 0 ;; *) echo "$@" > {asked}; exit 1 ;; esac'
+    result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"python3": python}))
+    assert result.stdout == "setup: .venv was installed as /elsewhere/.venv\nsetup: creating .venv with Python 3.12.1\n"
+    assert asked.read_text() == "-m venv --without-pip --clear .venv\n"
 
 
 def test_chromium__already_there__is_silent(checkout, tmp_path):

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import yaml
 from disks import small_disk
-from project import counted_jobs
+from project import ROOT, counted_jobs
 from small import LOCAL, NO_HOOKS
 
 # What any new number of one study leads to.
@@ -146,6 +146,19 @@ def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_wei
     assert init["num_matched"] > 0 and init["source"] == str(trained_from)
     assert init["sha256"] == hashlib.sha256((start / "encoder.safetensors").read_bytes()).hexdigest()
     assert set(init["fresh"]) == {"pos_embed", "head.weight", "head.bias"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "GUIDE.md"])
+def test_pages__python_after_the_demo__runs_as_it_is_written(done, page):
+    """The blocks of CONTRIBUTING are files; tests/workflow/test_recipes.py writes and runs them."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) == {"README.md": 1, "GUIDE.md": 0}[page]
+    assert "load_encoder(" not in re.sub(r"```python\n.*?```", "", text, flags=re.S)  # nothing that is not run here
+    for block in blocks:
+        result = done.run("python", "-c", f"{block}\nprint(type(encoder).__module__, encoder.training)")
+        assert (result.returncode, result.stdout) == (0, "timm.models.vision_transformer False\n"), result.stderr
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Makes .venv with uv inside it, wherever there is Python 3.11 or newer. A fresh Debian has neither pip nor
-# ensurepip, so pip is looked for in four places. A working .venv is kept: a second run changes nothing.
+# ensurepip, so pip is looked for in four places. A working .venv is kept: a second run changes nothing. One that was
+# moved or copied is made anew.
 set -eu
 cd "$(dirname "$0")/../.."
 
 main() {
     check_machine
     find_python
-    is_recent .venv/bin/python || make_venv
+    { is_recent .venv/bin/python && is_in_place; } || make_venv
     locked_uv >.venv/uv.txt
     has_locked_uv || install_uv
 }
@@ -32,6 +33,11 @@ find_python() {
 
 is_recent() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+is_in_place() { # the scripts of a .venv name its Python by the full path, which the Makefile notes at the end
+    place=$(cat .venv/.installed 2>/dev/null) || place=
+    [ -z "$place" ] || [ "$place" = "$(cd .venv && pwd -P)" ] || { say ".venv was installed as $place" && false; }
 }
 
 make_venv() {

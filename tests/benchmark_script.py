@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def load_benchmark(name: str) -> ModuleType:
