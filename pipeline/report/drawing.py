@@ -42,7 +42,9 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
     if len(chosen) < len(graph.tables):
         more = command_for("all", graph.scale)
         subtitle = f"{len(chosen)} of {len(graph.tables)} tables and figures; `{more}` draws the others and every row."
-    behind = [file for file in freshness.needed(report_file(rows)) if file.startswith(("data/", "runs/", "evals/"))]
+    behind = [
+        file for file in freshness.needed_for([report_file(rows)]) if file.startswith(("data/", "runs/", "evals/"))
+    ]
     if stale := [file for file in behind if freshness.exists(file) and freshness.why(file)]:
         subtitle += f" {len(stale)} of the results shown here must be made again: `{command_for('all', graph.scale)}`."
     content = collect(graph, rows)

@@ -201,11 +201,12 @@ def test_is_finished__asked_often__reads_weights_once(place, monkeypatch):
     monkeypatch.setattr(files, "digest", lambda path: read.append(path.name) or digest(path))
     files._known_digest.cache_clear()
     assert all(paths.is_finished(inputs) for _ in range(5))
-    assert sorted(read) == ["encoder.safetensors", "heads.safetensors", "metrics.jsonl"]
-    assert not paths.is_finished(Inputs(data="other", init=None)) and len(read) == 3
+    made = ["config.resolved.yaml", "encoder.safetensors", "heads.safetensors", "metrics.jsonl", "started.json"]
+    assert sorted(read) == made
+    assert not paths.is_finished(Inputs(data="other", init=None)) and len(read) == len(made)
     paths.heads.write_bytes(b"damaged")
     assert not any(paths.is_finished(inputs) for _ in range(5))
-    assert len(read) == 4
+    assert len(read) == len(made) + 1
 
 
 def test_evaluate__data_changed_since_training__is_refused(place):

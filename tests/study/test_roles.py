@@ -3,18 +3,17 @@
 import csv
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from result_files import write_evaluation, write_training
 
+from pipeline.freshness import Freshness, job_file
 from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.draw import to_csv, to_html
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.site import Site
 from pipeline.study.graph import build_graph
-from workflow.dependencies import Dependencies
 
 STUDY = "study/toy.yaml"
 WHY = "quoted by the paper from its source"
@@ -289,16 +288,8 @@ def test_files__of_an_evaluation_of_two__are_those_of_its_job(toy):
 def test_dependencies__of_an_evaluation_of_two__are_both_runs_and_what_they_start_from(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
-    jobs = Dependencies(Site(), lambda scale: graph)
-
-    found, waiting = set(), {f"evals/{ensembles(graph)['tuned1', 'tuned2']}.json"}
-    while waiting:
-        kind, name, *_ = waiting.pop().removesuffix(".json").split("/")
-        asked = SimpleNamespace(scale="demo", job=name, run=name)
-        inputs = jobs.evaluate_inputs(asked) if kind == "evals" else jobs.train_inputs(asked)
-        runs = {file.removeprefix("results/demo/") for file in inputs if "/runs/" in file}
-        waiting |= runs
-        found |= {Path(run).parent.name for run in runs}
+    needed = Freshness(graph, Site()).needed_for([job_file(ensembles(graph)["tuned1", "tuned2"])])
+    found = {Path(file).parent.name for file in needed if file.startswith("runs/")}
 
     assert found == {name for label, name in by_label(graph).items() if label != "scratch"}
 

@@ -78,10 +78,10 @@ def test_prepare__set_that_is_made__waits_for_its_source_and_the_run_that_choose
 
 
 def test_prepare__made_set_that_the_site_has_as_somebody_made_it__waits_for_nothing(graph, tmp_path):
-    jobs = jobs_of(graph, data={"fashion_mnist_a": tmp_path / "theirs"})
-    assert jobs.prepare_inputs(of(data="fashion_mnist_a")) != []
+    data = {"fashion_mnist_a": tmp_path / "theirs"}
+    assert jobs_of(graph, data=data).prepare_inputs(of(data="fashion_mnist_a")) != []
     (tmp_path / "theirs/Bag").mkdir(parents=True)
-    assert jobs.prepare_inputs(of(data="fashion_mnist_a")) == []
+    assert jobs_of(graph, data=data).prepare_inputs(of(data="fashion_mnist_a")) == []
 
 
 # What comes first
