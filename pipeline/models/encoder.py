@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.architectures import TEXT
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
+from pipeline.naming import Name
 from pipeline.sizes import Size, pair
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
@@ -36,7 +37,7 @@ TEXT_WIDTH, TEXT_HEADS = 768, 12  # of the base size, where a config says nothin
 class ModelConfig(Strict):
     """An architecture and what differs from its defaults; `null` keeps the value of timm or transformers."""
 
-    name: str = Field(description="short name, part of the run's name")
+    name: Name = Field(description="short name, part of the run's name")
     arch: str = Field(description="of timm, such as vit_small_patch16_224, or for texts bert or gpt2")
     patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
     embed_dim: int | None = Field(None, ge=1)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pipeline.config import CONFIGS, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_json
+from pipeline.naming import file_name_problems
 from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
 from pipeline.study.claims import resolve
@@ -65,6 +66,7 @@ def _source_key() -> str:
 def build_graph(scale: str) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files."""
     collector = _Collector()
+    collector.lines += file_name_problems(CONFIGS)
     path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
     with collector:
         spec = parse_file(Scale, path)
