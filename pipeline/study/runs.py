@@ -46,7 +46,10 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
 
     spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
     start = {"init": _init(draft, spec, where, number)} | ({} if spec.train else {"train": False})
-    run = parse_run(Layers(*layers, (where, start)))
+    merged = Layers(*layers, (where, start))
+    run = parse_run(merged)
+    if draft.builder:
+        draft.builder.check(run, merged)
     add_data(draft, run.data, where)
     add_origin(draft, run.data, where)
     name = run.name
