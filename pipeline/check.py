@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,7 +32,7 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
                 found_at.setdefault(line, []).append(where)
 
     for path in {CONFIGS / "site" / f"{name}.yaml": None for name in names(CONFIGS / "site")} | {site_path(): None}:
-        collect("", functools.partial(_check_site, path))
+        collect("", functools.partial(check_site, path))
     for scale in scales:
         collect(scale, lambda: graphs.append(load_graph(scale, check=True)))  # noqa: B023 - called at once
     if found_at:
@@ -39,7 +40,7 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
     return graphs
 
 
-def _check_site(path: Path) -> None:
+def check_site(path: Path) -> None:
     """A site file; a folder under a name that no data set has would be missed when jobs start."""
     site, known = parse_file(Site, path), _data_names()
     lines = [f"{shown(path)}: data.{key}: no data set {key!r}; {nearest(key, known)}" for key in site.data]
@@ -49,10 +50,10 @@ def _check_site(path: Path) -> None:
 
 def _data_names() -> set[str]:
     """Names under which a site may have the folder of a data set; a set that is part of another has that one's."""
-    found = set()
+    found: list[Any] = []
     for name in names(CONFIGS / "data"):
         content = read_yaml(CONFIGS / "data" / f"{name}.yaml").get("data")
-        found |= {content.get("name"), content.get("part_of")} if isinstance(content, dict) else set()
+        found += [content.get("name"), content.get("part_of")] if isinstance(content, dict) else []
     return {name for name in found if isinstance(name, str)}
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pipeline.data.samples import Files, Labelled, LabelledFiles, Split, SplitName, shortened
 from pipeline.errors import DataError
+from pipeline.images import depth_problem
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
 
@@ -85,27 +86,6 @@ def decoded(files: Files, index: int, mode: str) -> Image.Image:
     if mode and (problem := depth_problem(image)):
         raise DataError(f"{files.path(index)}: {problem}")
     return image if mode in ("", image.mode) else image.convert(mode)
-
-
-def open_image(file: Path, mode: str) -> Image.Image:
-    """The image that a user names on the command line, in a mode such as "RGB"."""
-    try:
-        with Image.open(file) as image:
-            image.load()
-    except FileNotFoundError:
-        raise DataError(f"--image {file} not found; expected the file of an image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None
-    if problem := depth_problem(image):
-        raise DataError(f"--image {file}: {problem}")
-    return image.convert(mode)
-
-
-def depth_problem(image: Image.Image) -> str:
-    """What is wrong with pixels that Pillow would cut off at 255 without a word; empty for 8 bits per channel."""
-    if image.mode[0] not in "IF":
-        return ""
-    return f"found pixels of more than 8 bits (mode {image.mode}), expected 8 bits per channel; convert the image"
 
 
 def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:

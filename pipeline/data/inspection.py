@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageStat
 from tqdm import tqdm
 
-from pipeline.data.images import depth_problem
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.errors import DataError
+from pipeline.images import depth_problem
 from pipeline.processes import end_with_parent
 
 CHUNK = 64

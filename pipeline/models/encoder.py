@@ -162,7 +162,8 @@ def build_encoder(cfg: ModelConfig, image_size: Size, channels: int, num_classes
     try:
         encoder = timm.create_model(cfg.arch, **given, **_arguments(cfg, image_size))
     except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"timm cannot build {_described(cfg, image_size)}: {error}; change one of these") from error
+        reason, *_ = str(error).splitlines() or [type(error).__name__]  # torch adds a trace of its own
+        raise ConfigError(f"timm cannot build {_described(cfg, image_size)}: {reason}; change one of these") from error
     encoder.grid = _grid_of_squares(cfg, image_size) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
     _add_positions(encoder, cfg)
     encoder.cls_std = cfg.cls_std  # for methods that start CLS themselves

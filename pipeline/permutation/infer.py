@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.data.images import open_image
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.images import open_image
 from pipeline.models.architectures import unknown_architecture
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.permutation.authorise import architecture_of, open_locked

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from pipeline.config import shown
 from pipeline.data.classified import MODES
-from pipeline.data.images import open_image
 from pipeline.data.transforms import eval_view
 from pipeline.engine.train import device_name
 from pipeline.errors import ConfigError
 from pipeline.evals.leakage import Shown, compared, drawn, pixels_of
 from pipeline.files import digest, remove, write_atomic, write_json
+from pipeline.images import open_image
 from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png
 from pipeline.provenance import provenance

@@ -36,12 +36,16 @@ class ModelBuilder:
         try:
             with torch.device("meta"), _WithoutInitialisation():
                 build_method(run)
-        except Exception as error:  # libraries raise almost any kind for arguments that do not fit
-            reason = str(error.__cause__ or error) or type(error).__name__
-            named = [name for name in ModelConfig.model_fields if re.search(rf"\b{name}\b", reason)]
+        except ConfigError as error:
+            named = [name for name in ModelConfig.model_fields if re.search(rf"\b{name}\b", str(error.__cause__))]
             place = ("model", *named[:1])
-            text = str(error) if isinstance(error, ConfigError) else f"{run.model.arch} cannot be built: {reason}"
-            raise ConfigError(f"{layers.origin(place)}: {'.'.join(place)}: {text}") from None
+            raise ConfigError(f"{layers.origin(place)}: {'.'.join(place)}: {error}") from None
+        except Exception as error:  # torch raises almost any kind for sizes that do not fit
+            reason, *_ = str(error).splitlines() or [type(error).__name__]
+            raise ConfigError(
+                f"{layers.origin(('method',))}: method: {run.method.name} cannot be built around {run.model.arch}: "
+                f"{reason}; change the sizes in method or in model"
+            ) from None
         self.built.add(key)
 
 

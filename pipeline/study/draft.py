@@ -63,7 +63,10 @@ def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
-    return shown(path), deepcopy(_content(path, path.read_bytes()))
+    content = deepcopy(_content(path, path.read_bytes()))
+    if kind in ("method", "model", "data") and kind not in content:
+        raise ConfigError(f"{shown(path)}: {kind}: required, not given; the keys of a {kind} are below it")
+    return shown(path), content
 
 
 @cache

@@ -16,10 +16,10 @@ from pipeline.config import Layers, parse, read_yaml
 from pipeline.data.archives import extract
 from pipeline.data.classified import DataConfig
 from pipeline.data.folder import read_folder
-from pipeline.data.images import open_image
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.errors import ConfigError
+from pipeline.images import open_image
 
 pytestmark = pytest.mark.usefixtures("configs")
 
