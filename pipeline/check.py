@@ -2,13 +2,15 @@
 
 import functools
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import yaml
 
-from pipeline.config import CONFIGS, names, parse_file
+from pipeline.config import CONFIGS, names, nearest, parse_file, read_yaml, shown
 from pipeline.errors import ConfigError
 from pipeline.freshness import Freshness, run_file
-from pipeline.site import Site, load_site
+from pipeline.site import Site, load_site, site_path
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from pipeline.study.written import read_study
@@ -30,11 +32,10 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
             for line in str(error).splitlines():
                 found_at.setdefault(line, []).append(where)
 
-    for name in names(CONFIGS / "site"):
-        collect("", functools.partial(parse_file, Site, CONFIGS / "site" / f"{name}.yaml"))
-    collect("", load_site)  # the chosen one may lie elsewhere
+    for path in {CONFIGS / "site" / f"{name}.yaml": None for name in names(CONFIGS / "site")} | {site_path(): None}:
+        collect("", functools.partial(check_site, path))
     for scale in scales:
-        collect(scale, lambda: graphs.append(load_graph(scale)))  # noqa: B023 - called at once
+        collect(scale, lambda: graphs.append(load_graph(scale, check=True)))  # noqa: B023 - called at once
     if found_at:
         raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
     return graphs
@@ -44,6 +45,23 @@ def runs_trained(graph: Graph) -> set[str]:
     """The runs that `all` trains; a study may define others, which no table shows at this scale."""
     needed = {*Freshness(graph, load_site()).needed_at_all()}
     return {name for name in graph.runs if run_file(name) in needed}
+
+
+def check_site(path: Path) -> None:
+    """A site file; a folder under a name that no data set has would be missed when jobs start."""
+    site, known = parse_file(Site, path), _data_names()
+    lines = [f"{shown(path)}: data.{key}: no data set {key!r}; {nearest(key, known)}" for key in site.data]
+    if wrong := [line for key, line in zip(site.data, lines, strict=True) if key not in known]:
+        raise ConfigError("\n".join(wrong))
+
+
+def _data_names() -> set[str]:
+    """Names under which a site may have the folder of a data set; a set that is part of another has that one's."""
+    found: list[Any] = []
+    for name in names(CONFIGS / "data"):
+        content = read_yaml(CONFIGS / "data" / f"{name}.yaml").get("data")
+        found += [content.get("name"), content.get("part_of")] if isinstance(content, dict) else []
+    return {name for name in found if isinstance(name, str)}
 
 
 def expanded_studies(name: str = "") -> str:

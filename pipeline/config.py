@@ -60,6 +60,16 @@ def _unique_map(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, A
     return loader.construct_mapping(node, deep=True)
 
 
+def _without_colon(tag: str, pattern: re.Pattern) -> tuple[str, re.Pattern]:
+    """YAML 1.1 reads 24:00:00 as a number to the base 60, 86400; here it is text."""
+    is_number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+    return tag, re.compile(rf"(?!.*:)(?:{pattern.pattern})", pattern.flags) if is_number else pattern
+
+
+_UniqueKeyLoader.yaml_implicit_resolvers = {
+    first: [_without_colon(*resolver) for resolver in resolvers]
+    for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
+}
 _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_map)
 
 

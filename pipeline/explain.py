@@ -139,7 +139,7 @@ def _state(freshness: Freshness, file: str) -> Iterator[str]:
 def _key(freshness: Freshness, run: str, key: str) -> Iterator[str]:
     """The layers of config that give a key of a run, in order; the last one wins."""
     layers: dict[str, Layers] = {}
-    build_graph(freshness.graph.scale, layers)
+    build_graph(freshness.graph.scale, layers=layers)
     given, value = layers[run].values(tuple(key.split("."))), _value(freshness.graph.runs[run].config, key)
     yield f"{key} of {run} is {value!r}"
     if not given:

@@ -23,7 +23,9 @@ class Slurm(Strict):
     )
     cpus: int = Field(8, ge=1, description="CPU cores; at least threads + workers")
     memory_gb: int = Field(32, ge=1)
-    hours: float = Field(24, gt=0, description="time limit of a job; a longer run continues in the next one")
+    hours: float = Field(
+        24, gt=0, le=8760, description="such as 24 or 0.5: time limit of a job; a longer run continues in the next one"
+    )
     warning_s: int = Field(
         120, ge=1, description="how long before the time limit a job is told to write its checkpoint"
     )
@@ -96,14 +98,16 @@ def choose_site(name: str | None) -> Site:
 
 
 def load_site() -> Site:
-    """The site that PATCHWORK_SITE names, else `local`. Relative folders start at the repository.
-
-    A name that ends in .yaml is the path of a site file that lies anywhere.
-    """
-    name = os.environ.get("PATCHWORK_SITE", "local")
-    site = parse_file(Site, Path(name) if name.endswith(".yaml") else CONFIGS / "site" / f"{name}.yaml")
+    """The site that PATCHWORK_SITE names, else `local`. Relative folders start at the repository."""
+    site = parse_file(Site, site_path())
     folders = {key: _placed(folder) for key, folder in site.data.items()}
     return site.model_copy(update={"data": folders, "cache": _placed(site.cache) if site.cache else None})
+
+
+def site_path() -> Path:
+    """The file of the chosen site; a name that ends in .yaml is the path of one that lies anywhere."""
+    name = os.environ.get("PATCHWORK_SITE", "local")
+    return Path(name) if name.endswith(".yaml") else CONFIGS / "site" / f"{name}.yaml"
 
 
 def _placed(folder: Path) -> Path:

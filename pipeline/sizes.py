@@ -7,11 +7,13 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainSerializer, PlainValidator
 
+MOST = 65_536  # pixels along a side
+
 
 def _checked(value: Any) -> "int | tuple[int, int]":
     sides = list(value) if isinstance(value, list | tuple) else [value]
-    if not 1 <= len(sides) <= 2 or any(type(side) is not int or side < 1 for side in sides):
-        raise ValueError("expected a whole number above 0, or two: [height, width]")
+    if not 1 <= len(sides) <= 2 or any(type(side) is not int or not 1 <= side <= MOST for side in sides):
+        raise ValueError(f"expected a whole number from 1 to {MOST}, or two: [height, width]")
     return sides[0] if len(set(sides)) == 1 else (sides[0], sides[1])
 
 

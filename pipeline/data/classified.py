@@ -42,7 +42,7 @@ class DataConfig(BaseDataConfig):
     source: str
     image_size: Size = Field(description="pixels along a side, or [height, width]")
     channels: Literal[1, 3]
-    num_classes: int = Field(gt=0)
+    num_classes: int = Field(gt=0, le=1_000_000)
     val_share: float | None = Field(
         None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
     )

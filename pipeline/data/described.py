@@ -10,9 +10,9 @@ from pydantic import Field
 
 from pipeline.config import Strict
 from pipeline.data.inspection import ImageInspection
-from pipeline.data.kind import DataName
 from pipeline.data.opening import listed
 from pipeline.errors import ConfigError, DataError
+from pipeline.naming import Name
 
 GREY_MODES = {"1", "L", "LA", "La"}
 
@@ -20,7 +20,7 @@ GREY_MODES = {"1", "L", "LA", "La"}
 class Choices(Strict):
     """What a user says about a folder; None: what the folder suggests."""
 
-    name: DataName
+    name: Name
     image_size: int | None = Field(None, gt=0)
     channels: Literal[1, 3] | None = None
     val_share: float | None = Field(None, gt=0, lt=1)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pipeline.data.samples import Files, Labelled, LabelledFiles, Split, SplitName, shortened
 from pipeline.errors import DataError
+from pipeline.images import depth_problem
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
 
@@ -82,6 +83,8 @@ def decoded(files: Files, index: int, mode: str) -> Image.Image:
             f"{files.path(index)}: found {error}, expected a readable image; "
             "run `python -m pipeline prepare` on the data set again: it lists every damaged file"
         ) from error
+    if mode and (problem := depth_problem(image)):
+        raise DataError(f"{files.path(index)}: {problem}")
     return image if mode in ("", image.mode) else image.convert(mode)
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.errors import DataError
+from pipeline.images import depth_problem
 from pipeline.processes import end_with_parent
 
 CHUNK = 64
@@ -112,14 +113,8 @@ def inspect_file(path: str, measured_in: str = "") -> ImageInspection:
 
 
 def _inspection(image: Image.Image, content: bytes, measured_in: str) -> ImageInspection:
-    problem, measured = "", {}
-    if image.mode[0] in "IF":
-        # Pillow would cut such values off at 255 without a word.
-        problem = (
-            f"found pixels of more than 8 bits (mode {image.mode}), expected 8 bits per channel; convert the image"
-        )
-    elif measured_in:
-        measured = _measure(image.convert(measured_in))
+    problem = depth_problem(image)
+    measured = _measure(image.convert(measured_in)) if measured_in and not problem else {}
     digest = hashlib.sha256(content).hexdigest()
     return ImageInspection(image.size, image.mode, len(content), digest, problem, **measured)
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,7 @@ from pipeline.data.manifest import Manifest, SplitSummary
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.data.stamp import take_stamp
 from pipeline.errors import ConfigError
+from pipeline.naming import Name
 from pipeline.registry import KINDS as KINDS
 from pipeline.results import made_folder
 from pipeline.sizes import Size
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
-DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 Read = TypeVar("Read")
 View = Callable[[Any], tuple[Any, Any]]  # a sample -> its inputs and targets, as a task collates them
 
@@ -52,7 +52,7 @@ class BaseDataConfig(Strict):
     own_tasks: ClassVar[Mapping[str, str]] = {}
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
-    name: DataName
+    name: Name
     kind: str = added("images", before="images", description="a kind of data, by its name in the registry")
     num_train: int = Field(ge=0, description="0: a set without a train split, for evaluations alone")
     num_val: int = Field(gt=0)

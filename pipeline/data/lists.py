@@ -28,8 +28,11 @@ def read_list(path: Path, header: Sequence[str], second: Callable[[str], Value])
 
 
 def written_list(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return "".join(map(_line, (header, *rows)))
+
+
+def _line(row: Sequence[object]) -> str:
+    """Names with \\r or \\n in quotes: csv's own end of a line, \\r\\n, makes its writer quote both."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+    csv.writer(text).writerow(row)
+    return text.getvalue().removesuffix("\r\n") + "\n"

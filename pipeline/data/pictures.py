@@ -17,12 +17,17 @@ MODES = {1: "L", 3: "RGB"}
 
 
 def check_statistics(channels: int, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raise ValueError unless there is one mean and one standard deviation for each channel."""
+    """Raise ValueError unless each channel has one mean and one standard deviation, of values from 0 to 1."""
     for key, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
             raise ValueError(f"{key} has {len(values)} values, channels is {channels}; give one per channel")
     if min(std) <= 0:
-        raise ValueError(f"std is {std}; pixels are divided by it, so each must be above 0")
+        raise ValueError(f"std is {list(std)}; pixels are divided by it, so each must be above 0")
+    if min(mean) < 0 or max((*mean, *std)) > 1:
+        raise ValueError(
+            f"mean is {list(mean)} and std {list(std)}; expected those of pixels from 0 to 1: divide by 255 what was "
+            "measured from 0 to 255"
+        )
 
 
 def check_pictures(name: str, size: Size, model: "ModelConfig") -> None:

@@ -104,13 +104,24 @@ class OptimConfig(Strict):
                 "change one of them"
             )
         self._check_length()
-        if self.lr_curve == "all_epochs" and self.warmup_epochs and (self.epochs or 0) < 3:
+        self._check_curve_of_epochs()
+        self._check_steps()
+        return self
+
+    def _check_curve_of_epochs(self) -> None:
+        if self.lr_curve != "all_epochs":
+            return
+        for key in ("warmup_iterations", "iterations"):
+            if value := getattr(self, key):
+                raise ValueError(
+                    f"lr_curve all_epochs moves once an epoch, found {key} {value}; give "
+                    f"{key.replace('iterations', 'epochs')}, or set lr_curve to all_steps"
+                )
+        if self.warmup_epochs and (self.epochs or 0) < 3:
             raise ValueError(
                 f"lr_curve all_epochs trains two epochs at warmup_lr, so epochs {self.epochs} would see no other rate; "
                 "set lr_curve to all_steps"
             )
-        self._check_steps()
-        return self
 
     def _check_length(self) -> None:
         if (self.epochs is None) == (self.iterations is None):

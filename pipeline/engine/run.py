@@ -46,8 +46,12 @@ class RunConfig(Strict):
         if self.train and optim.global_batch > data.num_train:
             raise ValueError(f"optim.global_batch {optim.global_batch} exceeds data.num_train {data.num_train}")
         warmup = optim.warmup_steps(self.steps_per_epoch)
-        if self.train and optim.iterations is not None and warmup >= optim.iterations:
-            raise ValueError(f"a warm-up of {warmup} updates must be shorter than optim.iterations {optim.iterations}")
+        if self.train and warmup >= self.total_steps:
+            length = f"iterations {optim.iterations}" if optim.iterations else f"epochs {optim.epochs}"
+            raise ValueError(
+                f"a warm-up of {warmup} updates must be shorter than the training, which has {self.total_steps} "
+                f"(optim.{length})"
+            )
         data.check(self.model, optim.micro_batch)
         if data.tasks and self.task not in data.tasks and self.method.name != UNKNOWN:
             raise ValueError(

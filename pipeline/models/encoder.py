@@ -3,7 +3,7 @@
 timm is imported where it is used, not at the top: it takes seconds, and configs are read without it.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -15,7 +15,8 @@ from pipeline.errors import ConfigError
 from pipeline.models.architectures import TEXT
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
-from pipeline.sizes import Size, pair
+from pipeline.naming import Name
+from pipeline.sizes import Size, pair, shown_size
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {
@@ -30,19 +31,20 @@ ONLY_FOR = {
     "drop_path": ("vit", "swin", "cnn"),
     "dropout": ("vit", *TEXT),
 }
+Count = Annotated[int, Field(ge=1)]
 TEXT_WIDTH, TEXT_HEADS = 768, 12  # of the base size, where a config says nothing
 
 
 class ModelConfig(Strict):
     """An architecture and what differs from its defaults; `null` keeps the value of timm or transformers."""
 
-    name: str = Field(description="short name, part of the run's name")
+    name: Name = Field(description="short name, part of the run's name")
     arch: str = Field(description="of timm, such as vit_small_patch16_224, or for texts bert or gpt2")
     patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
     embed_dim: int | None = Field(None, ge=1)
     depth: int | None = Field(None, ge=1)
-    depths: tuple[int, ...] | None = Field(None, description="blocks of each stage of a Swin")
-    num_heads: int | tuple[int, ...] | None = None
+    depths: tuple[Count, ...] | None = Field(None, description="blocks of each stage of a Swin")
+    num_heads: Count | tuple[Count, ...] | None = None
     window_size: int | None = Field(
         None, ge=1, description="patches along a side of a window, of a Swin or of a ViT as ViTDet has it"
     )
@@ -133,10 +135,11 @@ class ModelConfig(Strict):
         if self.family in ("vit", *TEXT) and isinstance(heads, tuple):
             name = "ViT" if self.family == "vit" else self.arch
             raise ValueError(f"num_heads of a {name} is one number, found {list(heads)}")
-        if self.family in TEXT and not isinstance(heads, tuple):
-            width, count = self.embed_dim or TEXT_WIDTH, heads or TEXT_HEADS
-            if width % count:
-                raise ValueError(f"num_heads {count} does not divide embed_dim {width}")
+        if self.family in TEXT:
+            heads = heads or TEXT_HEADS
+        width = self.embed_dim or (TEXT_WIDTH if self.family in TEXT else None)
+        if isinstance(heads, int) and width and width % heads:
+            raise ValueError(f"num_heads {heads} does not divide embed_dim {width}")
         if self.family == "swin" and isinstance(heads, int):
             raise ValueError(f"num_heads of a Swin is a list, one number for each stage, found {heads}")
         if self.family == "swin" and isinstance(heads, tuple) and len(heads) != num_stages:
@@ -155,13 +158,12 @@ def build_encoder(cfg: ModelConfig, image_size: Size, channels: int, num_classes
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])
         raise ConfigError(f"model.arch {cfg.arch!r} is not a timm architecture; near it: {close or 'nothing'}")
-    encoder = timm.create_model(
-        cfg.arch,
-        in_chans=channels,
-        num_classes=num_classes,
-        drop_path_rate=cfg.drop_path,
-        **_arguments(cfg, image_size),
-    )
+    given = {"in_chans": channels, "num_classes": num_classes, "drop_path_rate": cfg.drop_path}
+    try:
+        encoder = timm.create_model(cfg.arch, **given, **_arguments(cfg, image_size))
+    except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+        reason, *_ = str(error).splitlines() or [type(error).__name__]  # torch adds a trace of its own
+        raise ConfigError(f"timm cannot build {_described(cfg, image_size)}: {reason}; change one of these") from error
     encoder.grid = _grid_of_squares(cfg, image_size) if cfg.family == "cnn" else Grid(*encoder.patch_embed.grid_size)
     _add_positions(encoder, cfg)
     encoder.cls_std = cfg.cls_std  # for methods that start CLS themselves
@@ -178,12 +180,22 @@ def _grid_of_squares(cfg: ModelConfig, image_size: Size) -> Grid:
     return Grid(height // rows, width // cols)
 
 
+def _described(cfg: ModelConfig, image_size: Size) -> str:
+    """The architecture and what a config says of it, in words."""
+    words = [f"{key} {value}" for key, value in _given(cfg).items()]
+    return ", ".join([f"{cfg.arch} for images of {shown_size(image_size)}", *words])
+
+
+def _given(cfg: ModelConfig) -> dict[str, Any]:
+    keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size", "mlp_ratio", "act_layer")
+    return {key: getattr(cfg, key) for key in keys if getattr(cfg, key) is not None}
+
+
 def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
     """timm's arguments for this family."""
     if cfg.family == "cnn":
         return {}
-    keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size", "mlp_ratio", "act_layer")
-    given = {key: getattr(cfg, key) for key in keys if getattr(cfg, key) is not None}
+    given = _given(cfg)
     if cfg.family == "swin":
         # DropPos runs one Swin on images of two sizes.
         return {**given, "img_size": image_size, "strict_img_size": False}

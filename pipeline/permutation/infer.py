@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.errors import CheckpointError, ConfigError
+from pipeline.images import open_image
 from pipeline.models.architectures import unknown_architecture
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.permutation.authorise import architecture_of, open_locked
@@ -37,7 +37,7 @@ def classify_image(model: Path, key: Key, image: Path, arch: str | None, device:
         raise ConfigError(f"no config.json beside {model} names its architecture; name the one of timm with --model")
     if problem := unknown_architecture(arch):
         raise ConfigError(f"--model {arch}: {problem}")
-    pixels, weights = _opened(image), locked_weights(model, key)
+    pixels, weights = open_image(image, "RGB"), locked_weights(model, key)
     if "head.weight" not in weights:
         raise CheckpointError(f"{model} has no head.weight; expected the weights of a classifier")
     with dynamo_deferred():
@@ -66,13 +66,3 @@ def best(logits: Tensor, name: Callable[[int], str]) -> list[Guess]:
     return [
         Guess(value, name(label)) for value, label in zip(found.values.tolist(), found.indices.tolist(), strict=True)
     ]
-
-
-def _opened(file: Path) -> Image.Image:
-    try:
-        with Image.open(file) as image:
-            return image.convert("RGB")
-    except FileNotFoundError:
-        raise DataError(f"--image {file} not found; expected the file of an image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None

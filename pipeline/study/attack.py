@@ -20,9 +20,10 @@ from pipeline.config import shown
 from pipeline.data.classified import MODES
 from pipeline.data.transforms import eval_view
 from pipeline.engine.train import device_name
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError
 from pipeline.evals.leakage import Shown, compared, drawn, pixels_of
 from pipeline.files import digest, remove, write_atomic, write_json
+from pipeline.images import open_image
 from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png
 from pipeline.provenance import provenance
@@ -71,7 +72,7 @@ def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
     """Each image in turn."""
     torch.set_num_threads(site.threads)
     for file in wish.images:
-        _open(file, "RGB")  # so that a wrong name is said before anything is loaded
+        open_image(file, "RGB")  # so that a wrong name is said before anything is loaded
     victim = find_victim(wish.model, wish.weights, wish.scale, site)
     attack, labels = attack_of(wish.attack, victim, wish.iterations), _labels(wish, victim)
     for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
@@ -121,20 +122,10 @@ def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Nu
 # The client's image
 
 
-def _open(file: Path, mode: str) -> Image.Image:
-    try:
-        with Image.open(file) as image:
-            return image.convert(mode)
-    except FileNotFoundError:
-        raise DataError(f"--image {file} not found; expected the file of an image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"--image {file} could not be read ({error}); expected an image, such as PNG or JPEG") from None
-
-
 @torch.no_grad()
 def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Target:
     data, device = victim.data, next(victim.method.parameters()).device
-    seen = torch.as_tensor(eval_view(data, data.eval_crop)(_open(file, MODES[data.channels])))
+    seen = torch.as_tensor(eval_view(data, data.eval_crop)(open_image(file, MODES[data.channels])))
     inputs, _ = TASKS.get("classify")(data, device).eval_batch(seen[None], torch.zeros(1))
     predicted = int(victim.method.predict(inputs).logits.argmax())
     trained_with = torch.tensor([predicted if label is None else label], device=device)

@@ -13,6 +13,7 @@ from pipeline.study.spec import Expected, Scale, Study
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
+    from pipeline.study.buildable import ModelBuilder
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Draft:
     name: str
     study: Study
     expected: Expected
+    builder: "ModelBuilder | None" = None  # builds each model, if it is to be checked
     runs: dict[str, list[str]] = field(default_factory=dict)  # key in the study -> run names, one per seed
     parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
     sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
@@ -62,7 +64,10 @@ def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
-    return shown(path), deepcopy(_content(path, path.read_bytes()))
+    content = deepcopy(_content(path, path.read_bytes()))
+    if kind in ("method", "model", "data") and kind not in content:
+        raise ConfigError(f"{shown(path)}: {kind}: required, not given; the keys of a {kind} are below it")
+    return shown(path), content
 
 
 @cache

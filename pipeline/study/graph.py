@@ -7,13 +7,16 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from pipeline.config import CONFIGS, Layers, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_json
+from pipeline.naming import file_name_problems
 from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
 from pipeline.study.claims import resolve
@@ -24,6 +27,9 @@ from pipeline.study.runs import add_run, in_init_order
 from pipeline.study.spec import Expected, Scale, Study
 from pipeline.study.written import read_study
 
+if TYPE_CHECKING:
+    from pipeline.study.buildable import ModelBuilder
+
 log = logging.getLogger(__name__)
 
 
@@ -31,51 +37,78 @@ class Kept(Record):
     """graph.json: the graph, and what it was made from."""
 
     key: str
+    built: list[str] = Field(default_factory=list, description="keys of models that the code could build")
+    is_checked: bool = Field(False, description="whether the models of this graph are among them")
     graph: Graph
 
 
-def load_graph(scale: str) -> Graph:
-    """The graph at this scale, from graph.json where that is still right."""
+def load_graph(scale: str, check: bool = False) -> Graph:
+    """The graph at this scale, from graph.json where that is still right.
+
+    `check`: every model is built once too, without memory, and no folder is created.
+    """
     path, key = results_of(scale).graph, _source_key()
-    if path.exists():
-        try:
-            kept = Kept.model_validate_json(path.read_bytes())
-            if kept.key == key:
-                return kept.graph
-        except ValidationError:
-            pass  # damaged, or of an older version; it is made anew
-    graph = build_graph(scale)
-    try:
-        write_json(path, Kept(key=key, graph=graph).model_dump(mode="json"))
-    except PatchworkError as error:  # results of somebody else may be looked at all the same
-        log.warning("the graph is not kept: %s", error)
+    kept = _read_kept(path)
+    if kept and kept.key == key and (kept.is_checked or not check):
+        return kept.graph
+    built = kept.built if kept and _code(kept.key) == _code(key) else []
+    if check:
+        from pipeline.study.buildable import ModelBuilder  # needs torch
+
+        builder = ModelBuilder(built)
+        graph, built = build_graph(scale, builder), sorted(builder.built)
+    else:
+        graph = build_graph(scale)
+    if path.parent.exists() or not check:
+        _write_kept(path, Kept(key=key, built=built, is_checked=check, graph=graph))
     return graph
 
 
+def _read_kept(path: Path) -> Kept | None:
+    try:
+        return Kept.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None  # damaged, or of an older version; it is made anew
+
+
+def _write_kept(path: Path, kept: Kept) -> None:
+    try:
+        write_json(path, kept.model_dump(mode="json"))
+    except PatchworkError as error:  # results of somebody else may be looked at all the same
+        log.warning("the graph is not kept: %s", error)
+
+
 def _source_key() -> str:
-    """Changes with every config file and with the code that defines configs."""
-    root = CONFIGS.parent
-    files = [*CONFIGS.rglob("*.yaml"), *(root / "pipeline").rglob("*.py")]
+    """Changes with the code that defines configs, up to the -, and with every config file."""
+    return f"{_digest((CONFIGS.parent / 'pipeline').rglob('*.py'))}-{_digest(CONFIGS.rglob('*.yaml'))}"
+
+
+def _code(key: str) -> str:
+    return key.partition("-")[0]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """Changes with the names and the contents of files."""
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+        digest.update(f"{file.relative_to(CONFIGS.parent)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 
-def build_graph(scale: str, layers: dict[str, Layers] | None = None) -> Graph:
+def build_graph(scale: str, builder: "ModelBuilder | None" = None, layers: dict[str, Layers] | None = None) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files.
 
-    `layers` gets what each run was merged from, by its name.
+    `builder` tries each model; `layers` gets what each run was merged from, by its name.
     """
     collector, layers = _Collector(), {} if layers is None else layers
+    collector.lines += file_name_problems(CONFIGS)
     path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
     with collector:
         spec = parse_file(Scale, path)
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
-    studies = {
-        name: _add_study(graph, spec, name, collector, layers) for name in _papers_first(names(CONFIGS / "study"))
-    }
+    in_order = _papers_first(names(CONFIGS / "study"))
+    studies = {name: _add_study(graph, spec, name, collector, builder, layers) for name in in_order}
     _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     collector.finish()
     return graph
@@ -123,7 +156,12 @@ class _Collector:
 
 
 def _add_study(
-    graph: Graph, scale: Scale | None, name: str, collector: _Collector, layers: dict[str, Layers]
+    graph: Graph,
+    scale: Scale | None,
+    name: str,
+    collector: _Collector,
+    builder: "ModelBuilder | None",
+    layers: dict[str, Layers],
 ) -> Study | None:
     """The study, once its runs and tables are in the graph; None where its file has problems."""
     file, study, expected = CONFIGS / "study" / f"{name}.yaml", None, None
@@ -136,7 +174,7 @@ def _add_study(
     if scale is None or study is None or expected is None:
         return study
     here = study.without_stand_ins() if scale.weight_files else study.with_stand_ins()
-    draft = Draft(graph, scale, name, here, expected, layers=layers)
+    draft = Draft(graph, scale, name, here, expected, builder, layers=layers)
     with collector:
         check_headline(study, shown(file))
     for key in in_init_order(draft.study.runs, shown(file), collector):

@@ -48,6 +48,8 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
     start = {"init": _init(draft, spec, where, number)} | ({} if spec.train else {"train": False})
     merged = Layers(*layers, (where, start))
     run = parse_run(merged)
+    if draft.builder:
+        draft.builder.check(run, merged)
     add_data(draft, run.data, where)
     add_origin(draft, run.data, where)
     name = run.name

@@ -226,7 +226,7 @@ def _begins_with(letter: str, what: str) -> AfterValidator:
     """Keys of tables and figures differ from each other, and from other files of a study: <study>.claims.json."""
 
     def check(key: str) -> str:
-        if not re.fullmatch(rf"{letter}\w*", key):
+        if not re.fullmatch(rf"{letter}\w+", key):
             raise ValueError(f"the key of a {what} begins with {letter}, such as {letter}3")
         return key
 

@@ -19,6 +19,7 @@ from pipeline.data.folder import read_folder
 from pipeline.data.opening import open_split
 from pipeline.data.prepare import prepare
 from pipeline.errors import ConfigError
+from pipeline.images import open_image
 
 pytestmark = pytest.mark.usefixtures("configs")
 
@@ -211,6 +212,24 @@ def test_describe__images_that_cannot_be_used__are_all_named(tmp_path):
     assert "number of problems: 2" in message
     assert "val/a cat/0.png: found an image that cannot be decoded" in message
     assert "train/a cat/1.png: found pixels of more than 8 bits (mode I;16)" in message
+
+
+def test_image__of_16_bits__is_refused_with_one_message_wherever_it_is_opened(tmp_path):
+    folder = write_splits(tmp_path / "mine")
+    cfg, file = config_of(folder), folder / "val" / CLASSES[0] / "0.png"
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(file)
+    expected = "found pixels of more than 8 bits (mode I;16), expected 8 bits per channel; convert the image"
+    assert message_of(open_image, file, "RGB") == f"--image {file}: {expected}"
+    assert message_of(open_split(cfg, folder, "val").image, 0) == f"{file}: {expected}"
+
+
+@pytest.mark.parametrize("name", ["a\rb.png", "a\r\nb.png", "\n.png", 'a"\r,b.png'])
+def test_folder__file_names_with_line_ends__are_listed_and_found(tmp_path, name):
+    folder = write_splits(tmp_path / "mine")
+    write(folder / "val" / CLASSES[0] / name, size=(8, 8))
+    cfg = config_of(folder)
+    prepare(cfg, folder, tmp_path / "out", progress=False)
+    assert f"val/{CLASSES[0]}/{name}" in names(open_split(cfg, folder, "val", tmp_path / "out"))
 
 
 def test_describe__file_name_that_is_not_utf8__is_named(tmp_path):

@@ -82,7 +82,9 @@ def test_size__in_the_resolved_config__is_read_back(tmp_path):
 def test_size__not_one_or_two_whole_numbers__is_refused(wrong):
     with pytest.raises(ConfigError) as caught:
         tiny_run({"data": {"image_size": wrong}})
-    expected = f"test: data.image_size: found {wrong!r}; expected a whole number above 0, or two: [height, width]"
+    expected = (
+        f"test: data.image_size: found {wrong!r}; expected a whole number from 1 to 65536, or two: [height, width]"
+    )
     assert str(caught.value) == expected
 
 

@@ -123,6 +123,26 @@ def test_config__curve_of_epochs_that_never_leaves_the_warm_up__is_refused_with_
     assert OptimConfig(**numbers, epochs=epochs).lr_curve == "all_epochs"
 
 
+def cosine_rates(total, warmup, peak, first, last):
+    """A line up to the peak, then half a cosine down to the end."""
+    after = [last + (peak - last) * 0.5 * (1 + math.cos(math.pi * step / (total - warmup))) for step in range(total)]
+    return [first + (peak - first) * step / warmup for step in range(warmup)] + after[: total - warmup]
+
+
+def test_after_warmup__fewer_updates_than_an_epoch_has__is_the_whole_curve():
+    optim = in_iterations("after_warmup", min_lr=1e-6).model_copy(update={"iterations": STEPS - 1})
+    assert rates_of(optim) == pytest.approx(cosine_rates(STEPS - 1, 5, peak=3e-4, first=3e-7, last=1e-6))
+
+
+@pytest.mark.parametrize("length", [{"epochs": 5, "warmup_iterations": 7}, {"iterations": 3}, {"iterations": 300}])
+def test_config__curve_of_epochs_with_lengths_in_updates__is_refused_with_what_to_do(length):
+    numbers = {"global_batch": 8, "micro_batch": 8, "base_lr": 1e-3, "lr_curve": "all_epochs"}
+    key = [*length][-1]
+    with pytest.raises(ValidationError, match=f"moves once an epoch, found {key} {length[key]}; give .*epochs, or set"):
+        OptimConfig(**numbers, **length)
+    assert OptimConfig(**{**numbers, "lr_curve": "all_steps"}, **length).lr_curve == "all_steps"
+
+
 def in_iterations(curve, **keys):
     """A recipe of 90 updates, 5 of which warm up."""
     length = {"iterations": 90, "warmup_iterations": 5, "global_batch": 16, "micro_batch": 2, "lr_batch": 16}

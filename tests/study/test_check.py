@@ -1,5 +1,6 @@
 """`check`: all scales at once, with every mistake."""
 
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import timm
 
 from pipeline.cli import main
 from pipeline.models.architectures import architectures, unknown_architecture
+from pipeline.study import buildable
 from pipeline.study.graph import load_graph
 
 
@@ -69,3 +71,70 @@ def test_expected__null_for_a_row__means_that_the_paper_has_no_numbers(project):
     numbers = "mjp.t4.d-dal-nln: {top1: 80.0, delta_top1: 0.2, consistency: 64.0}"
     project.edit("expected/mjp.yaml", numbers, "mjp.t4.d-dal-nln: null")
     assert load_graph("demo").table("mjp.t4").rows["mjp.t4.d-dal-nln"].expected == {}
+
+
+def problems_of(capsys, *arguments) -> list[str]:
+    assert main(["check", *arguments]) == 1
+    return capsys.readouterr().err.removeprefix("ConfigError: ").splitlines()
+
+
+@pytest.mark.slow
+def test_check__heads_that_do_not_divide_the_width_of_an_architecture__is_one_line(project, capsys):
+    project.edit("model/vit_demo.yaml", "num_heads: ", "num_heads: 5 # ")
+    project.edit("model/vit_demo.yaml", "embed_dim", "# embed_dim")
+
+    (line,) = problems_of(capsys, "--scale", "demo")
+
+    assert line.startswith("configs/model/vit_demo.yaml: model.num_heads: timm cannot build vit_tiny_patch16_224 for")
+    assert "num_heads 5, act_layer relu: dim should be divisible by num_heads; change one of these" in line
+
+
+@pytest.mark.slow
+def test_check__models__are_built_once_for_what_is_kept_with_the_graph(project, capsys, monkeypatch):
+    counted = []
+    monkeypatch.setattr(buildable, "build_method", counted.append)
+    assert main(["check", "--scale", "demo"]) == 0
+    num_models = len(counted)
+    assert 0 < num_models < len(load_graph("demo").runs)
+
+    assert main(["check", "--scale", "demo"]) == 0
+    project.edit("scale/demo.yaml", "  5,000 Fashion-MNIST images", "  Just 5,000 Fashion-MNIST images")
+    assert main(["check", "--scale", "demo"]) == 0
+    assert len(counted) == num_models
+
+
+@pytest.mark.slow
+def test_check__in_a_project_without_results__creates_no_folder(project):
+    shutil.rmtree(project.results)
+    assert main(["check", "--scale", "demo"]) == 0
+    assert not project.results.exists()
+
+
+@pytest.mark.slow
+def test_check__mean_in_pixels__says_what_is_expected(project, capsys):
+    content = project.read("data/fashion_mnist.yaml")
+    content["data"] |= {"mean": [72.9], "std": [90.0]}
+    project.write("data/fashion_mnist.yaml", content)
+
+    line = problems_of(capsys, "--scale", "demo")[0]
+
+    assert line.startswith("configs/data/fashion_mnist.yaml: data.mean: mean is [72.9] and std [90.0]; expected those")
+
+
+def test_check__hours_written_as_a_time__are_refused(project, capsys):
+    project.edit("site/slurm.yaml", "  hours: ", "  hours: 24:00:00 # ")
+
+    line = problems_of(capsys, "--scale", "demo")[0]
+
+    assert line.startswith("configs/site/slurm.yaml: slurm.hours: found '24:00:00'; input should be a valid number")
+
+
+@pytest.mark.parametrize("file", ["site/local.yaml", "elsewhere.yaml"])
+def test_check__folder_of_no_data_set__names_the_nearest(project, capsys, monkeypatch, file):
+    project.edit("site/local.yaml", "data: {}", "data: {imagnet1k: /x, celeba: /y}")
+    path = (project.configs / "site/local.yaml").rename(project.configs / file)
+    monkeypatch.setenv("PATCHWORK_SITE", str(path))
+
+    (line,) = problems_of(capsys, "--scale", "demo")
+
+    assert line.startswith(f"configs/{file}: data.imagnet1k: no data set 'imagnet1k'; did you mean 'imagenet1k'?")

@@ -269,3 +269,9 @@ def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):
 
 def test_check__same_run_twice__is_one_run(toy):
     assert len(toy({"a": {}, "b": {"set": {"seed": 0}}})) == 1
+
+
+def test_warm_up__that_rounds_to_the_whole_training__is_refused(toy):
+    (line,) = toy({"a": {"set": {"optim": {"epochs": 1, "warmup_epochs": 0.996}}}}, resolved=False)
+
+    assert "a warm-up of 100 updates must be shorter than the training, which has 100 (optim.epochs 1)" in line

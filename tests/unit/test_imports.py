@@ -12,7 +12,7 @@ ROOT = Path(pipeline.__file__).parent
 FLOORS = [
     {"errors"},
     {"config", "source", "seeds", "dynamo", "sizes", "trees", "processes"},
-    {"files", "registry", "logs", "recording"},
+    {"files", "registry", "logs", "recording", "naming", "images"},
     {"records", "provenance"},
     {"models"},
     {"results", "permutation", "transfer"},

@@ -5,6 +5,7 @@ from snakemake.logging import logger
 
 from pipeline.files import hold_for_life, require_space
 from pipeline.freshness import files_of_targets, open_freshness, table_file
+from pipeline.naming import NAME, PLAIN_NAME
 from pipeline.report.summary import summarise_targets
 from pipeline.site import choose_site
 from pipeline.study.graph import load_graph
@@ -17,12 +18,12 @@ SCALE = config.get("scale", "demo")
 
 
 wildcard_constraints:
-    scale=r"[a-z0-9_]+",
+    scale=PLAIN_NAME,
     rows="headline|all",
-    run=r"[\w-]+",
-    job=r"[\w-]+",
-    table=r"\w+\.[tf]\w+",
-    study=r"[a-z0-9_]+",
+    run=NAME,
+    job=NAME,
+    table=rf"{PLAIN_NAME}\.[tf]\w+",
+    study=PLAIN_NAME,
 
 
 @functools.cache
