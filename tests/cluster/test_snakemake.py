@@ -15,6 +15,7 @@ from project import Project
 from warm_python import with_programs
 
 from pipeline.report.draw import to_csv
+from pipeline.records import read_record
 from pipeline.report.records import FilledTable
 
 pytestmark = pytest.mark.slow
@@ -110,4 +111,4 @@ def states(trials: list[Trial]) -> list[list[str]]:
 
 
 def read_table(project: Project, table: str) -> FilledTable:
-    return FilledTable(**project.read(f"results/demo/tables/headline/{table}.json"))
+    return read_record(project.root / f"results/demo/tables/headline/{table}.json", FilledTable)

@@ -3,7 +3,7 @@
 import bases
 import pytest
 import torch
-from every_key import NUM_TRAIN, NUM_VAL, short_run
+from every_key import NUM_SCENES, NUM_TRAIN, short_run
 from test_text_runs import finished, measured
 from tiny_runs import ALONE, StopAfter, differing, fit, weights_of
 from tiny_scenes import write_objects
@@ -25,7 +25,7 @@ RICH = {
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
     folder = tmp_path_factory.mktemp("objects")
-    write_objects(folder, NUM_TRAIN, NUM_VAL)
+    write_objects(folder, NUM_TRAIN, NUM_SCENES)
     return folder
 
 

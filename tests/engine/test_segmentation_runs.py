@@ -3,7 +3,7 @@
 import bases
 import pytest
 import torch
-from every_key import NUM_TRAIN, NUM_VAL, short_run
+from every_key import NUM_SCENES, NUM_TRAIN, short_run
 from test_text_runs import finished, measured
 from tiny_maps import write_scenes
 from tiny_runs import ALONE, StopAfter, differing, fit, weights_of
@@ -24,7 +24,7 @@ RICH = {
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
-    write_scenes(folder, NUM_TRAIN, NUM_VAL)
+    write_scenes(folder, NUM_TRAIN, NUM_SCENES)
     return folder
 
 
