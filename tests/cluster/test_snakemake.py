@@ -14,8 +14,8 @@ from patience import PATIENCE_S, wait_until
 from project import Project
 from warm_python import with_programs
 
-from pipeline.report.draw import to_csv
 from pipeline.records import read_record
+from pipeline.report.draw import to_csv
 from pipeline.report.records import FilledTable
 
 pytestmark = pytest.mark.slow
