@@ -76,7 +76,7 @@ class DecoderConfig(PretrainConfig):
     """What MAE and DropPos share: absolute positions, and a decoder."""
 
     decoder_width: int = Field(512, ge=4, multiple_of=4)
-    decoder_depth: int = Field(8, ge=1)
+    decoder_depth: int = Field(8, ge=1, le=1000)
     decoder_heads: int = Field(16, ge=1)
 
     def check(self, model: ModelConfig, image_size: Size) -> None:

@@ -54,7 +54,7 @@ class DropPos(Method):
         sigma: float = Field(1.0, ge=0, description="sigma_0 of position smoothing; 0: one-hot targets")
         sigma_end: float = Field(0.0, ge=0, description="sigma_T, reached linearly")
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
-        decoder_depth: int = Field(2, ge=1)
+        decoder_depth: int = Field(2, ge=1, le=1000)
 
     primary = Primary("position_top1")
     cfg: Config

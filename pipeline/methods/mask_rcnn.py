@@ -56,10 +56,10 @@ class MaskRCNN(Method):
         name: Literal["mask_rcnn"] = "mask_rcnn"
         width: int = Field(256, ge=4, description="channels of the pyramid and of the heads")
         fc_width: int = Field(1024, ge=1)
-        rpn_convs: int = Field(2, ge=1)
-        box_convs: int = Field(4, ge=0)
+        rpn_convs: int = Field(2, ge=1, le=1000)
+        box_convs: int = Field(4, ge=0, le=1000)
         box_fcs: int = Field(1, ge=1)
-        mask_convs: int = Field(4, ge=1)
+        mask_convs: int = Field(4, ge=1, le=1000)
         head_norm: bool = Field(True, description="LayerNorm after each convolution of the heads")
         anchor_sizes: tuple[float, ...] | None = Field(
             None, description="sides of the anchors of the five maps; null: 8 strides, that is 32 to 512 at stride 4"

@@ -31,7 +31,7 @@ ONLY_FOR = {
     "drop_path": ("vit", "swin", "cnn"),
     "dropout": ("vit", *TEXT),
 }
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1000)]
 TEXT_WIDTH, TEXT_HEADS = 768, 12  # of the base size, where a config says nothing
 
 
@@ -42,7 +42,7 @@ class ModelConfig(Strict):
     arch: str = Field(description="of timm, such as vit_small_patch16_224, or for texts bert or gpt2")
     patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
     embed_dim: int | None = Field(None, ge=1)
-    depth: int | None = Field(None, ge=1)
+    depth: int | None = Field(None, ge=1, le=1000)
     depths: tuple[Count, ...] | None = Field(None, description="blocks of each stage of a Swin")
     num_heads: Count | tuple[Count, ...] | None = None
     window_size: int | None = Field(

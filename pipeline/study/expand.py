@@ -93,12 +93,17 @@ class _Expander:
         for node in [study.map[key] for key in SHORT_FORMS if key in study.map]:
             if not isinstance(node.value, dict):
                 self._problem(node.place, f"found {_plain(node)!r}; expected a map")
+        for columns in study.map.get("column_sets", Node({}, ())).map.values():
+            if not isinstance(columns.value, dict):
+                self._problem(columns.place, f"found {_plain(columns)!r}; expected a map of columns")
         for axis in study.map.get("axes", Node({}, ())).map.values():
             self._values(axis)
 
     def tables(self, section: Node, study: Node) -> Node:
         sets, notes = (study.map.get(key, Node({}, ())).map for key in ("column_sets", "notes"))
         tables = self.likes(section)
+        if not tables.map:
+            return tables  # not a mapping; validation says so
         return Node({key: self._table(table, sets, notes) for key, table in tables.map.items()}, tables.place)
 
     def _table(self, table: Node, sets: dict[str, Node], notes: dict[str, Node]) -> Node:
@@ -119,19 +124,19 @@ class _Expander:
         for part in columns.value if isinstance(columns.value, list) else [columns]:
             if isinstance(part.value, dict):
                 found |= part.map
-            elif part.value in sets:
+            elif isinstance(part.value, str) and part.value in sets:
                 found |= sets[part.value].map
             else:
-                self._problem(part.place, f"no column set {part.value!r}; {nearest(str(part.value), sets)}")
+                self._problem(part.place, f"no column set {_plain(part)!r}; {nearest(str(part.value), sets)}")
         return Node(found, columns.place)
 
     def _note(self, named: Node, notes: dict[str, Node], own: Node | None) -> Node:
         texts = []
         for part in named.value if isinstance(named.value, list) else [named]:
-            if part.value in notes:
+            if isinstance(part.value, str) and part.value in notes:
                 texts.append(str(notes[part.value].value))
             else:
-                self._problem(part.place, f"no note {part.value!r}; {nearest(str(part.value), notes)}")
+                self._problem(part.place, f"no note {_plain(part)!r}; {nearest(str(part.value), notes)}")
         return Node(" ".join([*texts, *([str(own.value)] if own else [])]), named.place)
 
     def likes(self, section: Node) -> Node:

@@ -159,7 +159,7 @@ def _expected_problems(draft: Draft, name: str, table: Table, where: str) -> lis
             lines.append(f"{where}.rows.{row_id}: {file} has no row {full_id!r}; {hint}")
         for column in sorted(expected.get(full_id, {}).keys() - table.columns.keys()):
             hint = nearest(column, table.columns)
-            lines.append(f"{file}: rows.{full_id}.{column}: the table has no such column; {hint}")
+            lines.append(f"{file}: rows.{full_id}.{column}: no such column in {where}; {hint}")
     return lines
 
 
@@ -171,6 +171,7 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
         rows = {row_id: row for row_id, row in table.rows.items() if row.eval_of(key, column) == name}
         try:
             source = None if name == TRAIN else _source(draft, asked, where)
+            _check_roles(asked, _roles(source), where)
         except ConfigError as error:
             return str(error).splitlines()
         lines += _promise_problems(draft, asked, key, rows, source, where)
@@ -209,15 +210,21 @@ class _Source:
 
 def _source(draft: Draft, column: Column, where: str) -> _Source:
     name = column.eval or ""
-    source = draft.sources.get(name) or draft.sources.setdefault(name, _read_source(draft, name, where))
-    wanted = source.evaluation.roles()
+    return draft.sources.get(name) or draft.sources.setdefault(name, _read_source(draft, name, where))
+
+
+def _roles(source: _Source | None) -> tuple[str, ...]:
+    """Subjects of an evaluation; training has one."""
+    return ("model",) if source is None else source.evaluation.roles()
+
+
+def _check_roles(column: Column, wanted: tuple[str, ...], where: str) -> None:
     if isinstance(column.run, dict) and set(column.run) != set(wanted):
-        has = ", ".join(wanted) or "none: it needs no run"
-        raise ConfigError(f"{where}.run: found the roles {', '.join(column.run)}; {name} has {has}")
+        found, has = ", ".join(column.run) or "none", ", ".join(wanted) or "none: it needs no run"
+        raise ConfigError(f"{where}.run: found the roles {found}; {column.eval} has {has}")
     if not isinstance(column.run, dict) and len(wanted) > 1:
         roles = ", ".join(f"{role}: ..." for role in wanted)
-        raise ConfigError(f"{where}.run: {name} is of several runs; name a role for each: {{{roles}}}")
-    return source
+        raise ConfigError(f"{where}.run: {column.eval} is of several runs; name a role for each: {{{roles}}}")
 
 
 def _read_source(draft: Draft, name: str, where: str) -> _Source:
@@ -276,7 +283,7 @@ def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | No
     if why := _elsewhere(draft, column) or _elsewhere(draft, row):
         return CellEntry(why=why)
     metric = row.metrics.get(key, column.metric or "")
-    roles = ("model",) if source is None else source.evaluation.roles()
+    roles = _roles(source)
     runs = _runs_by_role(draft, row, column, roles)
     missing = [role for role, names in runs.items() if not names]
     if missing:

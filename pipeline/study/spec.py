@@ -41,7 +41,7 @@ class RunSpec(Strict):
     )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
     train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
-    seeds: int | None = Field(None, ge=1, description="number of seeds; wins over the study's and the scale's")
+    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds; wins over the study's and the scale's")
 
     @model_validator(mode="after")
     def _has_weights(self) -> "RunSpec":
@@ -243,7 +243,7 @@ class Study(Strict):
     short_forms: ClassVar[tuple[str, ...]] = ("axes", "column_sets", "notes")
 
     title: str
-    seeds: int | None = Field(None, ge=1, description="number of seeds of every run; wins over the scale's")
+    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds of every run; wins over the scale's")
     headline: dict[str, list[str]] | None = None
     common: dict[str, Any] = Field(default_factory=dict)
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -291,7 +291,7 @@ class Scale(Strict):
 
     note: str
     comparable: bool = Field(description="whether the papers' numbers can be expected at this scale")
-    seeds: int = Field(1, ge=1, description="number of seeds of every run; a study and a run may have another")
+    seeds: int = Field(1, ge=1, le=1000, description="number of seeds of every run; a study and a run may have another")
     replace_model: dict[str, str] = Field(default_factory=dict)
     replace_data: dict[str, str] = Field(default_factory=dict)
     weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")

@@ -261,7 +261,7 @@ MISTAKES = {
         EXPECTED,
         "mjp.t4.d-dal-nln: {",
         "mjp.t4.d-dal-nln: {top5: 95, ",
-        f"{EXPECTED}: rows.mjp.t4.d-dal-nln.top5: the table has no such column; did you mean 'top1'?",
+        f"{EXPECTED}: rows.mjp.t4.d-dal-nln.top5: no such column in configs/{STUDY}: tables.t4; did you mean 'top1'?",
     ),
     "headline of no table": (
         STUDY,

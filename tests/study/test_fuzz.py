@@ -105,7 +105,7 @@ OTHERS = ["some text", "", [1], [], {"a": 1}, {}, None, 7, True, -1, 0, 0.5, 10*
 PIECES = 16
 NUM_PAIRS = 1500
 IS_WHOLE = os.environ.get("PATCHWORK_FUZZ") == "all"
-SAMPLE = 110
+SAMPLE = 80
 
 Place = tuple[str | int, ...]
 
@@ -200,7 +200,16 @@ class Fuzzed:
                 messages.append(str(error))
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
-        return unclear("\n".join(messages), changes) if messages else ""
+        named = [(change.file, self.names(change)) for change in changes]
+        return unclear("\n".join(messages), named) if messages else ""
+
+    def names(self, change: Change) -> set[str]:
+        """Keys above and at the changed place, and those below it: what refers to one of them is what breaks."""
+        value = self.contents[change.file]
+        for part in change.place:
+            value = value[part]
+        below = {key for place in places_of(value) for key in place}
+        return {key for key in {*change.place, mistyped(change.place[-1]), *below} if isinstance(key, str)}
 
     def check_site(self) -> None:
         check_site(self.project.configs / "site/local.yaml")
@@ -218,17 +227,16 @@ def is_possible(pair: list[Change]) -> bool:
     return one.file != other.file or one.place[:size] != other.place[:size]
 
 
-def unclear(message: str, changes: list[Change]) -> str:
-    """Every line must begin with a file and a key; some line must name the file, and a key, that were changed."""
+def unclear(message: str, changed: list[tuple[str, set[str]]]) -> str:
+    """Every line must begin with a file and a key; some line must name a file and a key that were changed."""
     lines = message.splitlines()
     for line in lines:
         if not re.match(r"configs/[\w/]+\.yaml: \S.*?: \S", line):
             return f"does not begin with file and key: {line!r}"
     if not lines:
         return "says nothing"
-    for change in changes:
-        keys = [key for key in (*change.place, mistyped(change.place[-1])) if isinstance(key, str)]
-        if any(f"configs/{change.file}.yaml" in line and any(key in line for key in keys) for line in lines):
+    for file, keys in changed:
+        if any(f"configs/{file}.yaml" in line and any(key.strip("*") in line for key in keys) for line in lines):
             return ""
     return f"names neither file nor key: {message!r}"
 
