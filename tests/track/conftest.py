@@ -15,6 +15,7 @@ from project import Project, copy_project, made_once
 from warm_client import Asked
 from warm_python import ask_with_forks
 
+from pipeline.files import write_json
 from pipeline.records import read_record, write_record
 from pipeline.study import graph as graph_module
 from pipeline.study.entries import Graph
@@ -50,7 +51,7 @@ def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
 
     def make(name: str) -> Graph:
         graph = demo.model_copy(update={"scale": name})
-        write_record(graph.results.graph, Kept(key=kept.key, graph=graph))
+        write_json(graph.results.graph, Kept(key=kept.key, graph=graph).model_dump(mode="json"))
         return graph
 
     with pytest.MonkeyPatch.context() as patch:
