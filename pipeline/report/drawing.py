@@ -5,16 +5,14 @@ from pathlib import Path
 from pipeline.files import remove, write_text
 from pipeline.freshness import Freshness, claims_file, report_file, table_file, write_made
 from pipeline.records import write_record
-from pipeline.report import draw
-from pipeline.report.collect import collect
-from pipeline.report.numbers import write_numbers
-from pipeline.report.page import write_report
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.targets import command_for
 
 
 def draw_table(freshness: Freshness, table: str, rows: str) -> None:
     """A table or a figure: as data, and as what is looked at."""
+    from pipeline.report import draw  # what it draws with takes long to import
+
     graph = freshness.graph
     filled, path = fill_table(graph, table, rows), graph.results.table(table, rows)
     drawn = {path.with_name(table + suffix): text for suffix, text in draw.files_of(filled, graph.results.read).items()}
@@ -36,6 +34,10 @@ def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
 
 def draw_report(freshness: Freshness, rows: str) -> Path:
     """The report, and its numbers without anything around them; returns the page."""
+    from pipeline.report.collect import collect
+    from pipeline.report.numbers import write_numbers
+    from pipeline.report.page import write_report
+
     graph = freshness.graph
     path = graph.results.report(rows)
     chosen, title, subtitle = graph.selected(rows), f"Patchwork, scale {graph.scale}", ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # What weights are initialised with: on the device meta it would take most of the time.
 INITIAL = {getattr(torch.Tensor, name) for name in ("uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_")}
 INITIAL |= {torch.Tensor.fill_, torch.Tensor.zero_}
+_BUILT: set[str] = set()  # by this process, whose code stays the same
 
 
 class ModelBuilder:
@@ -31,7 +32,11 @@ class ModelBuilder:
         """Raise ConfigError where a run's model cannot be built, naming the file and the key."""
         key = _key(run)
         # The rules of ModelConfig say all there is to say of models of texts, whose library takes seconds to import.
-        if key in self.built or run.model.arch in TEXT:
+        if run.model.arch in TEXT:
+            return
+        if key in _BUILT:
+            self.built.add(key)
+        if key in self.built:
             return
         try:
             with torch.device("meta"), _WithoutInitialisation():
@@ -47,6 +52,7 @@ class ModelBuilder:
                 f"{reason}; change the sizes in method or in model"
             ) from None
         self.built.add(key)
+        _BUILT.add(key)
 
 
 def _key(run: "RunConfig") -> str:

@@ -67,8 +67,8 @@ def load_graph(scale: str, check: bool = False) -> Graph:
 def _read_kept(path: Path) -> Kept | None:
     try:
         return Kept.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None  # damaged, or of an older version; it is made anew
+    except (OSError, ValidationError):
+        return None  # missing, damaged, or of an older version; it is made anew
 
 
 def _write_kept(path: Path, kept: Kept) -> None:

@@ -109,7 +109,7 @@ def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, caps
     name = next(iter(graph.runs))
     for table in graph.tables.values():
         table.rows = {key: row for key, row in table.rows.items() if name not in row.run_names()}
-    monkeypatch.setattr("pipeline.check.load_graph", lambda scale: graph)
+    monkeypatch.setattr("pipeline.check.load_graph", lambda scale, check: graph)
     assert main(["check", "--scale", "demo"]) == 0
     lines = capsys.readouterr().out.splitlines()
     left_out = [line.split()[0] for line in lines if line.endswith(", not trained: no table shows it")]
