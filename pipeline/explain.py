@@ -27,10 +27,9 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
         for row_id, row in table.rows.items()
         for column in row.cells
     }
-    dotted = {name.replace(":", "."): place for name, place in cells.items()}  # as the report's CSV has them
-    if place := cells.get(number) or dotted.get(number):
-        return "\n".join(_cell(freshness, *place))
-    return "\n".join(_run(freshness, _found(number, {**graph.runs, **cells}, "cells and runs")))
+    dotted = {name.replace(":", "."): name for name in cells}  # as the report's CSV has them
+    name = _found(dotted.get(number, number), {**graph.runs, **cells}, "cells and runs")
+    return "\n".join(_cell(freshness, *cells[name]) if name in cells else _run(freshness, name))
 
 
 def _found(name: str, known: dict[str, Any], what: str) -> str:

@@ -472,6 +472,6 @@ def _state_of(*folders: Path) -> list | None:
         for path in sorted(folder.rglob("*")):
             if len(found) >= MOST_FILES:
                 return None
-            about = path.stat()
-            found.append([str(path), about.st_size, about.st_mtime_ns] if path.is_file() else [str(path)])
+            about = path.stat() if path.is_file() else None  # neither a folder nor a link that leads nowhere
+            found.append([str(path), about.st_size, about.st_mtime_ns] if about else [str(path)])
     return found

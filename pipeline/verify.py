@@ -73,15 +73,16 @@ def problems_of(freshness: Freshness) -> list[Problem]:
 
 
 def _targets_by_file(freshness: Freshness) -> dict[str, str]:
-    """File -> the target that makes it again with all that was drawn from it: the largest one that was drawn."""
+    """File -> the targets that make it again with all that was drawn from it: the reports, or the largest there is."""
     graph, targets = freshness.graph, files_of_targets(freshness.graph)
-    studies = {*graph.studies()}
-    found: dict[str, str] = {}
-    for name in sorted(targets, key=lambda name: (name != "demo", name != "all", name not in studies)):
+    studies, reports = {*graph.studies()}, ("demo", "all")
+    found: dict[str, list[str]] = {}
+    for name in sorted(targets, key=lambda name: (name not in reports, name not in studies)):
         if all(map(freshness.exists, targets[name])):
             for file in freshness.needed_for(targets[name]):
-                found.setdefault(file, name)
-    return found
+                if name in reports or file not in found:
+                    found.setdefault(file, []).append(name)
+    return {file: " ".join(names) for file, names in found.items()}
 
 
 def _finished(graph: Graph) -> Iterator[tuple[str, TrainRecord]]:

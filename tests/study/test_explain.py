@@ -36,7 +36,7 @@ def lines_of(graph, *what) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("number", [CELL, "mjp.t1.deit-s.top1"])
+@pytest.mark.parametrize("number", [CELL, "mjp.t1.deit-s.top1", "t1.deit-s:top1"])
 def test_explain__a_cell__leads_from_the_study_to_the_result_and_its_run(graph, run, number, project):
     said = explain(Freshness(graph, SITE), number)
     found = lines_of(graph, number)

@@ -253,6 +253,9 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     site = Site(data={"photos": folder})
     prepare(data_of(graph, "photos"), folder, graph.results.manifest("photos").parent, progress=False)
     assert not Freshness(graph, site).why(data_file("photos"))
+    (folder / "train/nowhere").symlink_to(folder / "none")  # is no reason to fail
+    Freshness(graph, site).why(data_file("photos"))
+    (folder / "train/nowhere").unlink()
     (folder / "train/cats").rename(folder / "train/x")
     (folder / "train/dogs").rename(folder / "train/cats")
     (folder / "train/x").rename(folder / "train/dogs")
@@ -290,6 +293,13 @@ def test_targets__of_the_demo__name_files_that_rules_make(graph):
     assert all(is_output(file) for files in targets.values() for file in files)
     assert all(map(is_output, drawings(graph)))
     assert not is_output("tables/all/mjp.t1.made.json") and not is_output("report/all.csv")
+
+
+def test_verify__both_reports_drawn__names_the_command_that_brings_both_up_to_date(graph, folder, monkeypatch):
+    folder.encoder.write_text("other")
+    monkeypatch.setattr(Freshness, "problems", lambda self, files: {run_file(folder.name): "damaged"})
+    monkeypatch.setattr(Freshness, "exists", lambda self, file: True)
+    assert problems_of(now(graph))[0].remedy == "`snakemake all demo` makes it again"
 
 
 def test_verify__while_nothing_writes__changes_nothing_on_disk(graph, folder):
