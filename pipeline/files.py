@@ -12,7 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -270,6 +270,38 @@ def digest_by_stat(path: Path) -> str | None:
 @functools.lru_cache(maxsize=64)
 def _known_digest(path: Path, size: int, mtime_ns: int, inode: int) -> str | None:
     return digest(path)
+
+
+class Digests:
+    """SHA-256 of files; one is read again only when its size or its time has changed since it was read last.
+
+    `path` keeps them from one process to the next. Without it every file is read once.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.kept: dict[str, list] = {}
+        self.has_changed = False
+        if path and path.exists():
+            with suppress(ValueError):
+                self.kept = json.loads(path.read_text())
+
+    def of(self, path: Path) -> str | None:
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        key, stamp = str(path), [found.st_size, found.st_mtime_ns]
+        known = self.kept.get(key)
+        if known is None or known[:2] != stamp:
+            self.kept[key] = known = [*stamp, digest(path)]
+            self.has_changed = True
+        return known[2]
+
+    def keep(self) -> None:
+        """For the next process that asks."""
+        if self.path and self.has_changed:
+            write_json(self.path, self.kept)
 
 
 def _sync_folder(folder: Path) -> None:

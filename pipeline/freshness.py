@@ -9,7 +9,6 @@ Files are the outputs of the rules, named as below results/<scale>:
   tables/<rows>/<study>.claims.json, report/<rows>.html
 """
 
-import json
 import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
@@ -25,7 +24,7 @@ from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
 from pipeline.data.opening import find_samples
 from pipeline.data.prepare import counts_of
 from pipeline.errors import DataError
-from pipeline.files import digest, write_json
+from pipeline.files import Digests
 from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
 from pipeline.results import ScaleFolder, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
@@ -94,38 +93,6 @@ def files_of_targets(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
-class Digests:
-    """SHA-256 of files; one is read again only when its size or its time has changed since it was read last.
-
-    `path` keeps them from one process to the next. Without it every file is read once.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.kept: dict[str, list] = {}
-        self.has_changed = False
-        if path and path.exists():
-            with suppress(ValueError):
-                self.kept = json.loads(path.read_text())
-
-    def of(self, path: Path) -> str | None:
-        try:
-            found = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        key, stamp = str(path), [found.st_size, found.st_mtime_ns]
-        known = self.kept.get(key)
-        if known is None or known[:2] != stamp:
-            self.kept[key] = known = [*stamp, digest(path)]
-            self.has_changed = True
-        return known[2]
-
-    def keep(self) -> None:
-        """For the next process that asks."""
-        if self.path and self.has_changed:
-            write_json(self.path, self.kept)
-
-
 @dataclass
 class Freshness:
     """Why files of one scale must be remade on this site. Each is looked at once."""
@@ -146,7 +113,7 @@ class Freshness:
     def why(self, file: str) -> str:
         """Why a file must be made, or made again; empty if it is as it should be."""
         if file not in self.reasons:
-            for each in self._inputs_first([file], known=self.reasons):
+            for each in self.needed_for([file], known=self.reasons):
                 self.reasons[each] = self.own_reason(each) or self._inherited_reason(each)
         return self.reasons[file]
 
@@ -175,12 +142,11 @@ class Freshness:
         stale = next((each for each in self.inputs_of(file) if self.reasons[each]), None)
         return f"{shown(self.results.folder / stale)} is made again" if stale else ""
 
-    def needed_for(self, files: Iterable[str]) -> list[str]:
-        """These files and all that they are made from, inputs first."""
-        return self._inputs_first(files)
+    def needed_for(self, files: Iterable[str], known: Container[str] = ()) -> list[str]:
+        """These files and all that they are made from, inputs first, without what is known already.
 
-    def _inputs_first(self, files: Iterable[str], known: Container[str] = ()) -> list[str]:
-        """Without what is known already. No recursion: runs may start from each other in a long chain."""
+        No recursion: runs may start from each other in a long chain.
+        """
         found: dict[str, None] = {}
         waiting = [*files][::-1]
         while waiting:
@@ -203,7 +169,7 @@ class Freshness:
         return {file: why for file in self.needed_for(files) if (why := self.why(file))}
 
     def problems(self, files: Iterable[str]) -> dict[str, str]:
-        """The same, without what was never made and what is only made again because something else is."""
+        """File -> what is wrong with it, of those that were made and of what they were made from."""
         needed = self.needed_for(files)
         made = [file for file in needed if self.exists(file)]
         expected = {*made, *(each for file in made for each in self.inputs_of(file))}

@@ -265,7 +265,7 @@ def train_on_cluster(
 
 
 def waiting_job(paths: RunFolder) -> str | None:
-    """The job that was submitted for an unfinished run and of whose end there is no trace, from files alone."""
+    """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked."""
     if paths.finished.exists() or not paths.job.exists():
         return None
     record = JobRecord.model_validate_json(paths.job.read_bytes())

@@ -103,7 +103,7 @@ class Record:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of the updates, what was trained itself: without its moving average and the state of the optimiser."""
+        """The trained weights, without their moving average and the state of the optimiser."""
         return {name: value for name, value in self.updates.items() if name.startswith("method.")}
 
 

@@ -21,7 +21,7 @@ def evaluate(record, monkeypatch):
     for module in (cost, permutation_cost):
         monkeypatch.setattr(module, "time_step", step_that_takes_its_loss)
     monkeypatch.setattr(split_wire, "server_process", server_in_a_thread)
-    # The slowest picture; no key is for it alone, so that each must be seen elsewhere.
+    # Drawing this picture takes longest. Every key that changes it must change something else, too.
     monkeypatch.setattr(gradient_matching, "draw_curves", lambda *given: b"curves")
     results = ScaleFolder(record.prepared)
 

@@ -8,9 +8,8 @@ from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
-from pipeline.files import digest, held, write_text
+from pipeline.files import Digests, digest, held, write_text
 from pipeline.freshness import (
-    Digests,
     Freshness,
     claims_file,
     data_file,
@@ -278,7 +277,7 @@ def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_cha
     first = Digests(kept)
     known = first.of(path)
     first.keep()
-    monkeypatch.setattr("pipeline.freshness.digest", lambda path: "read")
+    monkeypatch.setattr("pipeline.files.digest", lambda path: "read")
     assert Digests(kept).of(path) == known and Digests().of(path) == "read"
     path.write_text("another")
     assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None

@@ -42,7 +42,7 @@ MODULES = {module_name(path): path for path in ROOT.rglob("*.py")}
 
 
 class Imports(ast.NodeVisitor):
-    """What a file imports anywhere in it: for everybody, and for a type checker alone."""
+    """What a file imports, anywhere in it: when it runs, and only for type checkers."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.found: set[str] = set()
