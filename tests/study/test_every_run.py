@@ -1,6 +1,7 @@
 """Every run that the studies name at scale demo, on two random samples: it can be built, started from and trained."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.study.graph import build_graph
 
+SHARE = re.compile(r"\b0\.0*[1-9]\d*\b")
 CLASSIFY = ("classify", "pretrain", "text_classify")  # validation sees classes, not soft targets
 
 
@@ -32,12 +34,12 @@ def run_of(graph):
 
 @pytest.fixture(scope="module")
 def distinct(graph, run_of):
-    """One run for each way of building and loading; runs that differ in their epochs alone are one here."""
+    """One run for each way of building and loading; runs that differ in epochs or in a share are one."""
 
     def essence(name):
         run = run_of(name)
         shape = [getattr(run.data, field) for field in run.data.shaping]
-        return repr((run.method, run.model, run.task, shape, run.optim.layer_decay))
+        return SHARE.sub("share", repr((run.method, run.model, run.task, shape, run.optim.layer_decay)))
 
     found = {(essence(name), run.init and essence(run.init)): name for name, run in graph.runs.items()}
     return sorted(found.values())
