@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
             "report": report,
             "track": track,
             "frame": frame,
+            "noise": noise,
         }
     )
 
@@ -309,6 +310,15 @@ def frame(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.results import frame as read_frame
 
     print(read_frame(options.scale).to_csv(index=False), end="")
+
+
+def noise(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.report.seed_noise import write_noise
+    from pipeline.report.tables import fill_table
+    from pipeline.study.graph import load_graph
+
+    graph = load_graph(options.scale)
+    print(f"wrote {write_noise(graph, [fill_table(graph, key, options.rows) for key in graph.selected(options.rows)])}")
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

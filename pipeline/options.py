@@ -21,6 +21,7 @@ after a run    summary   tables and claims on the terminal
                verify    are the results what was recorded?
                explain   where does a number come from, and has anything of it changed?
                frame     every metric as CSV, for a spreadsheet or a notebook
+               noise     how much seeds differ, for the verdicts on single runs
                attack    what the gradient of a training step gives away of an image
                clean     delete what no config names any more, after asking
 a model        key       make a key for a model, or recover the key of a locked one from its original
@@ -152,6 +153,14 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
         "For a spreadsheet or a notebook, where `pipeline.results.frame(SCALE)` gives the same as a pandas frame.",
     )
     _scale(frame)
+    noise = add(
+        "noise",
+        "measure how much seeds differ at a scale",
+        "Writes configs/noise/SCALE.yaml from results with several seeds. Claims that compare single runs then know "
+        "what a seed alone does. To get there: seeds: 4 in configs/scale/SCALE.yaml, Snakemake, this, seeds: 1 again.",
+    )
+    _scale(noise)
+    noise.add_argument("--rows", choices=["headline", "all"], default="headline", help=ROWS)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
     _scale(verify)
     explain = add(

@@ -13,6 +13,7 @@ from pipeline.config import nearest
 from pipeline.errors import ConfigError, DataError
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
+from pipeline.report.seed_noise import kind_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import CellEntry, Graph, RowEntry, TableEntry
@@ -104,16 +105,17 @@ def judge_study(graph: Graph, study: str, selection: str) -> JudgedStudy:
 
 def judge_tables(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
     """The claims of a study; they may name cells of other studies, too."""
-    readings = CellReadings(tables, graph.results)
+    readings = CellReadings(tables, graph)
     return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), readings))
 
 
 class CellReadings(Mapping[tuple[str, str], Reading | None]):
     """The cells that claims name, by (row, column); values per image are read when they are asked for."""
 
-    def __init__(self, tables: list[FilledTable], results: ScaleFolder) -> None:
+    def __init__(self, tables: list[FilledTable], graph: Graph) -> None:
         self.cells = {(row.id, column.id): cell for table in tables for row, column, cell in table.cells()}
-        self.results = results
+        self.graph = graph
+        self.noise = seed_noise(graph, tables)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -125,14 +127,18 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
         cell = self.cells[key]
         if cell.ours is None:
             return None
+        kind = kind_of(self.graph, cell)
         return Reading(
             value=cell.ours,
             error=cell.error if cell.n == 1 else None,
             seed_error=cell.error if cell.n > 1 else None,
             dof=max(cell.n - 1, 0),
-            per_image=tuple(per_image(self.results, cell)),
+            per_image=tuple(per_image(self.graph.results, cell)),
             images=cell.images,
             source=_measurement(cell),
+            tolerance=cell.tolerance or 0.0,
+            is_one_run=bool(kind) and cell.n == 1,
+            seeds=self.noise.get(kind),
         )
 
 

@@ -3,7 +3,7 @@
 A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`, and
 undecided while one of its cells has no number. It is true if it holds in at least 97.5 % of the draws around the
 measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them. Claims of type `exact`
-and comparisons with == are decided by the numbers alone, as are numbers whose noise is not known.
+and comparisons with == are decided by the numbers alone.
 
 A claim is as good as its worst comparison: false, undecided, within noise, true. One false comparison refutes it
 whatever the others say. A number that is missing may still refute it, so undecided comes before within noise; it also
@@ -30,6 +30,13 @@ Verdict = Literal["true", "false", "within noise", "undecided"]
 WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
 
 
+class SeedNoise(NamedTuple):
+    """How much one run differs from the next that has another seed alone, as measured at this scale."""
+
+    spread: float  # standard deviation over seeds
+    dof: int
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a cell shows and how well it is known, in the cell's own unit."""
@@ -41,10 +48,18 @@ class Reading:
     per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
     images: str = ""  # names the images and their order; cells with the same one are paired
     source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
+    tolerance: float = 0.0  # of its column
+    is_one_run: bool = False  # of one training; another seed would give another number
+    seeds: SeedNoise | None = None  # of such a run; None: not measured at this scale
 
     @property
     def has_noise(self) -> bool:
         return self.error is not None or bool(self.per_image) or self.seed_error is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of its noise is known."""
+        return self.has_noise and (not self.is_one_run or self.seeds is not None)
 
 
 Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
@@ -102,7 +117,7 @@ def judge(claims: Mapping[str, ResolvedClaim], readings: Readings) -> list[Judge
 
 
 def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> JudgedClaim:
-    decided = [_decide(comparison, readings, claim.type == "exact") for comparison in claim.comparisons()]
+    decided = [_decide(comparison, readings, claim) for comparison in claim.comparisons()]
     verdict = next(word for word in WORST_FIRST if word in {entry.predicate.verdict for entry in decided})
     about = {"id": claim_id, "statement": claim.statement, "type": claim.type}
     predicates = [entry.predicate for entry in decided]
@@ -129,7 +144,7 @@ def _summary(decided: list[_Decided], verdict: Verdict) -> str:
     return f"{count} {len(decided)} comparisons {verb} {verdict}; {such}{telling.predicate.reason}"
 
 
-def _decide(comparison: Comparison, readings: Readings, is_exact: bool) -> _Decided:
+def _decide(comparison: Comparison, readings: Readings, claim: Claim) -> _Decided:
     found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
     shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
     shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
@@ -138,21 +153,24 @@ def _decide(comparison: Comparison, readings: Readings, is_exact: bool) -> _Deci
     reason = f"no number for {', '.join(missing)}"
     if not missing:
         try:
-            verdict, reason, doubt = _verdict(comparison, found, is_exact)
+            verdict, reason, doubt = _verdict(comparison, found, claim)
         except ZeroDivisionError:
             reason = "its numbers lead to a division by 0"
     return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
 
 
-def _verdict(comparison: Comparison, found: dict[Cell, Reading], is_exact: bool) -> tuple[Verdict, str, float]:
+def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Claim) -> tuple[Verdict, str, float]:
     from pipeline.study.noise import draw_outcome  # needs numpy
 
-    outcome = draw_outcome(comparison, {key: Reading(cell.value) for key, cell in found.items()} if is_exact else found)
+    is_exact = claim.type == "exact"
+    used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
+    outcome = draw_outcome(comparison, used, claim.margin)
     wrong = [step for step in outcome.steps if step.is_false]
     verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
     telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
     how = "decided by the numbers alone" if is_exact else _conditions(found) if telling.noise else _unknown(found)
-    return verdict, ", ".join(filter(None, [_difference(telling), how])), telling.doubt
+    room = f"not worse by {_plain(telling.margin)}" if telling.margin else ""
+    return verdict, ", ".join(filter(None, [_difference(telling), room, how])), telling.doubt
 
 
 def _difference(step: "Step") -> str:
@@ -169,7 +187,7 @@ def _plain(value: float) -> str:
 
 
 def _conditions(found: dict[Cell, Reading]) -> str:
-    """How the cells of a comparison were measured: `paired over 1,000 images, one seed`."""
+    """How its cells were measured: `paired over 1,000 images, one run each; seeds differ by 4.8 here`."""
     from pipeline.study.noise import paired
 
     noisy = {cell: reading for cell, reading in found.items() if reading.has_noise}
@@ -184,10 +202,23 @@ def _conditions(found: dict[Cell, Reading]) -> str:
         words = ["not paired by image"]
     seeds = sorted({reading.dof + 1 for reading in noisy.values()})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    words.append("one seed" if seeds == [1] else f"{count} seeds")
+    words.append(("one run" if len(noisy) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
+    spreads = [reading.seeds.spread for reading in noisy.values() if reading.is_one_run and reading.seeds]
+    if spreads:
+        words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
     return ", ".join([*words, *filter(None, [_unknown(found)])])
 
 
 def _unknown(found: dict[Cell, Reading]) -> str:
-    cells = [f"{row}:{column}" for (row, column), reading in found.items() if not reading.has_noise]
-    return f"the noise of {', '.join(cells)} is not known" if cells else ""
+    """Which cells have a noise that is not known, and what is made of that."""
+    unknown = {f"{row}:{column}": reading for (row, column), reading in found.items() if not reading.is_known}
+    if not unknown:
+        return ""
+    below = max(reading.tolerance for reading in unknown.values())
+    what = "noise" if all(not reading.has_noise for reading in unknown.values()) else "noise of training"
+    says = f", so differences below {_plain(below)} say nothing" if below else ""
+    return f"the {what} of {', '.join(unknown)} is not known{says}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2g}" if value < 1 else f"{value:.1f}"

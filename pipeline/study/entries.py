@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.evals.needs import Needs
 from pipeline.results import ScaleFolder, results_of
 from pipeline.study.claims import ResolvedClaim
-from pipeline.study.spec import Column, Drawing
+from pipeline.study.spec import Column, Drawing, SeedValues
 
 Entry = TypeVar("Entry")
 
@@ -99,6 +99,7 @@ class Graph(Record):
     eval_jobs: dict[str, EvalJob] = Field(default_factory=dict)
     tables: dict[str, TableEntry] = Field(default_factory=dict)  # by id, such as mjp.t4 and mjp.f3
     claims: dict[str, dict[str, ResolvedClaim]] = Field(default_factory=dict)  # study -> claim id -> claim
+    noise: dict[str, list[SeedValues]] = Field(default_factory=dict)  # what seeds were seen to do, by metric
 
     @property
     def results(self) -> ScaleFolder:

@@ -16,16 +16,21 @@ def table_fingerprint(graph: Graph, table_id: str) -> str:
 
 
 def claims_fingerprint(graph: Graph, study: str) -> str:
-    """The claims of a study, and the code that judges them."""
+    """The claims of a study, what seeds do at this scale, and the code that judges them."""
     claims = {key: claim.model_dump(mode="json") for key, claim in graph.claims.get(study, {}).items()}
     judging = [PACKAGE / "study" / f"{name}.py" for name in ("claims", "formula", "noise")]
-    return fingerprint([claims, digest_of([*judging, DRAWING / "tables.py"])], 12)
+    code = digest_of([*judging, DRAWING / "tables.py", DRAWING / "seed_noise.py"])
+    return fingerprint([claims, _noise(graph), code], 12)
 
 
 def report_fingerprint(graph: Graph, rows: str) -> str:
     """The runs' labels and studies, which the page shows beside what its input files hold, and code and templates."""
     labels = {name: [run.label, run.studies] for name, run in graph.runs.items()}
-    return fingerprint([labels, graph.selected(rows), len(graph.tables), _drawing_code()], 12)
+    return fingerprint([labels, graph.selected(rows), len(graph.tables), _noise(graph), _drawing_code()], 12)
+
+
+def _noise(graph: Graph) -> dict[str, list[dict]]:
+    return {kind: [each.model_dump() for each in values] for kind, values in graph.noise.items()}
 
 
 @functools.cache

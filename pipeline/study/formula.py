@@ -10,6 +10,7 @@ example `mjp.t3.g027:top1 - mjp.t3.g000:top1 <= 0.3`. min, max and mean take sev
 """
 
 import ast
+import itertools
 import operator
 import random
 import re
@@ -57,6 +58,13 @@ class Comparison:
     @property
     def operators(self) -> list[Operator]:
         return [_operation(op, self.text) for op in self.tree.ops]
+
+    @property
+    def is_between_cells(self) -> list[bool]:
+        """Of each operator, whether cells stand on both of its sides."""
+        terms = (self.tree.left, *self.tree.comparators)
+        named = [any(isinstance(node, ast.Name) and node.id in self.named for node in ast.walk(term)) for term in terms]
+        return [left and right for left, right in itertools.pairwise(named)]
 
     def terms(self, values: Mapping[Cell, Any], functions: Functions = FUNCTIONS) -> list[Any]:
         """What stands left and right of each operator, for these values of the cells: numbers or arrays of them."""

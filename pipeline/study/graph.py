@@ -19,12 +19,12 @@ from pipeline.files import write_json
 from pipeline.naming import file_name_problems
 from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
-from pipeline.study.claims import resolve
+from pipeline.study.claims import ResolvedClaim, resolve
 from pipeline.study.draft import Draft, check_headline
 from pipeline.study.entries import Graph
 from pipeline.study.rows import add_table
 from pipeline.study.runs import add_run, in_init_order
-from pipeline.study.spec import Expected, Scale, Study
+from pipeline.study.spec import Expected, Noise, Scale, SeedValues, Study
 from pipeline.study.written import read_study
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def build_graph(scale: str, builder: "ModelBuilder | None" = None, layers: dict[
     in_order = _papers_first(names(CONFIGS / "study"))
     studies = {name: _add_study(graph, spec, name, collector, builder, layers) for name in in_order}
     _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
+    with collector:
+        graph.noise = _noise(scale)
     collector.finish()
     return graph
 
@@ -198,12 +200,31 @@ def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) 
         for key, claim in study.claims.items():
             where = f"{shown(CONFIGS / 'study' / f'{name}.yaml')}: claims.{key}.holds"
             with collector:
-                graph.claims.setdefault(name, {})[f"{name}.{key}"] = resolve(claim, known, where)
+                resolved = resolve(claim, known, where)
+                _check_tolerances(resolved, studies, where)
+                graph.claims.setdefault(name, {})[f"{name}.{key}"] = resolved
+
+
+def _check_tolerances(claim: ResolvedClaim, studies: dict[str, Study], where: str) -> None:
+    """Where noise is not known, or a claim says `not worse`, the tolerance of a column says what is small."""
+    for row, column in [cell for each in claim.comparisons() for cell in each.cells]:
+        study, table, _ = row.split(".", 2)
+        if claim.type != "exact" and studies[study].all_tables[table].columns[column].tolerance is None:
+            raise ConfigError(
+                f"{where}: the column of {row}:{column} has no tolerance, which says what is small where noise is not "
+                "known; give it one, or write type: exact"
+            )
 
 
 def _papers_first(studies: list[str]) -> list[str]:
     """A run that several studies have goes by the label of a paper's."""
     return sorted(studies, key=lambda name: name not in names(CONFIGS / "expected"))
+
+
+def _noise(scale: str) -> dict[str, list[SeedValues]]:
+    """What was measured at this scale, if anything was."""
+    path = CONFIGS / "noise" / f"{scale}.yaml"
+    return parse_file(Noise, path).metrics if path.exists() else {}
 
 
 def _expected(study: str) -> Expected:

@@ -1,9 +1,13 @@
 """How sure a comparison is, given the noise of its cells: how often it holds for numbers drawn around the measured.
 
-Three kinds of noise are drawn. Cells measured on the same images are drawn together, from a normal distribution with
+Four kinds of noise are drawn. Cells measured on the same images are drawn together, from a normal distribution with
 the covariance of their means over images: two models fail on much the same images, so their difference is known better
 than either of them. Cells without values by image are drawn alone, from their standard error. Seeds add t-distributed
 noise to each cell; a little of it is in the images' noise already, so several seeds are judged on the careful side.
+A single run gets the noise that seeds were seen to have at this scale. Where the noise of a cell is not known, or not
+all of it, a difference below the tolerance of its column says nothing.
+
+`>=` and `<=` between cells mean "not worse": they leave room for a margin. Without one, equal models could never be so.
 
 The largest of several noisy numbers is too large on average, and more so when noise is drawn around it. Each drawn
 difference is therefore also mirrored at the measured one, and a verdict needs both; for sums and differences of cells
@@ -14,7 +18,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import eq
+from operator import eq, ge, le
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +44,8 @@ class Step:
     left: float
     right: float
     noise: float
+    margin: float  # that `right` is given, or `left` if it should be the smaller one
+    unknown: float  # a difference below it says nothing; 0 where the noise of all cells is known
     is_false: bool
 
     @property
@@ -57,18 +63,28 @@ class Outcome:
     is_true: bool
 
 
-def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"]) -> Outcome:
+def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None) -> Outcome:
+    """`margin` is the claim's own; without it, the largest tolerance of the columns."""
+    if margin is None:
+        margin = max((reading.tolerance for reading in readings.values()), default=0.0)
+    unknown = max((reading.tolerance for reading in readings.values() if not reading.is_known), default=0.0)
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = comparison.terms(_draw(readings), FUNCTIONS)
         gaps = [np.broadcast_to(left - right, DRAWS) for left, right in itertools.pairwise(drawn)]
     steps, holds = [], np.ones((2, DRAWS), bool)
-    for (left, right), gap, operator in zip(itertools.pairwise(measured), gaps, comparison.operators, strict=True):
+    parts = zip(itertools.pairwise(measured), gaps, comparison.operators, comparison.is_between_cells, strict=True)
+    for (left, right), gap, operator, is_between in parts:
+        room = margin if is_between and operator in (ge, le) else 0.0
+        shift = room if operator is ge else -room
         if operator is eq:  # draws are never equal; the numbers themselves decide
             gap = np.full(DRAWS, left - right)
-        held = operator(np.stack([gap, 2 * (left - right) - gap]), 0)
+        held = operator(np.stack([gap, 2 * (left - right) - gap]) + shift, 0)
+        if operator is not eq and abs(left - right + shift) < unknown:
+            held = np.stack([np.ones(DRAWS, bool), np.zeros(DRAWS, bool)])  # neither true nor false
         low, high = np.nanpercentile(gap, [100 * (1 - SURE), 100 * SURE])
-        steps.append(Step(left, right, float(high - low) / 2, is_false=held.mean(axis=1).max() <= 1 - SURE))
+        is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
+        steps.append(Step(left, right, float(high - low) / 2, room, unknown, is_false))
         holds &= held
     return Outcome(steps, is_true=holds.mean(axis=1).min() >= SURE)
 
@@ -84,6 +100,8 @@ def _draw(readings: Mapping[Cell, "Reading"]) -> dict[Cell, np.ndarray]:
     for cell, reading in once.items():
         if reading.seed_error:
             noise[cell] = noise[cell] + reading.seed_error * generator.standard_t(reading.dof, DRAWS)
+        elif reading.is_one_run and reading.seeds:
+            noise[cell] = noise[cell] + reading.seeds.spread * generator.standard_t(reading.seeds.dof, DRAWS)
     return {cell: reading.value + noise[first[_identity(cell, reading)]] for cell, reading in readings.items()}
 
 

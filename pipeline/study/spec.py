@@ -220,6 +220,9 @@ class Claim(Strict):
     statement: str
     type: Literal["exact", "directional", "scale", "cost"]
     holds: list[str] = Field(min_length=1)
+    margin: float | None = Field(
+        None, gt=0, description="what >= and <= between cells leave room for; without it, the column's tolerance"
+    )
 
 
 def _begins_with(letter: str, what: str) -> AfterValidator:
@@ -318,6 +321,20 @@ class Scale(Strict):
         for word, other in self.words.items():
             text = text.replace(word, other)
         return text
+
+
+class SeedValues(Strict):
+    """One number of a run, once for each seed."""
+
+    run: str = Field(description="name of the run with the first seed")
+    values: list[float] = Field(min_length=2)
+
+
+class Noise(Strict):
+    """What seeds were seen to do at one scale: data set, evaluation and metric -> values of runs over seeds."""
+
+    provenance: dict[str, Any]
+    metrics: dict[str, list[SeedValues]]
 
 
 class Expected(Strict):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.study.claims import JudgedClaim, Reading, ResolvedClaim, judge
+from pipeline.study.claims import JudgedClaim, Reading, ResolvedClaim, SeedNoise, judge
 
 A, B, C = ("s.t1.a", "top1"), ("s.t1.b", "top1"), ("s.t1.c", "top1")
 SURE = 1.96
@@ -208,6 +208,99 @@ def test_noise_not_known__is_decided_by_the_numbers_and_says_so():
     assert claim.reason.endswith("the noise of s.t1.a:top1 is not known")
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [(60.3, "within noise"), (59.7, "within noise"), (60.5, "true"), (59.4, "false")]
+)
+def test_noise_not_known__difference_below_the_tolerance__says_nothing(value, expected):
+    claim = judged(" a > b ", a=Reading(value, tolerance=0.4), b=Reading(60.0, error=0.0, tolerance=0.4))
+
+    assert claim.verdict == expected
+    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known, so differences below 0.4 say nothing")
+
+
+# One run
+
+
+def one_run(value: float, spread: float | None, dof: int = 1000) -> Reading:
+    seeds = None if spread is None else SeedNoise(spread, dof)
+    return Reading(value, error=0.0, tolerance=0.4, is_one_run=True, seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"), [(2.7, "within noise"), (2.9, "true"), (-2.7, "within noise"), (-2.9, "false")]
+)
+def test_one_run_each__seeds_differ_by_one__is_decided_by_two_runs_noise(gap, expected):
+    assert (abs(gap) > SURE * math.hypot(1, 1)) == (expected != "within noise")
+
+    claim = judged(" a > b ", a=one_run(70 + gap, 1.0), b=one_run(70, 1.0))
+
+    assert claim.verdict == expected
+    assert claim.reason.endswith("one run each; seeds differ by 1.0 here")
+
+
+def test_one_run__few_seeds_measured__is_judged_with_their_degrees_of_freedom():
+    t_975_with_3 = 3.182  # from a printed table
+    above, below = (Reading(70 + gap, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 3)) for gap in (3.4, 3.0))
+    assert 3.0 < t_975_with_3 < 3.4
+
+    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
+
+
+def test_one_run__seeds_not_measured__small_differences_say_nothing():
+    claim = judged(" a > b ", a=one_run(70.3, None), b=one_run(70.0, None))
+
+    assert claim.verdict == "within noise"
+    assert "the noise of training of s.t1.a:top1, s.t1.b:top1 is not known" in claim.reason
+    assert verdict(" a > b ", a=one_run(70.5, None), b=one_run(70.0, None)) == "true"
+
+
+def test_several_seeds__have_their_own_noise_whatever_was_measured_elsewhere():
+    a = Reading(72.0, seed_error=0.1, dof=3, seeds=SeedNoise(50.0, 9))
+
+    assert verdict(" a > 70 ", a=a) == "true"
+
+
+# Not worse
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(81.3, "true"), (81.2, "true"), (80.9, "within noise"), (80.6, "false"), (90.0, "true")]
+)
+def test_not_worse__equal_up_to_the_tolerance__holds_and_says_the_margin(value, expected):
+    many = {"error": 0.02, "tolerance": 0.4}  # five million images
+
+    claim = judged(" a >= b ", a=Reading(value, **many), b=Reading(81.3, **many))
+
+    assert claim.verdict == expected
+    assert "not worse by 0.4" in claim.reason
+    assert verdict(" b <= a ", a=Reading(value, **many), b=Reading(81.3, **many)) == expected
+
+
+def test_not_worse__margin_of_the_claim__is_taken_in_place_of_the_tolerance():
+    cells = {A: Reading(79.5, error=0.02, tolerance=0.4), B: Reading(81.3, error=0.02, tolerance=0.4)}
+    claim = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:top1 >= s.t1.b:top1"], margin=2.0)
+
+    assert judge({"s.c1": claim}, cells)[0].verdict == "true"
+    assert judge({"s.c1": claim.model_copy(update={"margin": None})}, cells)[0].verdict == "false"
+
+
+def test_not_worse__than_a_number__has_no_margin():
+    assert verdict(" a >= 81.3 ", a=Reading(81.2, error=0.02, tolerance=0.4)) == "false"
+
+
+def test_better__has_no_margin():
+    assert (
+        verdict(" a > b ", a=Reading(81.2, error=0.01, tolerance=0.4), b=Reading(81.3, error=0.01, tolerance=0.4))
+        == "false"
+    )
+
+
+def test_not_worse__of_runs_whose_noise_is_not_known__holds_at_equality_and_fails_beyond_twice_the_tolerance():
+    found = [verdict(" a >= b ", a=one_run(value, None), b=one_run(81.3, None)) for value in (81.3, 81.0, 80.4)]
+
+    assert found == ["true", "within noise", "false"]
+
+
 def test_values_by_image__that_are_not_the_cells__are_refused():
     a, _ = accuracies(700, 0, 0, 300)
 
@@ -253,9 +346,12 @@ def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_re
     [
         (
             {name: paired(values) for name, values in zip("ab", accuracies(690, 30, 5, 275), strict=True)},
-            "72.0 against 69.5: 2.5 +/- 1.2, paired over 1,000 images, one seed",
+            "72.0 against 69.5: 2.5 +/- 1.2, paired over 1,000 images, one run each",
         ),
-        ({"a": unpaired(72.0), "b": unpaired(69.5)}, "72.0 against 69.5: 2.5 +/- 4.0, not paired by image, one seed"),
+        (
+            {"a": unpaired(72.0), "b": unpaired(69.5)},
+            "72.0 against 69.5: 2.5 +/- 4.0, not paired by image, one run each",
+        ),
         (
             {"a": Reading(72.0, 0.0, 0.1, 2), "b": Reading(69.5, 0.0, 0.1, 4)},
             "72.00 against 69.50: 2.50 +/- 0.50, not paired by image, 3 to 5 seeds",

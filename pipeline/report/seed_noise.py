@@ -1,0 +1,75 @@
+"""How much seeds differ at a scale, by metric and data set: what a single run cannot tell about itself.
+
+It is measured wherever a cell has several seeds: in the tables at hand, and in configs/noise, where `pipeline noise`
+writes what it finds. A measurement counts as long as the configs still name its runs.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import variance
+
+import yaml
+
+from pipeline.config import CONFIGS, shown
+from pipeline.errors import DataError
+from pipeline.files import write_text
+from pipeline.provenance import provenance
+from pipeline.report.records import Cell, FilledTable
+from pipeline.study.claims import SeedNoise
+from pipeline.study.entries import Graph
+from pipeline.study.spec import Noise, SeedValues
+
+HEADER = "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
+HEADER += "# seeds: 4 in configs/scale/{scale}.yaml; snakemake headline; python -m pipeline noise --scale {scale}\n"
+
+
+def kind_of(graph: Graph, cell: Cell) -> str:
+    """Names what a cell measures, such as `fashion_mnist classify: top1`; empty where no run was trained for it."""
+    run = graph.runs.get(cell.run or "")
+    metric = (cell.provenance or {}).get("metric")
+    return f"{run.data} {metric}" if run and run.trained and metric else ""
+
+
+def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[SeedValues]]:
+    """Every cell with several seeds, once, by what it measures."""
+    found: dict[str, dict[str, SeedValues]] = {}
+    for table in tables:
+        for _, _, cell in table.cells():
+            if cell.n > 1 and cell.run and (kind := kind_of(graph, cell)):
+                found.setdefault(kind, {})[cell.run] = SeedValues(run=cell.run, values=cell.values)
+    return {kind: list(by_run.values()) for kind, by_run in found.items()}
+
+
+def seed_noise(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, SeedNoise]:
+    """By what cells measure: the deviation over seeds, over all runs that were trained with several."""
+    here = measured(graph, tables)
+    known = {kind: [each for each in values if each.run in graph.runs] for kind, values in graph.noise.items()}
+    together = {kind: {each.run: each for each in known.get(kind, []) + here.get(kind, [])} for kind in known | here}
+    return {kind: pooled(values.values()) for kind, values in together.items() if values}
+
+
+def pooled(measurements: Iterable[SeedValues]) -> SeedNoise:
+    """One deviation for all of them. A number that seeds do not move at all says nothing about the others."""
+    values = [each.values for each in measurements]
+    moved = [each for each in values if variance(each)] or values
+    dof = sum(len(each) - 1 for each in moved)
+    return SeedNoise(math.sqrt(sum(variance(each) * (len(each) - 1) for each in moved) / dof), dof)
+
+
+def noise_file(scale: str) -> Path:
+    return CONFIGS / "noise" / f"{scale}.yaml"
+
+
+def write_noise(graph: Graph, tables: Iterable[FilledTable]) -> Path:
+    """Writes what the tables measure; returns the file."""
+    found = measured(graph, tables)
+    if not found:
+        raise DataError(
+            f"no number at scale {graph.scale} has several seeds; write seeds: 4 into "
+            f"{shown(CONFIGS / 'scale' / f'{graph.scale}.yaml')}, run Snakemake, then this again"
+        )
+    noise, path = Noise(provenance=provenance(), metrics=found), noise_file(graph.scale)
+    text = yaml.safe_dump(noise.model_dump(mode="json"), sort_keys=True, width=120, default_flow_style=None)
+    write_text(path, HEADER.format(scale=graph.scale) + text)
+    return path
