@@ -9,6 +9,7 @@ from toy_study import measure, toy_graph
 
 from pipeline import check, config, explain, site
 from pipeline.errors import ConfigError
+from pipeline.report import seed_noise
 from pipeline.study import draft, graph
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -75,7 +76,7 @@ def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         if path.stem != "mjp":
             path.unlink()
     copy = Project(root)
-    for module in (check, config, explain, site, draft, graph):
+    for module in (check, config, explain, seed_noise, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)
