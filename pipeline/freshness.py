@@ -28,6 +28,7 @@ from pipeline.files import Digests
 from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
 from pipeline.results import ScaleFolder, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
+from pipeline.source import PACKAGE, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
@@ -251,13 +252,18 @@ class Freshness:
                 return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
         for source, known in (manifest.made_of or {}).items():
             if (now := self._source(source)) and now != known:
-                return f"made from {source} {short_digest(known)}, which is {short_digest(now)} now"
+                return f"made with {source} {short_digest(known)}, which is {short_digest(now)} now"
         return self._folder_reason(name)
 
     def _source(self, name: str) -> str | None:
-        """What a set is made from, as it is now: the samples of another one, or the weights of a run."""
+        """What a set is made with, as it is now: the samples of another one, the weights of a run, or code."""
+        if name.endswith(".py"):
+            return digest_behind(PACKAGE / name)
         with suppress(DataError):
-            return self.manifest(name).splits["val"].fingerprint if name in self.graph.data else self.weights_of(name)
+            if name not in self.graph.data and not name.endswith("/train"):
+                return self.weights_of(name)
+            splits = self.manifest(name.removesuffix("/train")).splits
+            return splits["train" if name.endswith("/train") else "val"].fingerprint
         return None
 
     def _folder_reason(self, name: str) -> str:
@@ -268,7 +274,9 @@ class Freshness:
         data, index = data_of(self.graph, name), self.results.manifest(name).parent
         folder = named_folder(self.site, data)
         if folder is None or not folder.is_dir():
-            return ""
+            # The lock of `prepare` stays where a set was made; results that were pulled have none.
+            was_made = self.manifest(name).made_of and self.results.data_lock(name).exists()
+            return f"{shown(folder)} not found" if folder and was_made else ""
         key, state = f"data {name}", _state_of(folder, index)
         if state and self.digests.kept.get(key) == state:
             return ""

@@ -16,7 +16,10 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).resolve().parent
 # Where results lie, how files are read and written, and what is said to the user: it changes no number, and if it
 # counted, every result would be said to be made by other code after every release.
-PLUMBING = ("config", "errors", "files", "logs", "processes", "provenance", "records", "registry", "results", "site")
+PLUMBING = (
+    *("config", "errors", "files", "logs", "processes", "provenance"),
+    *("records", "registry", "results", "site", "source"),
+)
 
 
 def digest_of(files: Iterable[Path]) -> str:

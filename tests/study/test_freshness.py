@@ -22,7 +22,9 @@ from pipeline.freshness import (
     table_file,
 )
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
+from pipeline.registry import KINDS
 from pipeline.report.drawing import draw_report, draw_table
+from pipeline.source import PACKAGE, Definition, code_behind, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from pipeline.verify import problems_of
@@ -269,6 +271,57 @@ def test_data__prepared_with_other_counts_than_the_config_says__is_stale(graph):
     write_manifest(path, read_manifest(path).model_copy(update={"splits": {"val": found}}))
     why = now(graph).why(data_file("fashion_mnist"))
     assert why == "prepared with 151 val images, expected 5000 train and 1000 val images of 10 classes"
+
+
+MADE = "fashion_mnist_c-fog"
+
+
+@pytest.fixture
+def made_set(graph):
+    """The manifest of a set that is made here, with what it was made with."""
+
+    def write(made_of: dict) -> str:
+        finish(graph, [data_file(MADE)])
+        path = graph.results.manifest(MADE)
+        write_manifest(path, read_manifest(path).model_copy(update={"made_of": made_of}))
+        return data_file(MADE)
+
+    return write
+
+
+def test_made_set__the_code_that_makes_it_changed__is_stale(graph, made_set):
+    maker = "data/corrupting.py"
+    assert now(graph).why(made_set({maker: digest_behind(PACKAGE / maker)})) == ""
+    assert now(graph).why(made_set({maker: "other"})).startswith(f"made with {maker} other, which is ")
+
+
+@pytest.mark.parametrize("split", ["val", "train"])
+def test_made_set__other_samples_in_the_set_it_is_made_from__is_stale(graph, made_set, split):
+    source = "fashion_mnist" if split == "val" else "fashion_mnist/train"
+    file, path = made_set({source: "before"}), graph.results.manifest("fashion_mnist")
+    counts = {"train": 5000, "val": 1000}
+    splits = {
+        name: SplitSummary(count=count, bytes=1, fingerprint=f"now {name}", stamp=Stamp(listing="", sample=()))
+        for name, count in counts.items()
+    }
+    write_manifest(path, read_manifest(path).model_copy(update={"splits": splits}))
+    assert now(graph).why(file) == f"made with {source} before, which is now {split} now"
+
+
+def test_made_set__folder_deleted_where_it_was_made__is_stale_and_pulled_results_are_not(graph, made_set):
+    maker = "data/corrupting.py"
+    file = made_set({maker: digest_behind(PACKAGE / maker)})
+    assert now(graph).why(file) == ""
+    graph.results.data_lock(MADE).touch()  # left by `prepare`
+    assert now(graph).why(file) == "/nowhere not found"
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_made_set__of_any_kind__has_a_maker_whose_version_is_part_of_its_code(kind):
+    found = KINDS.get(kind)
+    assert bool(found.maker) == ("made_from" in found.Config.model_fields)
+    if found.maker:
+        assert Definition(PACKAGE / found.maker, "VERSION") in code_behind(PACKAGE / found.maker)
 
 
 def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):
