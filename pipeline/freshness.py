@@ -410,15 +410,19 @@ def made_file(drawing: str) -> str:
     return str(path.with_name(f"{path.stem}.made.json"))
 
 
-def write_made(freshness: Freshness, drawing: str, files: Iterable[Path]) -> None:
+def begin_made(freshness: Freshness, drawing: str) -> Made:
+    """What a drawing is made from, before any of it is read: what changes meanwhile is not in the drawing."""
+    inputs = {
+        name: freshness.digests.of(freshness.results.folder / name) or "" for name in freshness.inputs_of(drawing)
+    }
+    return Made(spec=freshness.spec_of(drawing), inputs=inputs, files={})
+
+
+def write_made(freshness: Freshness, drawing: str, begun: Made, files: Iterable[Path]) -> None:
     """Write down what a drawing that was just made consists of."""
-    root, digests = freshness.results.folder, freshness.digests
-    made = Made(
-        spec=freshness.spec_of(drawing),
-        inputs={name: digests.of(root / name) or "" for name in freshness.inputs_of(drawing)},
-        files={str(path.relative_to(root)): digests.of(path) or "" for path in files},
-    )
-    write_record(root / made_file(drawing), made)
+    root = freshness.results.folder
+    written = {str(path.relative_to(root)): freshness.digests.of(path) or "" for path in files}
+    write_record(root / made_file(drawing), begun.model_copy(update={"files": written}))
 
 
 def drawings(graph: Graph) -> Iterator[str]:

@@ -66,6 +66,14 @@ def test_evaluate__every_result__says_what_it_was_made_from(lab):
         assert facts.items() <= result.provenance.items()
 
 
+def test_evaluate__code_edited_while_it_computes__records_the_code_that_began(lab, monkeypatch):
+    compute, today = Classify.compute, ["before"]
+    monkeypatch.setattr(evaluating, "code_of_evaluation", lambda *given: today[0])
+    monkeypatch.setattr(Classify, "compute", lambda self, model: today.insert(0, "after") or compute(self, model))
+    lab.evaluate(*lab.planned("classify"))
+    assert lab.result("classify").provenance["code"] == "before" and today[0] == "after"
+
+
 def test_evaluate__job__names_its_results_with_their_digests(lab):
     lab.evaluate()
     record = read_record(lab.results.eval_job("job"), EvalJobRecord)

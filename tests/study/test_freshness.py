@@ -23,6 +23,7 @@ from pipeline.freshness import (
 )
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
 from pipeline.registry import KINDS
+from pipeline.report import drawing
 from pipeline.report.drawing import draw_report, draw_table
 from pipeline.source import PACKAGE, Definition, code_behind, digest_behind
 from pipeline.study.entries import Graph
@@ -216,6 +217,19 @@ def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
     draw_table(now(graph), TABLE, "all")
     graph.tables[TABLE].note = "another note"
     assert now(graph).why(SHOWN) == "its definition or the code that draws it has changed"
+
+
+def test_drawing__a_result_that_changes_while_it_is_drawn__is_stale(graph, job, monkeypatch):
+    fill, path = drawing.fill_table, graph.results.eval_job(job)
+
+    def fill_then_change(*given):
+        filled = fill(*given)
+        path.write_text(path.read_text() + "\n")
+        return filled
+
+    monkeypatch.setattr(drawing, "fill_table", fill_then_change)
+    draw_table(now(graph), TABLE, "all")
+    assert now(graph).own_reason(SHOWN) == f"results/demo/{job_file(job)} has changed since it was drawn"
 
 
 @pytest.mark.slow
