@@ -24,7 +24,7 @@ from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
 from pipeline.data.opening import find_samples
 from pipeline.data.prepare import counts_of
 from pipeline.errors import DataError
-from pipeline.files import Digests
+from pipeline.files import Digests, stat_stamp
 from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
 from pipeline.results import ScaleFolder, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
@@ -127,7 +127,7 @@ class Freshness:
     def _own_reason(self, file: str) -> str:
         kind, name, *_ = file.split("/")
         if not self.exists(file):
-            return "not found"
+            return "deleted" if self.was_made(file) else "not found"
         try:
             if kind == "data":
                 return self._data_reason(name)
@@ -172,12 +172,16 @@ class Freshness:
     def problems(self, files: Iterable[str]) -> dict[str, str]:
         """File -> what is wrong with it, of those that were made and of what they were made from."""
         needed = self.needed_for(files)
-        made = [file for file in needed if self.exists(file)]
+        made = [file for file in needed if self.was_made(file)]
         expected = {*made, *(each for file in made for each in self.inputs_of(file))}
         return {file: why for file in needed if file in expected and (why := self.own_reason(file))}
 
     def exists(self, file: str) -> bool:
         return (self.results.folder / file).exists()
+
+    def was_made(self, file: str) -> bool:
+        """Whether a file is there, or is a drawing that was there: its record stays."""
+        return self.exists(file) or self.exists(made_file(file))
 
     # What files are made from
 
@@ -450,6 +454,6 @@ def _state_of(*folders: Path) -> list | None:
         for path in sorted(folder.rglob("*")):
             if len(found) >= MOST_FILES:
                 return None
-            about = path.stat() if path.is_file() else None  # neither a folder nor a link that leads nowhere
-            found.append([str(path), about.st_size, about.st_mtime_ns] if about else [str(path)])
+            is_file = path.is_file()  # neither a folder nor a link that leads nowhere
+            found.append([str(path), *stat_stamp(path)] if is_file else [str(path)])
     return found

@@ -77,7 +77,7 @@ def _targets_by_file(freshness: Freshness) -> dict[str, str]:
     studies, reports = {*graph.studies()}, ("demo", "all")
     found: dict[str, list[str]] = {}
     for name in sorted(targets, key=lambda name: (name not in reports, name not in studies)):
-        if all(map(freshness.exists, targets[name])):
+        if all(map(freshness.was_made, targets[name])):
             for file in freshness.needed_for(targets[name]):
                 if name in reports or file not in found:
                     found.setdefault(file, []).append(name)

@@ -27,7 +27,7 @@ from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, grid_record, read_weights
 from pipeline.provenance import commit, provenance
-from pipeline.records import Inputs, TrainRecord, write_record
+from pipeline.records import Inputs, TrainRecord, write_record, written_errors
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
@@ -150,7 +150,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_ste
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
-    errors = {"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()}
+    errors, odd = written_errors({"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()})
     paths = trainer.paths
     made = paths.encoder, paths.heads, paths.metrics, paths.config, paths.started
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
@@ -158,8 +158,8 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_ste
     return TrainRecord(
         run=run.name,
         metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
-        reasons=_reasons(trainer, found),
-        errors={name: value for name, value in errors.items() if math.isfinite(value)},
+        reasons=_reasons(trainer, found) | odd,
+        errors=errors,
         count=found.count or None,
         files={path.name: digest(path) for path in made},
         inputs=inputs,

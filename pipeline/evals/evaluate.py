@@ -28,7 +28,7 @@ from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import load_encoder
 from pipeline.provenance import provenance
-from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record
+from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record, written_errors
 from pipeline.registry import EVALS
 from pipeline.results import PER_IMAGE, RESULT, EvalFolder, ScaleFolder
 from pipeline.site import Site, site_file, weights_path
@@ -114,14 +114,15 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
     outcome = evaluation.compute(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
+    errors, odd = written_errors(outcome.errors)
     facts = _facts(planned, workshop, code, time.monotonic() - started)
     result = EvalResult(
         evaluation=planned.fragment,
         subjects={role: run.name for role, run in planned.subjects.items()},
         data={role: data.name for role, data in planned.data.items()},
         metrics={**outcome.metrics, **dict.fromkeys(outcome.reasons)},
-        reasons=outcome.reasons,
-        errors=outcome.errors,
+        reasons={**outcome.reasons, **odd},
+        errors=errors,
         count=outcome.count or None,
         images=outcome.images,
         per_image=[name for name in outcome.per_image if name in outcome.metrics],

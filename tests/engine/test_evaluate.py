@@ -153,6 +153,16 @@ def test_evaluate__metric_left_out_with_a_reason__is_null_with_the_reason(lab, m
     assert (found.metrics["top1"], found.metrics["top5"], found.reasons["top5"]) == (1.0, None, why)
 
 
+@pytest.mark.parametrize("error", [float("nan"), float("inf")], ids=str)
+def test_evaluate__standard_error_that_is_not_finite__is_null_with_the_reason(lab, monkeypatch, error):
+    compute = lambda self, model: Outcome(dict.fromkeys(self.cfg.metrics, 1.0), {"top1": error, "top5": 0.5})  # noqa: E731
+    monkeypatch.setattr(Classify, "compute", compute)
+    lab.evaluate(*lab.planned("classify"))
+    found = lab.result("classify")
+    assert found.metrics["top1"] == 1.0 and found.errors == {"top1": None, "top5": 0.5}
+    assert found.reasons == {"error of top1": f"the standard error is {error}"}
+
+
 # What is computed again
 
 

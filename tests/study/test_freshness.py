@@ -1,5 +1,7 @@
 """What must be remade, and why; and `verify`, which says so with the command that makes it."""
 
+import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
-from pipeline.files import Digests, digest, held, write_text
+from pipeline.files import Digests, digest, digest_by_stat, held, write_text
 from pipeline.freshness import (
     Freshness,
     claims_file,
@@ -17,6 +19,7 @@ from pipeline.freshness import (
     files_of_targets,
     is_output,
     job_file,
+    made_file,
     report_file,
     run_file,
     table_file,
@@ -232,6 +235,18 @@ def test_drawing__a_result_that_changes_while_it_is_drawn__is_stale(graph, job, 
     assert now(graph).own_reason(SHOWN) == f"results/demo/{job_file(job)} has changed since it was drawn"
 
 
+def test_report__page_deleted__is_a_problem_with_the_command_that_draws_it(graph):
+    for file in (SHOWN, claims_file("mjp", "all"), report_file("all")):
+        finish(graph, [file])
+        (graph.results.folder / file).unlink()
+        assert now(graph).own_reason(file) == "deleted"
+        found = {problem.file: problem for problem in problems_of(now(graph))}
+        assert found[f"results/demo/{file}"].found == "deleted"
+    assert found[f"results/demo/{file}"].remedy == "`snakemake all` makes it again"
+    (graph.results.folder / made_file(file)).unlink()
+    assert now(graph).own_reason(file) == "not found"
+
+
 @pytest.mark.slow
 def test_report__written_by_hand_over_a_stale_result__says_so(graph, folder):
     assert "must be made again" not in draw_report(now(graph), "all").read_text()
@@ -350,6 +365,20 @@ def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_cha
     assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None
     kept.write_text("{")
     assert Digests(kept).of(path) == "read"
+
+
+def test_digests__file_replaced_by_one_of_the_same_size_and_time__is_read_again(tmp_path):
+    path, other, found = tmp_path / "weights", tmp_path / "other", Digests()
+    for each, text in ((path, "one"), (other, "two")):
+        each.write_text(text)
+        os.utime(each, ns=(0, 0))
+    before = found.of(path), digest_by_stat(path)
+    other.replace(path)
+    assert found.of(path) == digest_by_stat(path) == digest(path) != before[0] == before[1]
+    time.sleep(0.02)  # the clock of file systems ticks every few milliseconds
+    path.write_text("six")  # in place, with the time set back
+    os.utime(path, ns=(0, 0))
+    assert found.of(path) == digest_by_stat(path) == digest(path)
 
 
 def test_targets__of_the_demo__name_files_that_rules_make(graph):
