@@ -283,6 +283,10 @@ class Digests:
             self.has_changed = True
         return known[-1]
 
+    def keep_state(self, key: str, state: list) -> None:
+        """Something else that was looked at and need not be again while it is in this state."""
+        self.kept[key], self.has_changed = state, True
+
     def keep(self) -> None:
         """For the next process that asks."""
         if self.path and self.has_changed:

@@ -21,7 +21,7 @@ from pydantic import Field
 from pipeline.config import FILE, Record, shown
 from pipeline.data.kind import kind_of, made_from, made_with
 from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.data.opening import find_samples
+from pipeline.data.opening import compare_folder
 from pipeline.data.prepare import counts_of
 from pipeline.errors import DataError
 from pipeline.files import Digests, stat_stamp
@@ -285,12 +285,14 @@ class Freshness:
         if state and self.digests.kept.get(key) == state:
             return ""
         try:
-            for split in data.splits:
-                find_samples(data, folder, split, index)
+            (known,) = self.digests.kept.get(f"files of {key}", [""])
+            files = compare_folder(data, folder, index, known)
         except DataError as error:
             return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
+        if files != known:
+            self.digests.keep_state(f"files of {key}", [files])
         if state:
-            self.digests.kept[key], self.digests.has_changed = state, True
+            self.digests.keep_state(key, state)
         return ""
 
     # Runs

@@ -15,7 +15,7 @@ from pipeline.data import corrupting
 from pipeline.data.corrupted import class_of, origin_of, severity_of
 from pipeline.data.corruptions import corrupt, seed_of
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.opening import open_split
+from pipeline.data.opening import compare_folder, open_split
 from pipeline.data.prepare import prepare
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES
 from pipeline.results import ScaleFolder
@@ -101,7 +101,11 @@ def test_make__file_that_is_not_as_it_was_made__is_written_again(source, tmp_pat
         listed.write_text(listed.read_text()[:-9])
     else:
         listed.unlink()
+    index = source.results.manifest(cfg.name).parent
+    if "list" not in damage:
+        assert "does not hold the val images that were verified" in message_of(compare_folder, cfg, made, index)
     prepared(source, cfg, made)
+    compare_folder(cfg, made, index)
     assert contents(made) == before and len(listed.read_text().splitlines()) == 3
 
 

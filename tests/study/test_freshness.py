@@ -1,5 +1,6 @@
 """What must be remade, and why; and `verify`, which says so with the command that makes it."""
 
+import json
 import os
 import time
 from itertools import pairwise
@@ -283,6 +284,17 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     site = Site(data={"photos": folder})
     prepare(data_of(graph, "photos"), folder, graph.results.manifest("photos").parent, progress=False)
     assert not Freshness(graph, site).why(data_file("photos"))
+    kept = tmp_path / "digests.json"
+    digests = Digests(kept)
+    assert not Freshness(graph, site, digests).why(data_file("photos"))
+    digests.keep()
+    assert json.loads(kept.read_text()).keys() == {"data photos", "files of data photos"}
+    path = folder / "train/cats/traincats1.png"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    assert "another content than was verified" in Freshness(graph, site, Digests(kept)).why(data_file("photos"))
+    path.write_bytes(content)
+    assert not Freshness(graph, site, Digests(kept)).why(data_file("photos"))
     (folder / "train/nowhere").symlink_to(folder / "none")  # is no reason to fail
     Freshness(graph, site).why(data_file("photos"))
     (folder / "train/nowhere").unlink()
