@@ -9,7 +9,6 @@ from pipeline.config import CONFIGS, Layers, nearest, shown
 from pipeline.errors import ConfigError, DataError
 from pipeline.freshness import Freshness, run_file
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record, short_digest
-from pipeline.registry import EVALS, METHODS
 from pipeline.report.tables import fill_table
 from pipeline.study.entries import CellEntry, RowEntry, TableEntry
 from pipeline.study.graph import build_graph
@@ -78,7 +77,7 @@ def _source(freshness: Freshness, row: RowEntry, source: str) -> Iterator[str]:
     yield _line("result", shown(path))
     kind, name, _ = source.split("/")
     if kind == "evals":
-        entry, code = graph.evals[name], EVALS.code(graph.evals[name].config["name"])
+        entry, code = graph.evals[name], graph.code_of_evaluation(name)
         yield _line("evaluation", f"configs/eval/{entry.fragment}.yaml as {name}")
         yield from _record_lines(path, EvalResult, f"evaluation {entry.config['name']}", code)
         yield from _state(freshness, graph.written_by(source))
@@ -94,7 +93,7 @@ def _run(freshness: Freshness, name: str) -> Iterator[str]:
     yield f"{name} ({run.label})"
     yield _line("config", f"{shown(folder.config)}; where a key comes from: `explain {name} KEY`")
     if run.trained:
-        yield from _record_lines(folder.done, TrainRecord, f"method {run.method}", METHODS.code(run.method))
+        yield from _record_lines(folder.done, TrainRecord, f"method {run.method}", freshness.graph.code_of_run(name))
     yield from _data(freshness, run.data)
     if init := run.config["init"]:
         yield _line("starts from", init)

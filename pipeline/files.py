@@ -1,7 +1,6 @@
 """Writing files so that a reader sees the old one or the new one, never half of it; locks, digests, disk space."""
 
 import fcntl
-import functools
 import hashlib
 import json
 import logging
@@ -258,22 +257,8 @@ def digest(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_by_stat(path: Path) -> str | None:
-    """The same, for those who ask often: a file is read again only when its size, time or inode has changed."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return _known_digest(path, found.st_size, found.st_mtime_ns, found.st_ino)
-
-
-@functools.lru_cache(maxsize=64)
-def _known_digest(path: Path, size: int, mtime_ns: int, inode: int) -> str | None:
-    return digest(path)
-
-
 class Digests:
-    """SHA-256 of files; one is read again only when its size or its time has changed since it was read last.
+    """SHA-256 of files; one is read again only when `stat_stamp` has changed since it was read last.
 
     `path` keeps them from one process to the next. Without it every file is read once.
     """
@@ -288,20 +273,38 @@ class Digests:
 
     def of(self, path: Path) -> str | None:
         try:
-            found = path.stat()
+            stamp = stat_stamp(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        key, stamp = str(path), [found.st_size, found.st_mtime_ns]
+        key = str(path)
         known = self.kept.get(key)
-        if known is None or known[:2] != stamp:
+        if known is None or known[:-1] != stamp:
             self.kept[key] = known = [*stamp, digest(path)]
             self.has_changed = True
-        return known[2]
+        return known[-1]
+
+    def keep_state(self, key: str, state: list) -> None:
+        """Something else that was looked at and need not be again while it is in this state."""
+        self.kept[key], self.has_changed = state, True
 
     def keep(self) -> None:
         """For the next process that asks."""
         if self.path and self.has_changed:
             write_json(self.path, self.kept)
+
+
+_ASKED_HERE = Digests()
+
+
+def digest_by_stat(path: Path) -> str | None:
+    """SHA-256 of a file that is asked for often in one process."""
+    return _ASKED_HERE.of(path)
+
+
+def stat_stamp(path: Path) -> list[int]:
+    """What changes with a file's content: also where another file took its place, or its time was set back."""
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,13 +21,14 @@ from pydantic import Field
 from pipeline.config import FILE, Record, shown
 from pipeline.data.kind import kind_of, made_from, made_with
 from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.data.opening import find_samples
+from pipeline.data.opening import compare_folder
 from pipeline.data.prepare import counts_of
 from pipeline.errors import DataError
-from pipeline.files import Digests
+from pipeline.files import Digests, stat_stamp
 from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
 from pipeline.results import ScaleFolder, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
+from pipeline.source import PACKAGE, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
@@ -126,7 +127,7 @@ class Freshness:
     def _own_reason(self, file: str) -> str:
         kind, name, *_ = file.split("/")
         if not self.exists(file):
-            return "not found"
+            return "deleted" if self.was_made(file) else "not found"
         try:
             if kind == "data":
                 return self._data_reason(name)
@@ -171,12 +172,16 @@ class Freshness:
     def problems(self, files: Iterable[str]) -> dict[str, str]:
         """File -> what is wrong with it, of those that were made and of what they were made from."""
         needed = self.needed_for(files)
-        made = [file for file in needed if self.exists(file)]
+        made = [file for file in needed if self.was_made(file)]
         expected = {*made, *(each for file in made for each in self.inputs_of(file))}
         return {file: why for file in needed if file in expected and (why := self.own_reason(file))}
 
     def exists(self, file: str) -> bool:
         return (self.results.folder / file).exists()
+
+    def was_made(self, file: str) -> bool:
+        """Whether a file is there, or is a drawing that was there: its record stays."""
+        return self.exists(file) or self.exists(made_file(file))
 
     # What files are made from
 
@@ -251,13 +256,18 @@ class Freshness:
                 return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
         for source, known in (manifest.made_of or {}).items():
             if (now := self._source(source)) and now != known:
-                return f"made from {source} {short_digest(known)}, which is {short_digest(now)} now"
+                return f"made with {source} {short_digest(known)}, which is {short_digest(now)} now"
         return self._folder_reason(name)
 
     def _source(self, name: str) -> str | None:
-        """What a set is made from, as it is now: the samples of another one, or the weights of a run."""
+        """What a set is made with, as it is now: the samples of another one, the weights of a run, or code."""
+        if name.endswith(".py"):
+            return digest_behind(PACKAGE / name)
         with suppress(DataError):
-            return self.manifest(name).splits["val"].fingerprint if name in self.graph.data else self.weights_of(name)
+            if name not in self.graph.data and not name.endswith("/train"):
+                return self.weights_of(name)
+            splits = self.manifest(name.removesuffix("/train")).splits
+            return splits["train" if name.endswith("/train") else "val"].fingerprint
         return None
 
     def _folder_reason(self, name: str) -> str:
@@ -268,17 +278,21 @@ class Freshness:
         data, index = data_of(self.graph, name), self.results.manifest(name).parent
         folder = named_folder(self.site, data)
         if folder is None or not folder.is_dir():
-            return ""
+            # The lock of `prepare` stays where a set was made; results that were pulled have none.
+            was_made = self.manifest(name).made_of and self.results.data_lock(name).exists()
+            return f"{shown(folder)} not found" if folder and was_made else ""
         key, state = f"data {name}", _state_of(folder, index)
         if state and self.digests.kept.get(key) == state:
             return ""
         try:
-            for split in data.splits:
-                find_samples(data, folder, split, index)
+            (known,) = self.digests.kept.get(f"files of {key}", [""])
+            files = compare_folder(data, folder, index, known)
         except DataError as error:
             return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
+        if files != known:
+            self.digests.keep_state(f"files of {key}", [files])
         if state:
-            self.digests.kept[key], self.digests.has_changed = state, True
+            self.digests.keep_state(key, state)
         return ""
 
     # Runs
@@ -402,15 +416,19 @@ def made_file(drawing: str) -> str:
     return str(path.with_name(f"{path.stem}.made.json"))
 
 
-def write_made(freshness: Freshness, drawing: str, files: Iterable[Path]) -> None:
+def begin_made(freshness: Freshness, drawing: str) -> Made:
+    """What a drawing is made from, before any of it is read: what changes meanwhile is not in the drawing."""
+    inputs = {
+        name: freshness.digests.of(freshness.results.folder / name) or "" for name in freshness.inputs_of(drawing)
+    }
+    return Made(spec=freshness.spec_of(drawing), inputs=inputs, files={})
+
+
+def write_made(freshness: Freshness, drawing: str, begun: Made, files: Iterable[Path]) -> None:
     """Write down what a drawing that was just made consists of."""
-    root, digests = freshness.results.folder, freshness.digests
-    made = Made(
-        spec=freshness.spec_of(drawing),
-        inputs={name: digests.of(root / name) or "" for name in freshness.inputs_of(drawing)},
-        files={str(path.relative_to(root)): digests.of(path) or "" for path in files},
-    )
-    write_record(root / made_file(drawing), made)
+    root = freshness.results.folder
+    written = {str(path.relative_to(root)): freshness.digests.of(path) or "" for path in files}
+    write_record(root / made_file(drawing), begun.model_copy(update={"files": written}))
 
 
 def drawings(graph: Graph) -> Iterator[str]:
@@ -438,6 +456,6 @@ def _state_of(*folders: Path) -> list | None:
         for path in sorted(folder.rglob("*")):
             if len(found) >= MOST_FILES:
                 return None
-            about = path.stat() if path.is_file() else None  # neither a folder nor a link that leads nowhere
-            found.append([str(path), about.st_size, about.st_mtime_ns] if about else [str(path)])
+            is_file = path.is_file()  # neither a folder nor a link that leads nowhere
+            found.append([str(path), *stat_stamp(path)] if is_file else [str(path)])
     return found

@@ -1,5 +1,7 @@
 """What training and evaluations leave behind, as records: written as JSON by one step, read by the next."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,12 +51,19 @@ class Measured(Record):
     model_config = ConfigDict(extra="ignore")  # a table asks no more of train.json
 
     metrics: dict[str, float | None]
-    reasons: dict[str, str] = Field(default_factory=dict, description="of metrics that are null")
-    errors: dict[str, float] = Field(
+    reasons: dict[str, str] = Field(default_factory=dict, description="of metrics and errors that are null")
+    errors: dict[str, float | None] = Field(
         default_factory=dict, description="standard error of metrics that are means over images; 0 of exact ones"
     )
     count: int | None = Field(None, description="images that the means are over")
     provenance: dict[str, Any]
+
+
+def written_errors(errors: Mapping[str, float]) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Standard errors as a record has them, and the reasons of those that are null because they are not finite."""
+    odd = [name for name, value in errors.items() if not math.isfinite(value)]
+    reasons = {f"error of {name}": f"the standard error is {errors[name]}" for name in odd}
+    return {**errors, **dict.fromkeys(odd)}, reasons
 
 
 class TrainRecord(Measured):

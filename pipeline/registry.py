@@ -6,14 +6,13 @@ and a half-written file stops nobody who does not use it.
 
 import importlib
 import importlib.util
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
-from pipeline.source import digest_behind
+from pipeline.source import REGISTERED
 
 if TYPE_CHECKING:
     from pipeline.data.kind import DataKind
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pipeline.tasks.base import Task
 
 Entry = TypeVar("Entry")
-_REGISTERED = re.compile(r"""^@[A-Z_]+\.register\(["']([\w-]+)["']\)""", re.M)
 
 
 class Registry(Generic[Entry]):
@@ -44,20 +42,15 @@ class Registry(Generic[Entry]):
 
     def names(self) -> list[str]:
         """Every registered name; nothing is imported."""
-        return sorted({*self._entries, *self._files()})
+        return sorted({*self._entries, *self.files()})
 
     def get(self, name: str) -> type[Entry]:
         if str(name) not in self._entries:
-            path = self._files().get(str(name))
+            path = self.files().get(str(name))
             if path is None:
                 raise ConfigError(f"{self.kind} {name!r} is unknown; {nearest(str(name), self.names())}")
             self._import(name, path)
         return self._entries[name]
-
-    def code(self, name: str) -> str:
-        """A digest of the source that is behind a name; empty for one that a test or a notebook registered."""
-        path = self._files().get(name)
-        return digest_behind(path) if path else ""
 
     def _import(self, name: str, path: Path) -> None:
         try:
@@ -68,13 +61,13 @@ class Registry(Generic[Entry]):
                 f"{self.kind} {name!r}: {where} is not valid Python ({error.msg}, line {error.lineno}); fix it"
             ) from None
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         """Name -> file, read from the text of the package's modules."""
         spec = importlib.util.find_spec(self.package)
         folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
         found: dict[str, Path] = {}
         for path in sorted(file for folder in folders for file in folder.glob("*.py")):
-            for name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
+            for name in REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
                 if name in found:
                     where = f"{shown(found[name])} and {shown(path)}"
                     raise ConfigError(f"{self.kind} {name!r} is registered twice, in {where}; rename one of them")

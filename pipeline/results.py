@@ -120,7 +120,7 @@ class ScaleFolder:
 
     @property
     def digests(self) -> Path:
-        """SHA-256 of results by size and time, so that they need not be read at every start; it may be deleted."""
+        """SHA-256 of results, so that unchanged ones need not be read at every start; it may be deleted."""
         return self.folder / "digests.json"
 
     @property

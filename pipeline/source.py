@@ -1,13 +1,17 @@
 """Which code made a result: digests of source that change with what the code does, not with how it is written.
 
 Comments, docstrings, layout, type hints of functions and the place of a definition do not count. What counts is every
-definition (function, class, constant) that a file of the package uses, in it or imported, directly or not. Nothing is
-imported, so a half-written file elsewhere does no harm.
+definition (function, class, constant) that a file of the package uses, in it or imported, directly or not, and where
+names of other packages come from. Nothing is imported, so a half-written file elsewhere does no harm.
+
+Followed are `from pipeline.x import y`, `TASKS.get("name")` and `globals()`; a test refuses other forms of imports.
+What a registry finds by a name of a config is in `code.py`.
 """
 
 import ast
 import functools
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +20,14 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).resolve().parent
 # Where results lie, how files are read and written, and what is said to the user: it changes no number, and if it
 # counted, every result would be said to be made by other code after every release.
-PLUMBING = ("config", "errors", "files", "logs", "processes", "provenance", "records", "registry", "results", "site")
+PLUMBING = (
+    *("code", "config", "errors", "files", "logs", "processes", "provenance"),
+    *("records", "registry", "results", "site", "source"),
+)
+
+NOTHING_COMPUTED = ("typing", "typing_extensions", "collections.abc")  # where a name of these comes from does not count
+REGISTRIES = {"METHODS": "methods", "EVALS": "evals", "TASKS": "tasks", "KINDS": "data"}  # name -> folder
+REGISTERED = re.compile(r"""^@[A-Z_]+\.register\(["']([\w-]+)["']\)""", re.M)
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -25,9 +36,9 @@ def digest_of(files: Iterable[Path]) -> str:
     return _short(parts)
 
 
-def digest_behind(path: Path) -> str:
-    """One digest of all definitions behind a file. Moving a file, or a definition elsewhere, does not change it."""
-    return _short("\n".join(sorted({_read(used.path).digest(used.name) for used in code_behind(path)})))
+def digest_behind(*paths: Path) -> str:
+    """One digest of all definitions behind files. Moving a file, or a definition elsewhere, does not change it."""
+    return _short("\n".join(sorted({_read(used.path).digest(used.name) for used in code_behind(*paths)})))
 
 
 class Definition(NamedTuple):
@@ -37,10 +48,10 @@ class Definition(NamedTuple):
     name: str
 
 
-def code_behind(path: Path) -> set[Definition]:
-    """Everything that a file defines, and whatever else of the package that uses, directly or not."""
+def code_behind(*paths: Path) -> set[Definition]:
+    """Everything that files define, and whatever else of the package that uses, directly or not."""
     found: set[Definition] = set()
-    waiting = _whole(path)
+    waiting = [definition for path in paths for definition in _whole(path)]
     while waiting:
         current = waiting.pop()
         if current not in found:
@@ -56,6 +67,7 @@ class _Module:
     path: Path
     statements: dict[str, list[ast.stmt]] = field(default_factory=lambda: {"": []})
     imports: dict[str, Definition] = field(default_factory=dict)  # with "*" for a module
+    elsewhere: dict[str, str] = field(default_factory=dict)  # names of other packages -> where they come from
     known: dict[str, tuple[str, list[Definition]]] = field(default_factory=dict)
 
     def digest(self, name: str) -> str:
@@ -68,8 +80,10 @@ class _Module:
     def _look_at(self, name: str) -> tuple[str, list[Definition]]:
         if name not in self.known:
             nodes = [node for statement in self.statements[name] for node in _plain(statement)]
-            text = "\n".join(ast.unparse(statement) for statement in self.statements[name])
-            self.known[name] = _short(text), list(dict.fromkeys(self._used_in(nodes)))
+            texts = [ast.unparse(statement) for statement in self.statements[name]]
+            names = {node.id for node in nodes if isinstance(node, ast.Name)} & self.elsewhere.keys()
+            texts += [f"{each} is {self.elsewhere[each]}" for each in sorted(names)]
+            self.known[name] = _short("\n".join(texts)), list(dict.fromkeys(self._used_in(nodes)))
         return self.known[name]
 
     def _used_in(self, nodes: list[ast.AST]) -> Iterator[Definition]:
@@ -77,7 +91,11 @@ class _Module:
         # `module.name` uses one definition of the module; the module by itself might be used as a whole.
         members = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
         for node in nodes:
-            if isinstance(node, ast.Name) and node.id in self.statements:
+            if isinstance(node, ast.Name) and node.id == "globals":
+                yield from _whole(self.path)
+            elif isinstance(node, ast.Call) and (path := _looked_up(node)):
+                yield from _whole(path)
+            elif isinstance(node, ast.Name) and node.id in self.statements:
                 yield Definition(self.path, node.id)
             elif isinstance(node, ast.Name) and (what := imports.get(node.id)):
                 yield from _chosen(what, members.get(id(node)))
@@ -108,6 +126,7 @@ def _read(path: Path) -> _Module:
     for statement in tree.body[ast.get_docstring(tree, clean=False) is not None :]:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             module.imports.update(_imported(statement))
+            module.elsewhere.update(_imported_from_elsewhere(statement))
         elif not _is_for_type_checkers(statement):
             for name in _defined(statement) or [""]:
                 module.statements.setdefault(name, []).append(statement)
@@ -140,6 +159,34 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, Definition]]:
         for alias in node.names:
             if alias.asname and (module := _file_of(alias.name)):
                 yield alias.asname, Definition(module, "*")
+
+
+def _imported_from_elsewhere(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """Names of other packages, with their full names."""
+    for alias in node.names:
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
+        if module.split(".")[0] == PACKAGE.name or module in NOTHING_COMPUTED:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            yield alias.asname or alias.name, f"{module}.{alias.name}"
+        else:
+            yield alias.asname or module.split(".")[0], module if alias.asname else module.split(".")[0]
+
+
+def _looked_up(node: ast.Call) -> Path | None:
+    """The file that `TASKS.get("classify")` means, where the name is written so."""
+    function, name = node.func, node.args[0] if node.args else None
+    if not (isinstance(function, ast.Attribute) and function.attr == "get" and isinstance(function.value, ast.Name)):
+        return None
+    folder = REGISTRIES.get(function.value.id)
+    return _registered(PACKAGE / folder).get(name.value) if folder and isinstance(name, ast.Constant) else None
+
+
+@functools.cache
+def _registered(folder: Path) -> dict[object, Path]:
+    """Name -> file of a folder of things that plug in."""
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py"))}
+    return {name: path for path, text in texts.items() for name in REGISTERED.findall(text)}
 
 
 @functools.cache

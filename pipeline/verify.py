@@ -13,7 +13,6 @@ from pipeline.config import shown
 from pipeline.errors import DataError
 from pipeline.freshness import Freshness, data_file, drawings, files_of_targets, job_file, run_file
 from pipeline.records import EvalResult, Kind, TrainRecord, read_record
-from pipeline.registry import EVALS, METHODS
 from pipeline.study.entries import Graph
 from pipeline.study.targets import command_for
 
@@ -49,11 +48,11 @@ def made_by_other_code(graph: Graph) -> list[OtherCode]:
     """Finished runs and evaluations of this scale whose method or evaluation has other source today."""
     other: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, run in _finished(graph):
-        if _differs(run.provenance.get("code"), METHODS.code(graph.runs[name].method)):
+        if _differs(run.provenance.get("code"), graph.code_of_run(name)):
             other["method", graph.runs[name].method].append(name)
     for name, entry in graph.evals.items():
         evaluation, found = entry.config["name"], _intact(graph.results.evaluation(name).result, EvalResult)
-        if found and _differs(found.provenance.get("code"), EVALS.code(evaluation)):
+        if found and _differs(found.provenance.get("code"), graph.code_of_evaluation(name)):
             other["evaluation", evaluation].append(name)
     return [OtherCode(kind, name, results) for (kind, name), results in sorted(other.items())]
 
@@ -78,7 +77,7 @@ def _targets_by_file(freshness: Freshness) -> dict[str, str]:
     studies, reports = {*graph.studies()}, ("demo", "all")
     found: dict[str, list[str]] = {}
     for name in sorted(targets, key=lambda name: (name not in reports, name not in studies)):
-        if all(map(freshness.exists, targets[name])):
+        if all(map(freshness.was_made, targets[name])):
             for file in freshness.needed_for(targets[name]):
                 if name in reports or file not in found:
                     found.setdefault(file, []).append(name)

@@ -163,6 +163,9 @@ class ClipFiles(Clips):
     def paths(self, index: int) -> tuple[Path, ...]:
         return () if self._is_silent(index) else self.recorded.paths(index)
 
+    def first_of_folders(self) -> list[int]:
+        return self.recorded.first_of_folders()
+
 
 def decoded_wav(content: bytes) -> np.ndarray:
     """The samples of a WAV file, int16; ValueError where it is not what Speech Commands has."""

@@ -23,6 +23,8 @@ from pipeline.data.severities import CORRUPTIONS, RECIPE, SEVERITIES, Table
 
 @KINDS.register("corrupted")
 class CorruptedImages(ClassifiedImages):
+    maker = "data/corrupting.py"
+
     class Config(DataConfig):
         """`num_val` is the number of images of one severity of one corruption."""
 

@@ -1,14 +1,17 @@
 """Making a set of corrupted images from the validation images of another one.
 
 Each file is a function of the clean image, its name, the corruption and the severity: not of processes or their order.
-A recipe beside the files says what they were made from. Making them again writes what is missing; files of another
-recipe are taken away first.
+A recipe beside the files says what they were made from, and a list has a digest of each. Making them again writes what
+is missing or is not as it was made; files of another recipe are taken away first.
 """
 
+import hashlib
 import io
+import json
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,19 +26,20 @@ from pipeline.config import fingerprint
 from pipeline.data.corruptions import corrupt_picture, seed_of
 from pipeline.data.images import ImageSet
 from pipeline.data.inspection import mapper
-from pipeline.data.kind import Sources
+from pipeline.data.kind import Sources, kind_of, maker_code
 from pipeline.data.samples import shortened
 from pipeline.data.severities import RECIPE, SEVERITIES
-from pipeline.data.sources import SOURCES
 from pipeline.errors import DataError
-from pipeline.files import draft_of, explained, remove_folder, write_json
+from pipeline.files import digest, draft_of, explained, read_lines, remove_folder, write_json, write_text
 
 if TYPE_CHECKING:
     from pipeline.data.corrupted import CorruptedImages
     from pipeline.data.transforms import View
 
 log = logging.getLogger(__name__)
-CODE_VERSION = 1  # raised when a change of code makes other pixels
+VERSION = 1  # raised to have sets made again for a reason that this code does not show, such as another SciPy
+LIST = "files.jsonl"  # beside the recipe: one line for each clean image
+Digests = dict[str, list[str]]  # name of a file -> SHA-256 at each severity
 
 
 @dataclass(frozen=True)
@@ -48,35 +52,36 @@ class _Making:
     names: list[str]
     folder: Path
     view: "View | None"  # none: clean images are as they are corrupted
+    known: Digests
 
 
 _forked: list[_Making] = []
 
 
 def make_corrupted(cfg: "CorruptedImages.Config", folder: Path, sources: Sources, workers: int, progress: bool) -> None:
-    """Write the files of a set, or of one of its corruptions, as far as they are absent."""
+    """Write the files of a set, or of one of its corruptions, as far as they are absent or damaged."""
     assert cfg.made_from
     samples, classes = sources.open(cfg.made_from), sources.classes(cfg.made_from)
     chosen = _first_of_each_class(samples, cfg.per_class)
     names = _file_names(samples, classes, chosen, ".png" if cfg.quality is None else ".JPEG")
     recipe = _recipe(cfg, sources.fingerprint(cfg.made_from))
+    view = _clean_view(cfg, sources.config(cfg.made_from))
     for corruption in cfg.corruptions:
         _begin(folder / corruption, recipe)
-        _forked[:] = [
-            _Making(cfg, samples, chosen, names, folder / corruption, _clean_view(cfg, sources.config(cfg.made_from)))
-        ]
+        known = _read_digests(folder / corruption / LIST)
+        _forked[:] = [_Making(cfg, samples, chosen, names, folder / corruption, view, known)]
         # Several processes with many threads each would be in each other's way.
         with threadpool_limits(1), mapper(workers) as run:
             made = run(_make_severities, range(len(chosen)))
             label = f"{cfg.folder_name} {corruption}"
-            for _ in tqdm(made, label, len(chosen), unit="img", disable=not progress):
-                pass
+            bar = tqdm(made, label, len(chosen), unit="img", disable=not progress)
+            _write_digests(folder / corruption / LIST, known, zip(names, bar, strict=True))
 
 
 def _recipe(cfg: "CorruptedImages.Config", images: str) -> dict[str, Any]:
     """What the files depend on."""
     content = cfg.model_dump(mode="json", include={*cfg.made})
-    content |= {"made_from": cfg.made_from, "images": images, "code_version": CODE_VERSION}
+    content |= {"made_from": cfg.made_from, "images": images, "version": VERSION, "code": maker_code(cfg)}
     return {**content, "fingerprint": fingerprint(content, 16)}
 
 
@@ -123,7 +128,8 @@ def _begin(folder: Path, recipe: dict[str, Any]) -> None:
 
 def _clean_view(cfg: "CorruptedImages.Config", clean: Any) -> "View | None":
     """Bilinear, as the script's `Resize` is; the training view of the clean set may be another."""
-    if cfg.source_crop == 1.0 and SOURCES[clean.source].side == cfg.image_size:
+    kind: Any = kind_of(clean)
+    if cfg.source_crop == 1.0 and kind.source.side == cfg.image_size:
         return None
     from pipeline.data.transforms import eval_view  # imports torch: seconds, which small sets are spared
 
@@ -131,19 +137,41 @@ def _clean_view(cfg: "CorruptedImages.Config", clean: Any) -> "View | None":
     return eval_view(cfg.model_copy(update={"augment": augment}), cfg.source_crop)
 
 
-def _make_severities(place: int) -> None:
-    """The files of one image, as far as they are absent."""
+def _read_digests(path: Path) -> Digests:
+    """What was made so far. A file that a damaged list does not have is made again."""
+    try:
+        return {line["name"]: line["sha256"] for line in read_lines(path)}
+    except (FileNotFoundError, DataError, KeyError, TypeError):
+        return {}
+
+
+def _write_digests(path: Path, known: Digests, made: Iterable[tuple[str, list[str]]]) -> None:
+    """Add what is made while it is made: a process that is killed loses the last few lines."""
+    write_text(path, "".join(_line(*entry) for entry in known.items()))
+    with explained(path), path.open("a") as file:
+        for name, digests in made:
+            if known.get(name) != digests:
+                file.write(_line(name, digests))
+
+
+def _line(name: str, digests: list[str]) -> str:
+    return json.dumps({"name": name, "sha256": digests}) + "\n"
+
+
+def _make_severities(place: int) -> list[str]:
+    """The files of one image, as far as they are not as they were made; returns the digest of each."""
     job = _forked[0]
     name, corruption = job.names[place], job.folder.name
+    digests = dict(zip(SEVERITIES, job.known.get(name, ()), strict=False))
     paths = {severity: job.folder / str(severity) / name for severity in SEVERITIES}
-    absent = {severity: path for severity, path in paths.items() if not _is_written(path)}
-    if not absent:
-        return
-    clean = job.samples.image(job.chosen[place])
-    picture = _as_picture(np.asarray(job.view(clean))) if job.view else clean
-    for severity, path in absent.items():
-        made = corrupt_picture(picture, corruption, severity, job.cfg.table, seed_of(name, corruption, severity))
-        _save(made, path, job.cfg.quality)
+    wrong = [severity for severity in SEVERITIES if digest(paths[severity]) != digests.get(severity, "not made yet")]
+    if wrong:
+        clean = job.samples.image(job.chosen[place])
+        picture = _as_picture(np.asarray(job.view(clean))) if job.view else clean
+        for severity in wrong:
+            made = corrupt_picture(picture, corruption, severity, job.cfg.table, seed_of(name, corruption, severity))
+            digests[severity] = _save(made, paths[severity], job.cfg.quality)
+    return [digests[severity] for severity in SEVERITIES]
 
 
 def _as_picture(pixels: np.ndarray) -> Image.Image:
@@ -151,16 +179,11 @@ def _as_picture(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
 
 
-def _is_written(path: Path) -> bool:
-    """Not so after a crash of the machine, which may leave an empty file."""
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:
-        return False
+def _save(picture: Image.Image, path: Path, quality: int | None) -> str:
+    """Under its name only when it is complete; returns its digest.
 
-
-def _save(picture: Image.Image, path: Path, quality: int | None) -> None:
-    """Under its name only when it is complete. Not synced to the disk: millions of small files would take hours."""
+    Not synced to the disk: millions of small files would take hours.
+    """
     buffer = io.BytesIO()
     if quality is None:
         picture.save(buffer, "PNG")
@@ -171,3 +194,4 @@ def _save(picture: Image.Image, path: Path, quality: int | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(buffer.getvalue())
         os.replace(temporary, path)
+    return hashlib.sha256(buffer.getvalue()).hexdigest()

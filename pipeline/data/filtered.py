@@ -9,21 +9,13 @@ of whose images fools the reference has no folder.
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-from pydantic import Field, ValidationError
-from tqdm import tqdm
+from pydantic import Field
 
-from pipeline.config import Strict
 from pipeline.data.classified import ClassifiedImages, DataConfig
-from pipeline.data.folder import class_folder
-from pipeline.data.images import ImageSet
+from pipeline.data.filtering import make_filtered
 from pipeline.data.kind import KINDS, Sources
+from pipeline.data.making import RECIPE, read_recipe
 from pipeline.data.samples import Split, SplitName
-from pipeline.errors import DataError
-from pipeline.files import draft_of, explained, remove_folder, write_json
-
-RECIPE = "made.json"
-VERSION = 1  # of the code that makes the files; another one makes them again
 
 
 class FilteredConfig(DataConfig):
@@ -45,19 +37,10 @@ class FilteredConfig(DataConfig):
     min_images: int = Field(20, ge=1, description="with fewer images the set is refused")
 
 
-class _Recipe(Strict):
-    """What the files in a folder were made from."""
-
-    version: int
-    images: str  # fingerprint of the validation images of `made_from`
-    reference: str  # SHA-256 of the reference's encoder
-    min_confidence: float
-    count: int = 0
-
-
 @KINDS.register("filtered")
 class FilteredImages(ClassifiedImages):
     Config: ClassVar[type[DataConfig]] = FilteredConfig
+    maker = "data/filtering.py"
     cfg: FilteredConfig
 
     def expected(self) -> str:
@@ -90,70 +73,12 @@ class FilteredImages(ClassifiedImages):
         return not (folder / RECIPE).exists() and folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
 
     def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
-        cfg = self.cfg
-        recipe = _Recipe(
-            version=VERSION,
-            images=sources.fingerprint(cfg.made_from),
-            reference=sources.weights(cfg.reference),
-            min_confidence=cfg.min_confidence,
-        )
-        if _is_made(folder, recipe):
-            return
-        if not (folder / RECIPE).exists() and folder.is_dir() and any(folder.iterdir()):
-            raise DataError(
-                f"{cfg.name}: {folder} holds files that were not made here and are no class folders; expected an empty "
-                "folder, or none: name another one in the site file"
-            )
-        samples, classes = sources.open(cfg.made_from), sources.classes(cfg.made_from)
-        chosen = self._chosen(samples, sources.predict(cfg.reference))
-        # Made beside the folder and moved there when it is whole: a kill never leaves half a set, or two mixed.
-        draft = draft_of(folder)
-        for index in tqdm(chosen, f"making {cfg.name}", unit="img", disable=None if progress else True):
-            image, label = samples[index]
-            path = draft / class_folder(classes[label]) / f"{index:06d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            image.save(path)
-        write_json(draft / RECIPE, recipe.model_copy(update={"count": len(chosen)}).model_dump())
-        remove_folder(folder)
-        with explained(folder):
-            draft.replace(folder)
-
-    def _chosen(self, samples: ImageSet, probabilities: np.ndarray) -> list[int]:
-        """Indices of the images that the reference gets wrong with confidence."""
-        cfg = self.cfg
-        if len(probabilities) != len(samples):
-            raise DataError(
-                f"{cfg.name}: run {cfg.reference} gave {len(probabilities)} predictions for the {len(samples)} images "
-                f"of {cfg.made_from}; expected a reference that was trained on {cfg.made_from}: name another run"
-            )
-        confidences = probabilities.max(axis=1)
-        wrong = probabilities.argmax(axis=1) != np.asarray(samples.labels)
-        chosen = np.flatnonzero(wrong & (confidences >= cfg.min_confidence)).tolist()
-        if len(chosen) < cfg.min_images:
-            raise DataError(
-                f"{cfg.name}: {cfg.reference} gets {len(chosen)} of {len(samples)} images wrong with a confidence of "
-                f"{cfg.min_confidence} or more ({int(wrong.sum())} with any), expected {cfg.min_images} (min_images); "
-                "lower min_confidence or min_images in its config"
-            )
-        return chosen
+        make_filtered(self.cfg, folder, sources, progress)
 
 
 def _compared(found: Split, folder: Path, split: SplitName) -> Split:
     """The config does not say how many images there are, but whoever made them has counted them."""
-    known, count = _read_recipe(folder), len(found.samples)
-    if known and known.count != count:
-        found.problems.append(f"{split}: found {count} images, but {folder / RECIPE} says that {known.count} were made")
+    known, count = read_recipe(folder), len(found.samples)
+    if known and "files" in known and (made := len(known["files"])) != count:
+        found.problems.append(f"{split}: found {count} images, but {folder / RECIPE} says that {made} were made")
     return found
-
-
-def _is_made(folder: Path, recipe: _Recipe) -> bool:
-    """Whether a folder holds what this recipe makes, whole."""
-    count = sum(1 for _ in folder.glob("*/*.png"))
-    return _read_recipe(folder) == recipe.model_copy(update={"count": count})
-
-
-def _read_recipe(folder: Path) -> _Recipe | None:
-    try:
-        return _Recipe.model_validate_json((folder / RECIPE).read_bytes())
-    except (OSError, ValidationError):
-        return None

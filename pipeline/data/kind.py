@@ -24,6 +24,7 @@ from pipeline.naming import Name
 from pipeline.registry import KINDS as KINDS
 from pipeline.results import made_folder
 from pipeline.sizes import Size
+from pipeline.source import PACKAGE, digest_behind
 
 if TYPE_CHECKING:
     import torch
@@ -135,6 +136,8 @@ class DataKind(ABC):
 
     Config: ClassVar[type[BaseDataConfig]] = BaseDataConfig
     unit: ClassVar[str] = "samples"
+    # The file of this package that makes sets of this kind, where there is one.
+    maker: ClassVar[str] = ""
     # For people whose set is missing or wrong.
     layout: str = ""
     obtained: str = ""
@@ -266,6 +269,11 @@ def common_summary(samples: Samples, looks: Sequence[Any]) -> dict[str, Any]:
 
 def kind_of(cfg: BaseDataConfig) -> DataKind:
     return KINDS.get(cfg.kind)(cfg)
+
+
+def maker_code(cfg: BaseDataConfig) -> str:
+    """A digest of the code that makes a set from another one."""
+    return digest_behind(PACKAGE / kind_of(cfg).maker)
 
 
 def parse_data(layers: Layers, prefix: str = "") -> Any:

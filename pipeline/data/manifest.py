@@ -57,7 +57,8 @@ class Manifest(Strict):
     # The set's own names of its classes (WordNet ids, folders), in the order of labels; none in a manifest from before
     # they were kept.
     classes: list[str] | None = None
-    # What the config counted, and what a made set was made from; none in a manifest from before they were kept.
+    # What the config counted, and with what a set was made here: samples, weights and code. None where files were not
+    # made here, and in a manifest from before they were kept.
     counted: dict[str, Any] | None = None
     made_of: dict[str, str] | None = None
 

@@ -11,7 +11,7 @@ from pipeline.config import shown
 from pipeline.data.kind import BaseDataConfig, DataKind, kind_of
 from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
 from pipeline.data.samples import Samples, SplitName
-from pipeline.data.stamp import differences
+from pipeline.data.stamp import content_differences, differences, is_read_whole, state_of
 from pipeline.errors import DataError
 from pipeline.results import prepare_command
 
@@ -85,12 +85,38 @@ def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Pat
     return found.samples
 
 
+def compare_folder(cfg: BaseDataConfig, folder: Path, index: Path, known_state: str = "") -> str:
+    """Refuse a folder that no longer holds what was verified; returns the state of its files, to be known next time.
+
+    Names and labels are compared as the folder has them now, and the lists that `prepare` wrote. Contents of all files
+    are compared unless the state is known already; of sets with too many files the stamp has to do.
+    """
+    kind, manifest, states, whole = kind_of(cfg), read_manifest(index / MANIFEST), [], []
+    for split in cfg.splits:
+        samples = find_samples(cfg, folder, split, index)
+        if samples.has_files:  # else they were just read from the folder
+            _check_stamp(kind, find_samples(cfg, folder, split), manifest, split, folder, index / MANIFEST)
+        if is_read_whole(samples):
+            states.append(state_of(samples))
+            whole.append((split, samples))
+    state = " ".join(states)
+    for split, samples in whole if state != known_state else ():
+        found = content_differences(samples, manifest.splits[split].stamp)
+        _refuse(found, kind, manifest, split, folder, index / MANIFEST)
+    return state
+
+
 def _check_stamp(
     kind: DataKind, samples: Samples, manifest: Manifest, split: SplitName, folder: Path, path: Path
 ) -> None:
     """Refuse samples that are not those of the manifest."""
     known = manifest.splits.get(split)
     found = differences(samples, known.stamp) if known else ["the split was not verified"]
+    _refuse(found, kind, manifest, split, folder, path)
+
+
+def _refuse(found: list[str], kind: DataKind, manifest: Manifest, split: SplitName, folder: Path, path: Path) -> None:
+    """An error that says how the samples of a folder differ from those that were verified, if they do."""
     if not found:
         return
     raise DataError(

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with
+from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with, maker_code
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error, find_samples
 from pipeline.data.samples import Split, SplitName
@@ -77,9 +78,17 @@ class _Preparation:
                 find_samples(self.cfg, self.folder, split, self.out)
         except DataError:
             return None
-        asked = counts_of(self.cfg), made_of(self.cfg, self.sources)
+        asked = counts_of(self.cfg), self._made_of()
         is_cached = not any(kept.problem() for _, kept in self._caches(manifest))
         return manifest if (manifest.counted, manifest.made_of) == asked and is_cached else None
+
+    @cached_property
+    def is_made_here(self) -> bool:
+        """Whether the files are made from another set: a folder with published ones is read as it is."""
+        return made_from(self.cfg) is not None and not kind_of(self.cfg).is_there(self.folder)
+
+    def _made_of(self) -> dict[str, str] | None:
+        return made_of(self.cfg, self.sources) if self.sources and self.is_made_here else None
 
     @contextmanager
     def _made(self) -> Iterator[None]:
@@ -88,7 +97,7 @@ class _Preparation:
         Its folder belongs to no scale. The parts of a set share a folder and are made at the same time.
         """
         kind, name = kind_of(self.cfg), self.cfg.name
-        if not made_from(self.cfg) or self.sources is None or kind.is_there(self.folder):
+        if self.sources is None or not self.is_made_here:
             yield
             return
         with held_in_turn(lock_of(self.folder.with_name(name)), f"the files of {name}"):
@@ -108,7 +117,7 @@ class _Preparation:
         if problems:
             raise data_error(cfg, folder, problems)
         summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
-        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), made_of(cfg, self.sources))
+        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), self._made_of())
         # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
         if before and _content(before) == _content(manifest):
             manifest = before
@@ -168,12 +177,13 @@ def counts_of(cfg: BaseDataConfig) -> dict[str, Any]:
     return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.counted}))
 
 
-def made_of(cfg: BaseDataConfig, sources: Sources | None) -> dict[str, str] | None:
-    """The samples and the weights that a set is made from, as they are now; None for one that is not made."""
+def made_of(cfg: BaseDataConfig, sources: Sources) -> dict[str, str]:
+    """The samples, the weights and the code that a set is made with, as they are now."""
     source, run = made_from(cfg), made_with(cfg)
-    if source is None or sources is None:
-        return None
-    return {source: sources.fingerprint(source), **({run: sources.weights(run)} if run else {})}
+    assert source
+    train = {f"{source}/train": sources.fingerprint(source, "train")} if "train" in cfg.splits else {}
+    weights = {run: sources.weights(run)} if run else {}
+    return {source: sources.fingerprint(source), **train, **weights, kind_of(cfg).maker: maker_code(cfg)}
 
 
 def _content(manifest: Manifest) -> dict:

@@ -66,6 +66,10 @@ class Samples(ABC):
         """All files of a sample; of most it is one."""
         return (self.path(index),)
 
+    def first_of_folders(self) -> list[int]:
+        """The first file of each folder, where samples are files."""
+        return []
+
     def preload(self) -> None:  # noqa: B027 - most have nothing to do
         """Read small sets into memory; to be called before loader workers are forked."""
 
@@ -111,6 +115,12 @@ class Files(Samples):
 
     def path(self, index: int) -> Path:
         return self.folder / self.name(index)
+
+    def first_of_folders(self) -> list[int]:
+        found: dict[bytes, int] = {}
+        for index, file in enumerate(self._files.tolist()):
+            found.setdefault(file.rpartition(b"/")[0], index)
+        return [*found.values()]
 
     def content(self, index: int) -> bytes:
         if self._contents is not None:

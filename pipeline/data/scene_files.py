@@ -1,7 +1,6 @@
 """Writing scenes in the layouts of COCO and of ADE20K, file by file as these are published.
 
-A recipe beside the files says what they were made from. A set is made beside its folder and moved there when it is
-whole: a kill never leaves half of one.
+`making.py` says when a set is made again.
 """
 
 import io
@@ -15,17 +14,17 @@ from PIL import Image
 
 from pipeline.data.ade20k import PARTS
 from pipeline.data.coco import ANNOTATIONS, IMAGES
-from pipeline.data.kind import Sources
+from pipeline.data.kind import Sources, maker_code
+from pipeline.data.making import RECIPE, make_whole
 from pipeline.data.outlines import bounds, compressed, run_lengths
 from pipeline.data.samples import SplitName
 from pipeline.data.scenes import SIDE, Composed, compose
-from pipeline.files import draft_of, explained, remove_folder, write_atomic, write_json
+from pipeline.files import explained, write_atomic
 
 if TYPE_CHECKING:
     from pipeline.data.pictures import DenseConfig
 
-RECIPE = "made.json"
-VERSION = 1  # of the code that makes the files; another one makes them again
+VERSION = 1  # raised to have sets made again for a reason that this code does not show, such as another Pillow
 QUALITY = 95
 BACKGROUND = "background"
 SPLITS: tuple[SplitName, SplitName] = ("train", "val")
@@ -40,26 +39,20 @@ def make_scenes(cfg: "DenseConfig", folder: Path, sources: Sources) -> None:
     """Compose the scenes of both splits, unless the folder has them."""
     assert cfg.made_from
     origin = cfg.made_from
+    write_files = {"detection": write_coco, "segmentation": write_ade20k}[cfg.kind]
+
+    def write(draft: Path) -> None:
+        scenes = {split: _composed(sources.open(origin, split), split, _number(cfg, split)) for split in SPLITS}
+        write_files(draft, scenes, sources.classes(origin))
+
     recipe = {
         "version": VERSION,
+        "code": maker_code(cfg),
         "kind": cfg.kind,
         "made_from": {split: sources.fingerprint(origin, split) for split in SPLITS},
         "scenes": {split: _number(cfg, split) for split in SPLITS},
     }
-    if _is_made(folder, recipe):
-        return
-    draft = draft_of(folder)
-    with explained(draft):
-        draft.mkdir(parents=True)
-    classes = sources.classes(origin)
-    scenes = {split: _composed(sources.open(origin, split), split, _number(cfg, split)) for split in SPLITS}
-    write = {"detection": write_coco, "segmentation": write_ade20k}[cfg.kind]
-    write(draft, scenes, classes)
-    files = sum(path.is_file() for path in draft.rglob("*"))
-    write_json(draft / RECIPE, {**recipe, "files": files})
-    remove_folder(folder)
-    with explained(folder):
-        draft.replace(folder)
+    make_whole(folder, recipe, write)
 
 
 def _number(cfg: "DenseConfig", split: SplitName) -> int:
@@ -69,16 +62,6 @@ def _number(cfg: "DenseConfig", split: SplitName) -> int:
 
 def _composed(garments: Any, split: SplitName, number: int) -> list[Composed]:
     return [compose(garments, split, place) for place in range(number)]
-
-
-def _is_made(folder: Path, recipe: dict[str, Any]) -> bool:
-    """Whether a folder holds what this recipe makes, whole."""
-    try:
-        known = json.loads((folder / RECIPE).read_bytes())
-    except (OSError, ValueError):
-        return False
-    files = sum(path.is_file() for path in folder.rglob("*")) - 1
-    return known == {**recipe, "files": files}
 
 
 # COCO

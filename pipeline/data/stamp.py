@@ -1,19 +1,24 @@
-"""A cheap stamp of a split: does a folder still hold the samples that were verified?
+"""The stamp of a split: does a folder still hold the samples that were verified?
 
-It covers what opening a split reads anyway: all labels, and all names of files or all pixels of arrays. Of files it
-also has the sizes of a sample spread over the list, and the contents of a few of them. A million files cost as much as
-a hundred.
+Whoever opens a split compares what is cheap: all labels, and all names of files or all pixels of arrays; of files also
+the sizes of a sample spread over the list, and the content of one file in each folder, so that swapped folders are
+noticed. `Freshness` compares the contents of all files, unless there are too many, when one of them was touched.
 """
 
 import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from pipeline.config import Strict
 from pipeline.data.samples import Samples
+from pipeline.files import stat_stamp
 
 NUM_SAMPLED = 64
 CONTENT_EVERY = 8
+MOST_FOLDERS = 2000  # of which a file is read; of more folders, that many spread over all of them
+MOST_FILES = 150_000  # of a set whose files are all looked at: Tiny ImageNet has 110,000, ImageNet 1.3 million
 
 
 class SampledFile(Strict):
@@ -25,16 +30,36 @@ class SampledFile(Strict):
 
 
 class Stamp(Strict):
-    """`listing` is a digest of labels and names, or of labels and pixels; `sample` is empty without files."""
+    """`listing` is a digest of labels and names, or of labels and pixels; `sample` is empty without files.
+
+    `contents` is a digest of all files; it is empty without files, for too many of them, and in older manifests.
+    """
 
     listing: str
     sample: tuple[SampledFile, ...]
+    contents: str = ""
 
 
 def take_stamp(samples: Samples) -> Stamp:
     """The stamp of samples that were just verified."""
     sample = [_look(samples, *chosen) for chosen in _chosen(samples)] if samples.has_files else []
-    return Stamp(listing=_digest_of_listing(samples), sample=tuple(sample))
+    contents = _digest_of_contents(samples) if is_read_whole(samples) else ""
+    return Stamp(listing=_digest_of_listing(samples), sample=tuple(sample), contents=contents)
+
+
+def is_read_whole(samples: Samples) -> bool:
+    """Whether these are files that can all be looked at."""
+    return samples.has_files and len(samples) <= MOST_FILES
+
+
+def state_of(samples: Samples) -> str:
+    """A digest of sizes, times and inodes of all files: another one if any of them was written or replaced."""
+    stamps = []
+    for index in range(len(samples)):
+        for path in samples.paths(index):
+            with suppress(FileNotFoundError):  # which is another state, too
+                stamps.append([index, *stat_stamp(path)])
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()
 
 
 def differences(samples: Samples, stamp: Stamp) -> list[str]:
@@ -44,14 +69,31 @@ def differences(samples: Samples, stamp: Stamp) -> list[str]:
         return [f"found other {what} or labels than were verified"]
     if not samples.has_files:
         return []
-    pairs = zip(_chosen(samples), stamp.sample, strict=True)
-    return [line for chosen, known in pairs if (line := _difference(samples, *chosen, known))]
+    known = {file.name: file for file in stamp.sample}  # a manifest from before has fewer
+    found = [(index, known[name]) for index, _ in _chosen(samples) if (name := samples.name(index)) in known]
+    return [line for index, file in found if (line := _difference(samples, index, bool(file.sha256), file))]
+
+
+def content_differences(samples: Samples, stamp: Stamp) -> list[str]:
+    """Whether any file has another content than was verified: all of them are read."""
+    try:
+        is_same = stamp.contents in ("", _digest_of_contents(samples))
+    except OSError as error:
+        return [f"{error.filename}: {error.strerror}"]
+    return [] if is_same else ["found a file with another content than was verified"]
 
 
 def _chosen(samples: Samples) -> list[tuple[int, bool]]:
-    """Indices of the sample, spread evenly from the first file to the last, and whether the content is read."""
-    spread = np.linspace(0, len(samples) - 1, min(NUM_SAMPLED, len(samples))).round().astype(int).tolist()
-    return [(index, place % CONTENT_EVERY == 0) for place, index in enumerate(spread)]
+    """Indices of the sample and whether the content is read: some from the first file to the last, one of a folder."""
+    spread = _spread(range(len(samples)), NUM_SAMPLED)
+    reads_content = {index: place % CONTENT_EVERY == 0 for place, index in enumerate(spread)}
+    reads_content |= dict.fromkeys(_spread(samples.first_of_folders(), MOST_FOLDERS), True)
+    return sorted(reads_content.items())
+
+
+def _spread(items: Sequence[int], most: int) -> list[int]:
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places.tolist()]
 
 
 def _look(samples: Samples, index: int, reads_content: bool) -> SampledFile:
@@ -70,6 +112,14 @@ def _difference(samples: Samples, index: int, reads_content: bool, known: Sample
     if found.num_bytes != known.num_bytes:
         return f"{known.name}: found {found.num_bytes} bytes, expected {known.num_bytes}"
     return "" if found == known else f"{known.name}: found other content than was verified"
+
+
+def _digest_of_contents(samples: Samples) -> str:
+    digest = hashlib.sha256()
+    for index in range(len(samples)):
+        for path in samples.paths(index):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _digest_of_listing(samples: Samples) -> str:

@@ -10,6 +10,7 @@ declared with `added`, which names the value of all runs from before, so that th
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
+from pipeline.code import Named
 from pipeline.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
 from pipeline.data.kind import BaseDataConfig, parse_data
 from pipeline.engine.optim import OptimConfig
@@ -76,6 +77,11 @@ class RunConfig(Strict):
     def task(self) -> str:
         """Its name in the registry of tasks."""
         return self.data.task_of(self.method)
+
+    @property
+    def named(self) -> Named:
+        """What it names, and so which code trains it."""
+        return Named(self.method.name, self.task, self.data.kind)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
+from pipeline.code import code_of_run
 from pipeline.config import Strict
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import num_graphs
@@ -23,10 +24,10 @@ from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
 from pipeline.inputs import find_inputs
-from pipeline.methods.base import METHODS, Method
+from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, grid_record, read_weights
 from pipeline.provenance import commit, provenance
-from pipeline.records import Inputs, TrainRecord, write_record
+from pipeline.records import Inputs, TrainRecord, write_record, written_errors
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 
@@ -55,11 +56,11 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
             trainer = Trainer(run, paths, data_folder(site, run.data), site, world, stop, inputs)
             if world.is_main:
                 _begin(run, paths, inputs)
-            first_step = trainer.step
+            first_step, code = trainer.step, code_of_run(run.named)  # as it is before it trains
             found = trainer.fit()
             if world.is_main:
                 export(trainer.exported, paths)
-                record = _record(trainer, found, inputs, first_step)
+                record = _record(trainer, found, inputs, code, first_step)
                 write_record(paths.finished, record)
             world.barrier()
     finally:
@@ -143,13 +144,13 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> TrainRecord:
+def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
-    errors = {"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()}
+    errors, odd = written_errors({"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()})
     paths = trainer.paths
     made = paths.encoder, paths.heads, paths.metrics, paths.config, paths.started
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}
@@ -157,13 +158,13 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, first_step: int) -> 
     return TrainRecord(
         run=run.name,
         metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
-        reasons=_reasons(trainer, found),
-        errors={name: value for name, value in errors.items() if math.isfinite(value)},
+        reasons=_reasons(trainer, found) | odd,
+        errors=errors,
         count=found.count or None,
         files={path.name: digest(path) for path in made},
         inputs=inputs,
         provenance=provenance(
-            code=METHODS.code(run.method.name),
+            code=code,
             config_fingerprint=run.fingerprint,
             data_fingerprint=inputs.data,
             seed=run.seed,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.code import code_of_evaluation
 from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.engine.distributed import World, device_of
@@ -27,8 +28,8 @@ from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import load_encoder
 from pipeline.provenance import provenance
-from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record
-from pipeline.registry import EVALS, METHODS
+from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record, written_errors
+from pipeline.registry import EVALS
 from pipeline.results import PER_IMAGE, RESULT, EvalFolder, ScaleFolder
 from pipeline.site import Site, site_file, weights_path
 
@@ -104,7 +105,7 @@ def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> Ev
 
 def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: EvalInputs) -> EvalResult:
     remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
-    started = time.monotonic()
+    started, code = time.monotonic(), _code(planned)  # as it is before it computes
     parts = Parts(folder.parts, key_of(inputs.model_dump(), planned.cfg.science()))
     evaluation: Evaluation = EVALS.get(planned.cfg.name)(
         planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
@@ -113,14 +114,15 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
     outcome = evaluation.compute(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
-    facts = _facts(planned, workshop, time.monotonic() - started)
+    errors, odd = written_errors(outcome.errors)
+    facts = _facts(planned, workshop, code, time.monotonic() - started)
     result = EvalResult(
         evaluation=planned.fragment,
         subjects={role: run.name for role, run in planned.subjects.items()},
         data={role: data.name for role, data in planned.data.items()},
         metrics={**outcome.metrics, **dict.fromkeys(outcome.reasons)},
-        reasons=outcome.reasons,
-        errors=outcome.errors,
+        reasons={**outcome.reasons, **odd},
+        errors=errors,
         count=outcome.count or None,
         images=outcome.images,
         per_image=[name for name in outcome.per_image if name in outcome.metrics],
@@ -186,11 +188,15 @@ def _write_files(folder: EvalFolder, outcome: Outcome) -> dict[str, str]:
     return {name: digest(folder.folder / name) or "" for name in files}
 
 
-def _facts(planned: Planned, workshop: Workshop, wall_s: float) -> dict[str, Any]:
+def _code(planned: Planned) -> str:
+    subjects = [run.named for run in planned.subjects.values()]
+    return code_of_evaluation(planned.cfg.name, subjects, [data.kind for data in planned.data.values()])
+
+
+def _facts(planned: Planned, workshop: Workshop, code: str, wall_s: float) -> dict[str, Any]:
     methods = {role: run.method for role, run in planned.subjects.items()}
     return provenance(
-        code=EVALS.code(planned.cfg.name),
-        method_code={role: METHODS.code(method.name) for role, method in methods.items()},
+        code=code,
         eval_fingerprint=planned.name.rpartition("-")[2],
         seed=planned.cfg.seed,
         fidelity=", ".join(dict.fromkeys(method.fidelity for method in methods.values())),

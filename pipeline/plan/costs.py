@@ -48,9 +48,9 @@ def _key(config: dict[str, Any]) -> str:
 @functools.cache
 def _code() -> str:
     """Changes with the code that a step consists of."""
-    plugged_in = [registry.code(name) for registry in (METHODS, TASKS, KINDS) for name in registry.names()]
-    counting = digest_behind(PACKAGE / "plan/operations.py")
-    return fingerprint([plugged_in, counting, version("torch"), version("timm")], 16)
+    plugged_in = [path for registry in (METHODS, TASKS, KINDS) for path in registry.files().values()]
+    code = digest_behind(PACKAGE / "plan/operations.py", *plugged_in)
+    return fingerprint([code, version("torch"), version("timm")], 16)
 
 
 def _count(configs: dict[str, dict[str, Any]]) -> dict[str, Cost]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.files import remove, write_text
-from pipeline.freshness import Freshness, claims_file, report_file, table_file, write_made
+from pipeline.freshness import Freshness, begin_made, claims_file, report_file, table_file, write_made
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.study.targets import command_for
@@ -13,7 +13,7 @@ def draw_table(freshness: Freshness, table: str, rows: str) -> None:
     """A table or a figure: as data, and as what is looked at."""
     from pipeline.report import draw  # what it draws with takes long to import
 
-    graph = freshness.graph
+    graph, begun = freshness.graph, begin_made(freshness, table_file(table, rows))
     filled, path = fill_table(graph, table, rows), graph.results.table(table, rows)
     drawn = {path.with_name(table + suffix): text for suffix, text in draw.files_of(filled, graph.results.read).items()}
     for file, text in drawn.items():
@@ -22,14 +22,14 @@ def draw_table(freshness: Freshness, table: str, rows: str) -> None:
         if path.with_name(table + suffix) not in drawn:
             remove(path.with_name(table + suffix))
     write_record(path, filled)
-    write_made(freshness, table_file(table, rows), [path, *drawn])
+    write_made(freshness, table_file(table, rows), begun, [path, *drawn])
 
 
 def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
     """The claims of a study, on the tables as they were drawn."""
-    path = freshness.results.claims(study, rows)
+    path, begun = freshness.results.claims(study, rows), begin_made(freshness, claims_file(study, rows))
     write_record(path, judge_study(freshness.graph, study, rows))
-    write_made(freshness, claims_file(study, rows), [path])
+    write_made(freshness, claims_file(study, rows), begun, [path])
 
 
 def draw_report(freshness: Freshness, rows: str) -> Path:
@@ -38,7 +38,7 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
     from pipeline.report.numbers import write_numbers
     from pipeline.report.page import write_report
 
-    graph = freshness.graph
+    graph, begun = freshness.graph, begin_made(freshness, report_file(rows))
     path = graph.results.report(rows)
     chosen, title, subtitle = graph.selected(rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
@@ -52,5 +52,5 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
     content = collect(graph, rows)
     numbers = write_numbers(content.tables, path)
     write_report(content, path, title, graph.scale, graph.results.read, subtitle)
-    write_made(freshness, report_file(rows), [path, *numbers])
+    write_made(freshness, report_file(rows), begun, [path, *numbers])
     return path

@@ -218,7 +218,7 @@ def _images(entry: CellEntry, records: list[tuple[str, Measured]]) -> dict[str, 
 
 def _is_over_images(record: Measured, metric: str) -> bool:
     """Training says of the number of parameters, too, that its error is 0; that one is over nothing."""
-    return metric in record.errors and (isinstance(record, EvalResult) or record.errors[metric] > 0)
+    return metric in record.errors and (isinstance(record, EvalResult) or record.errors[metric] != 0)
 
 
 def _picture(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
+from pipeline.code import Named, code_of_evaluation, code_of_run
 from pipeline.config import Record, nearest
 from pipeline.errors import ConfigError
 from pipeline.evals.needs import Needs
@@ -23,12 +24,18 @@ class RunEntry(Record):
     label: str
     studies: list[str] = Field(default_factory=list)
     data: str
+    task: str = Field("", description="its name in the registry of tasks")
     init: str | None = Field(description="name of the run it starts from; null also where it starts from a file")
     trained: bool = Field(True, description="false: a weight file, which is evaluated as it is")
 
     @property
     def method(self) -> str:
         return self.config["method"]["name"]
+
+    @property
+    def named(self) -> Named:
+        """What its config names, and so which code trains it."""
+        return Named(self.method, self.task, self.config["data"].get("kind", "images"))
 
 
 class EvalEntry(Record):
@@ -123,6 +130,17 @@ class Graph(Record):
 
     def run(self, name: str) -> RunEntry:
         return self._find("runs", self.runs, name)
+
+    def code_of_run(self, name: str) -> str:
+        """A digest of the code that would train a run now."""
+        return code_of_run(self.run(name).named)
+
+    def code_of_evaluation(self, name: str) -> str:
+        """A digest of the code that would compute an evaluation now."""
+        entry = self.evals[name]
+        subjects = [self.run(run).named for run in entry.subjects.values()]
+        kinds = [data.get("kind", "images") for data in entry.data.values()]
+        return code_of_evaluation(entry.config["name"], subjects, kinds)
 
     def table(self, table_id: str) -> TableEntry:
         return self._find("tables", self.tables, table_id)

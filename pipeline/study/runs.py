@@ -59,6 +59,7 @@ def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
         config=run.model_dump(mode="json"),
         label=spec.label,
         data=run.data.name,
+        task=run.task,
         init=starts[number % len(starts)] if starts else None,
         trained=run.train,
     )

@@ -15,7 +15,7 @@ from pipeline.data import corrupting
 from pipeline.data.corrupted import class_of, origin_of, severity_of
 from pipeline.data.corruptions import corrupt, seed_of
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.opening import open_split
+from pipeline.data.opening import compare_folder, open_split
 from pipeline.data.prepare import prepare
 from pipeline.data.severities import CORRUPTIONS, SEVERITIES
 from pipeline.results import ScaleFolder
@@ -85,8 +85,32 @@ def test_make__half_made_folder__is_completed_and_what_was_there_is_kept(source,
     assert contents(made) == before and files[2].stat().st_mtime_ns == kept
 
 
+@pytest.mark.parametrize("damage", ["cut", "other bytes", "another image", "list cut", "list lost"])
+def test_make__file_that_is_not_as_it_was_made__is_written_again(source, tmp_path, damage):
+    cfg, made = part_of(source), tmp_path / "made"
+    prepared(source, cfg, made)
+    before, files = contents(made), sorted(made.glob("*/*/*/*"))
+    content, listed = files[1].read_bytes(), made / FOG / corrupting.LIST
+    if damage == "cut":
+        files[1].write_bytes(content[: len(content) // 2])
+    elif damage == "other bytes":
+        files[1].write_bytes(content[:-1] + b"x")
+    elif damage == "another image":
+        files[1].write_bytes(files[0].read_bytes())
+    elif damage == "list cut":
+        listed.write_text(listed.read_text()[:-9])
+    else:
+        listed.unlink()
+    index = source.results.manifest(cfg.name).parent
+    if "list" not in damage:
+        assert "does not hold the val images that were verified" in message_of(compare_folder, cfg, made, index)
+    prepared(source, cfg, made)
+    compare_folder(cfg, made, index)
+    assert contents(made) == before and len(listed.read_text().splitlines()) == 3
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["parameters", "source", "code"])
+@pytest.mark.parametrize("change", ["parameters", "source", "code", "version"])
 def test_make__other_recipe__leaves_nothing_of_the_old_one(source, tmp_path, monkeypatch, change):
     made, cfg = tmp_path / "made", part_of(source)
     prepared(source, cfg, made)
@@ -95,13 +119,15 @@ def test_make__other_recipe__leaves_nothing_of_the_old_one(source, tmp_path, mon
     if change == "parameters":
         cfg = part_of(source, table="imagenet")
     elif change == "code":
-        monkeypatch.setattr(corrupting, "CODE_VERSION", 2)
+        monkeypatch.setattr(corrupting, "maker_code", lambda cfg: "other code")
+    elif change == "version":
+        monkeypatch.setattr(corrupting, "VERSION", 2)
     else:
         path = next((source.folder / "val").glob("*/*"))
         Image.new("RGB", (64, 48), "red").save(path)
         prepare(source.data, source.folder, source.results.manifest(source.data.name).parent, progress=False)
     prepared(source, cfg, made)
-    assert contents(made).keys() == before.keys() and (contents(made) == before) is (change == "code")
+    assert contents(made).keys() == before.keys() and (contents(made) == before) is (change in ("code", "version"))
 
 
 def test_make__published_folder__is_read_and_never_touched(source, tmp_path):

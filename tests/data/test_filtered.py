@@ -8,6 +8,7 @@ import pytest
 from layouts import WNIDS, config, message_of, write_fashion_mnist, write_jpeg
 
 from pipeline.config import Layers
+from pipeline.data import filtering
 from pipeline.data.folder import read_class_folders
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.opening import open_split
@@ -138,19 +139,37 @@ def test_filtered__made_before__is_not_made_again(tmp_path, images):
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("change", ["reference", "confidence", "lost file"])
-def test_filtered__made_from_something_else__is_made_again_without_old_files(tmp_path, images, change):
+@pytest.mark.parametrize(
+    "change", ["reference", "confidence", "lost file", "cut file", "other bytes", "own file", "code", "version"]
+)
+def test_filtered__made_from_something_else__is_made_again_without_old_files(tmp_path, images, monkeypatch, change):
     *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
     answers, weights, options = WRONG_TWICE, "a", {}
+    image = folder / "Pullover" / "000002.png"
+    content = image.read_bytes()
     if change == "reference":
         answers, weights = [(0, 0.9), (0, 0.9), (2, 0.9)], "b"
     elif change == "confidence":
         options = {"min_confidence": 0.7}
+    elif change == "lost file":
+        image.unlink()
+    elif change == "cut file":
+        image.write_bytes(content[:-9])
+    elif change == "other bytes":
+        image.write_bytes(content[:-1] + b"x")
+    elif change == "own file":
+        (folder / "Pullover" / "own.png").write_bytes(content)
+    elif change == "code":
+        monkeypatch.setattr(filtering, "maker_code", lambda cfg: "other code")
     else:
-        (folder / "Pullover" / "000002.png").unlink()
-    made(tmp_path, Reference(images, answers, weights), **options)
-    expected = {"reference": ["000001.png"], "confidence": ["000000.png"], "lost file": ["000000.png", "000002.png"]}
-    assert sorted(path.name for path in folder.glob("*/*.png")) == expected[change]
+        monkeypatch.setattr(filtering, "VERSION", 2)
+    sources = Reference(images, answers, weights)
+    made(tmp_path, sources, **options)
+    assert sources.asked == 1
+    expected = {"reference": ["000001.png"], "confidence": ["000000.png"]}
+    found = sorted(path.name for path in folder.glob("*/*.png"))
+    assert found == expected.get(change, ["000000.png", "000002.png"])
+    assert change in expected or image.read_bytes() == content
 
 
 def test_filtered__killed_while_it_is_made__starts_again(tmp_path, images):
@@ -192,9 +211,9 @@ def test_filtered__folder_with_loose_files_of_somebody__is_left_alone(tmp_path, 
 
 def test_recipe__beside_the_images__says_what_they_were_made_from(tmp_path, images):
     *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
-    assert json.loads((folder / "made.json").read_text()) == {
-        **{"version": 1, "images": "images of fashion", "reference": "a", "min_confidence": 0.5, "count": 2}
-    }
+    recipe = json.loads((folder / "made.json").read_text())
+    assert [*recipe.pop("files")] == ["Pullover/000002.png", "T-shirt%2Ftop/000000.png"] and recipe.pop("code")
+    assert recipe == {"version": 1, "images": "images of fashion", "reference": "a", "min_confidence": 0.5}
 
 
 def test_filtered__fewer_images_than_were_made__are_refused(tmp_path, images):
@@ -209,6 +228,6 @@ def test_filtered__fewer_images_than_were_made__are_refused(tmp_path, images):
 def test_filtered__manifest_of_fewer_images_than_were_made__is_not_opened(tmp_path, images):
     *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
     recipe = json.loads((folder / "made.json").read_text())
-    (folder / "made.json").write_text(json.dumps(recipe | {"count": 400}))
+    (folder / "made.json").write_text(json.dumps(recipe | {"files": dict.fromkeys(map(str, range(400)))}))
     message = message_of(open_split, filtered(), folder, "val", tmp_path / "out")
     assert "val: found 2 images" in message and "says that 400 were made" in message

@@ -162,16 +162,18 @@ def test_make__twice__has_the_same_bytes(made, garments, tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_make__set_that_is_there__is_left_alone_and_one_that_lacks_a_file_is_made_again(made, garments, tmp_path, name):
+def test_make__set_that_is_there__is_left_alone_and_a_damaged_one_is_made_again(made, garments, tmp_path, name):
     cfg, folder, _ = made[name]
     shutil.copytree(folder, tmp_path / "copy")
     kind = kind_of(cfg)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.jpg")}
     kind.make(tmp_path / "copy", garments, 0, False)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.jpg")}
-    next(iter(before)).unlink()
-    kind.make(tmp_path / "copy", garments, 0, False)
-    assert files_of(tmp_path / "copy") == files_of(folder)
+    path = next(iter(before))
+    for damage in (path.unlink, lambda: path.write_bytes(b"other bytes")):
+        damage()
+        kind.make(tmp_path / "copy", garments, 0, False)
+        assert files_of(tmp_path / "copy") == files_of(folder)
     other = kind_of(data_config(name, **FEW | {"num_val": 5}))
     other.make(tmp_path / "copy", garments, 0, False)
     assert len(files_of(tmp_path / "copy")) < len(files_of(folder))

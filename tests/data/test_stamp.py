@@ -20,11 +20,12 @@ from layouts import (
     write_tiny_imagenet,
 )
 
+from pipeline.data import opening
 from pipeline.data.images import FileImages
 from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
+from pipeline.data.opening import compare_folder, open_split
 from pipeline.data.prepare import prepare
-from pipeline.data.stamp import NUM_SAMPLED, differences, take_stamp
+from pipeline.data.stamp import NUM_SAMPLED, Stamp, content_differences, differences, take_stamp
 
 
 @pytest.fixture
@@ -136,6 +137,88 @@ def test_prepare__same_data_elsewhere__leaves_the_manifest_as_it_was(tmp_path, o
     write_jpeg(tmp_path / "second/val" / WNIDS[0] / "ILSVRC2012_val_00000001.JPEG", (1, 2, 3))
     assert prepare(cfg, tmp_path / "second", out, progress=False).folder == str(tmp_path / "second")
     assert (out / "manifest.json").read_bytes() != before
+
+
+def write_folders(root, num_folders=200, files=3):
+    """Files of one size, with the same names in every folder."""
+    names = [f"c{number:03d}/{file}" for number in range(num_folders) for file in range(files)]
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return FileImages(root, names, [int(name[1:4]) for name in names])
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (57, 58), (101, 102), (198, 199)], ids=str)
+def test_stamp__two_class_folders_swapped__is_noticed_wherever_they_are(tmp_path, pair):
+    images = write_folders(tmp_path)
+    stamp = take_stamp(images)
+    assert differences(images, stamp) == []
+    one, other = (tmp_path / f"c{number:03d}" for number in pair)
+    one.rename(tmp_path / "aside")
+    other.rename(one)
+    (tmp_path / "aside").rename(other)
+    assert {line.split("/")[0] for line in differences(images, stamp)} == {one.name, other.name}
+
+
+def test_stamp__of_more_folders_than_are_read__reads_some_from_the_first_to_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.data.stamp.MOST_FOLDERS", 5)
+    images = write_folders(tmp_path, num_folders=100, files=1)
+    read = [file.name for file in take_stamp(images).sample if file.sha256]
+    assert {"c000/0", "c099/0"} < {*read} and 5 <= len(read) <= 5 + 8
+
+
+def test_stamp__of_an_older_manifest__is_compared_with_what_it_has(tmp_path):
+    images = write_folders(tmp_path)
+    stamp = take_stamp(images)
+    older = Stamp(listing=stamp.listing, sample=stamp.sample[:9])
+    assert differences(images, older) == [] and content_differences(images, older) == []
+    (tmp_path / stamp.sample[0].name).write_text("other")
+    assert len(differences(images, older)) == 1
+
+
+@pytest.fixture
+def tiny(tmp_path, out):
+    """Tiny ImageNet's layout, prepared: config and folder."""
+    cfg, folder = config("tiny_imagenet", name="small"), write_tiny_imagenet(tmp_path / "data")
+    prepare(cfg, folder, out, progress=False)
+    return cfg, folder
+
+
+def test_compare_folder__label_file_edited__is_noticed(tiny, out):
+    cfg, folder = tiny
+    path = folder / "val/val_annotations.txt"
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    rows[0][1], rows[1][1] = rows[1][1], rows[0][1]
+    state = compare_folder(cfg, folder, out)
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    message = message_of(compare_folder, cfg, folder, out, state)
+    assert "val: found other file names or labels than were verified" in message
+
+
+def test_compare_folder__one_byte_of_any_file_and_its_time_set_back__is_noticed(tiny, out):
+    cfg, folder = tiny
+    state = compare_folder(cfg, folder, out)
+    for path in sorted(folder.rglob("*.JPEG")):
+        content, about = path.read_bytes(), path.stat()
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        assert "content than was verified" in message_of(compare_folder, cfg, folder, out, state)
+        path.write_bytes(content)
+    assert compare_folder(cfg, folder, out, state) != state  # other times, and the same contents
+
+
+def test_compare_folder__state_that_is_known__reads_no_more_than_opening_does(tiny, out, monkeypatch):
+    cfg, folder = tiny
+    state = compare_folder(cfg, folder, out)
+    monkeypatch.setattr(opening, "content_differences", lambda *given: ["all files were read"])
+    assert compare_folder(cfg, folder, out, state) == state
+    assert "all files were read" in message_of(compare_folder, cfg, folder, out)
+
+
+def test_compare_folder__too_many_files_to_look_at_all__has_no_state(tiny, out, monkeypatch):
+    cfg, folder = tiny
+    monkeypatch.setattr("pipeline.data.stamp.MOST_FILES", 2)
+    assert compare_folder(cfg, folder, out) == ""
 
 
 @pytest.mark.slow

@@ -66,6 +66,14 @@ def test_evaluate__every_result__says_what_it_was_made_from(lab):
         assert facts.items() <= result.provenance.items()
 
 
+def test_evaluate__code_edited_while_it_computes__records_the_code_that_began(lab, monkeypatch):
+    compute, today = Classify.compute, ["before"]
+    monkeypatch.setattr(evaluating, "code_of_evaluation", lambda *given: today[0])
+    monkeypatch.setattr(Classify, "compute", lambda self, model: today.insert(0, "after") or compute(self, model))
+    lab.evaluate(*lab.planned("classify"))
+    assert lab.result("classify").provenance["code"] == "before" and today[0] == "after"
+
+
 def test_evaluate__job__names_its_results_with_their_digests(lab):
     lab.evaluate()
     record = read_record(lab.results.eval_job("job"), EvalJobRecord)
@@ -143,6 +151,16 @@ def test_evaluate__metric_left_out_with_a_reason__is_null_with_the_reason(lab, m
     lab.evaluate(*lab.planned("classify"))
     found = lab.result("classify")
     assert (found.metrics["top1"], found.metrics["top5"], found.reasons["top5"]) == (1.0, None, why)
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf")], ids=str)
+def test_evaluate__standard_error_that_is_not_finite__is_null_with_the_reason(lab, monkeypatch, error):
+    compute = lambda self, model: Outcome(dict.fromkeys(self.cfg.metrics, 1.0), {"top1": error, "top5": 0.5})  # noqa: E731
+    monkeypatch.setattr(Classify, "compute", compute)
+    lab.evaluate(*lab.planned("classify"))
+    found = lab.result("classify")
+    assert found.metrics["top1"] == 1.0 and found.errors == {"top1": None, "top5": 0.5}
+    assert found.reasons == {"error of top1": f"the standard error is {error}"}
 
 
 # What is computed again

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import save_file
 from tiny_runs import ALONE, StopAfter, classify, differing, fit, prepare_in, tiny_run, write_images
 
-from pipeline.engine.loop import build_method
+from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.errors import CheckpointError
@@ -97,6 +97,13 @@ def test_train__data_prepared_again_with_the_same_labels__trains_nothing(place, 
         place.train(run)
     assert (paths.encoder.stat().st_mtime_ns, identity(paths)) == before
     assert "is finished already" in caplog.text
+
+
+def test_train__code_edited_while_it_trains__records_the_code_that_began(place, monkeypatch):
+    fit_before, today = Trainer.fit, ["before"]
+    monkeypatch.setattr("pipeline.engine.train.code_of_run", lambda named: today[0])
+    monkeypatch.setattr(Trainer, "fit", lambda self: today.insert(0, "after") or fit_before(self))
+    assert place.train(tiny_run(SHORT)).record().provenance["code"] == "before" and today[0] == "after"
 
 
 def test_train__retrained_init__trains_again_from_its_new_weights(place, caplog):

@@ -8,7 +8,6 @@ from pipeline.errors import ConfigError
 from pipeline.explain import explain
 from pipeline.freshness import Freshness, table_file
 from pipeline.records import Inputs
-from pipeline.registry import METHODS
 from pipeline.study.graph import load_graph
 
 CELL = "mjp.t1.deit-s:top1"
@@ -59,7 +58,7 @@ def test_explain__weights_changed_since__says_that_and_why(graph, run):
 def test_explain__code_changed_since__shows_both_digests(graph, run):
     inputs = Inputs(data="data fashion_mnist", init=None)
     write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
-    assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {METHODS.code('supervised')} today"
+    assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {graph.code_of_run(run)} today"
 
 
 def test_explain__a_key_that_several_files_give__lists_them_in_order_and_the_one_that_won(graph, run, project):

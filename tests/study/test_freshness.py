@@ -1,5 +1,8 @@
 """What must be remade, and why; and `verify`, which says so with the command that makes it."""
 
+import json
+import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,7 +11,7 @@ from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
-from pipeline.files import Digests, digest, held, write_text
+from pipeline.files import Digests, digest, digest_by_stat, held, write_text
 from pipeline.freshness import (
     Freshness,
     claims_file,
@@ -17,12 +20,16 @@ from pipeline.freshness import (
     files_of_targets,
     is_output,
     job_file,
+    made_file,
     report_file,
     run_file,
     table_file,
 )
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
+from pipeline.registry import KINDS
+from pipeline.report import drawing
 from pipeline.report.drawing import draw_report, draw_table
+from pipeline.source import PACKAGE, Definition, code_behind, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from pipeline.verify import problems_of
@@ -216,6 +223,31 @@ def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
     assert now(graph).why(SHOWN) == "its definition or the code that draws it has changed"
 
 
+def test_drawing__a_result_that_changes_while_it_is_drawn__is_stale(graph, job, monkeypatch):
+    fill, path = drawing.fill_table, graph.results.eval_job(job)
+
+    def fill_then_change(*given):
+        filled = fill(*given)
+        path.write_text(path.read_text() + "\n")
+        return filled
+
+    monkeypatch.setattr(drawing, "fill_table", fill_then_change)
+    draw_table(now(graph), TABLE, "all")
+    assert now(graph).own_reason(SHOWN) == f"results/demo/{job_file(job)} has changed since it was drawn"
+
+
+def test_report__page_deleted__is_a_problem_with_the_command_that_draws_it(graph):
+    for file in (SHOWN, claims_file("mjp", "all"), report_file("all")):
+        finish(graph, [file])
+        (graph.results.folder / file).unlink()
+        assert now(graph).own_reason(file) == "deleted"
+        found = {problem.file: problem for problem in problems_of(now(graph))}
+        assert found[f"results/demo/{file}"].found == "deleted"
+    assert found[f"results/demo/{file}"].remedy == "`snakemake all` makes it again"
+    (graph.results.folder / made_file(file)).unlink()
+    assert now(graph).own_reason(file) == "not found"
+
+
 @pytest.mark.slow
 def test_report__written_by_hand_over_a_stale_result__says_so(graph, folder):
     assert "must be made again" not in draw_report(now(graph), "all").read_text()
@@ -252,6 +284,17 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     site = Site(data={"photos": folder})
     prepare(data_of(graph, "photos"), folder, graph.results.manifest("photos").parent, progress=False)
     assert not Freshness(graph, site).why(data_file("photos"))
+    kept = tmp_path / "digests.json"
+    digests = Digests(kept)
+    assert not Freshness(graph, site, digests).why(data_file("photos"))
+    digests.keep()
+    assert json.loads(kept.read_text()).keys() == {"data photos", "files of data photos"}
+    path = folder / "train/cats/traincats1.png"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    assert "another content than was verified" in Freshness(graph, site, Digests(kept)).why(data_file("photos"))
+    path.write_bytes(content)
+    assert not Freshness(graph, site, Digests(kept)).why(data_file("photos"))
     (folder / "train/nowhere").symlink_to(folder / "none")  # is no reason to fail
     Freshness(graph, site).why(data_file("photos"))
     (folder / "train/nowhere").unlink()
@@ -271,6 +314,57 @@ def test_data__prepared_with_other_counts_than_the_config_says__is_stale(graph):
     assert why == "prepared with 151 val images, expected 5000 train and 1000 val images of 10 classes"
 
 
+MADE = "fashion_mnist_c-fog"
+
+
+@pytest.fixture
+def made_set(graph):
+    """The manifest of a set that is made here, with what it was made with."""
+
+    def write(made_of: dict) -> str:
+        finish(graph, [data_file(MADE)])
+        path = graph.results.manifest(MADE)
+        write_manifest(path, read_manifest(path).model_copy(update={"made_of": made_of}))
+        return data_file(MADE)
+
+    return write
+
+
+def test_made_set__the_code_that_makes_it_changed__is_stale(graph, made_set):
+    maker = "data/corrupting.py"
+    assert now(graph).why(made_set({maker: digest_behind(PACKAGE / maker)})) == ""
+    assert now(graph).why(made_set({maker: "other"})).startswith(f"made with {maker} other, which is ")
+
+
+@pytest.mark.parametrize("split", ["val", "train"])
+def test_made_set__other_samples_in_the_set_it_is_made_from__is_stale(graph, made_set, split):
+    source = "fashion_mnist" if split == "val" else "fashion_mnist/train"
+    file, path = made_set({source: "before"}), graph.results.manifest("fashion_mnist")
+    counts = {"train": 5000, "val": 1000}
+    splits = {
+        name: SplitSummary(count=count, bytes=1, fingerprint=f"now {name}", stamp=Stamp(listing="", sample=()))
+        for name, count in counts.items()
+    }
+    write_manifest(path, read_manifest(path).model_copy(update={"splits": splits}))
+    assert now(graph).why(file) == f"made with {source} before, which is now {split} now"
+
+
+def test_made_set__folder_deleted_where_it_was_made__is_stale_and_pulled_results_are_not(graph, made_set):
+    maker = "data/corrupting.py"
+    file = made_set({maker: digest_behind(PACKAGE / maker)})
+    assert now(graph).why(file) == ""
+    graph.results.data_lock(MADE).touch()  # left by `prepare`
+    assert now(graph).why(file) == "/nowhere not found"
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_made_set__of_any_kind__has_a_maker_whose_version_is_part_of_its_code(kind):
+    found = KINDS.get(kind)
+    assert bool(found.maker) == ("made_from" in found.Config.model_fields)
+    if found.maker:
+        assert Definition(PACKAGE / found.maker, "VERSION") in code_behind(PACKAGE / found.maker)
+
+
 def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):
     path, kept = tmp_path / "weights", tmp_path / "digests.json"
     path.write_text("one")
@@ -283,6 +377,20 @@ def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_cha
     assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None
     kept.write_text("{")
     assert Digests(kept).of(path) == "read"
+
+
+def test_digests__file_replaced_by_one_of_the_same_size_and_time__is_read_again(tmp_path):
+    path, other, found = tmp_path / "weights", tmp_path / "other", Digests()
+    for each, text in ((path, "one"), (other, "two")):
+        each.write_text(text)
+        os.utime(each, ns=(0, 0))
+    before = found.of(path), digest_by_stat(path)
+    other.replace(path)
+    assert found.of(path) == digest_by_stat(path) == digest(path) != before[0] == before[1]
+    time.sleep(0.02)  # the clock of file systems ticks every few milliseconds
+    path.write_text("six")  # in place, with the time set back
+    os.utime(path, ns=(0, 0))
+    assert found.of(path) == digest_by_stat(path) == digest(path)
 
 
 def test_targets__of_the_demo__name_files_that_rules_make(graph):

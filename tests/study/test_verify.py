@@ -4,7 +4,9 @@ import pytest
 from result_files import ORIGIN, write_evaluation, write_training
 
 from pipeline.cli import main
-from pipeline.registry import EVALS, METHODS
+from pipeline.code import Named, code_of_run
+from pipeline.registry import TASKS
+from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 from pipeline.verify import made_by_other_code
 
@@ -17,9 +19,9 @@ def graph(project):
     """One run trained and evaluated."""
     graph = load_graph("demo")
     (name,) = graph.tables[TABLE].rows[ROW].runs[""]
-    write_training(graph, name, {"params_m": 1.0}, provenance={**ORIGIN, "code": METHODS.code("supervised")})
+    write_training(graph, name, {"params_m": 1.0}, provenance={**ORIGIN, "code": graph.code_of_run(name)})
     for each in graph.evaluations_of(name):
-        code = EVALS.code(graph.evals[each].config["name"])
+        code = graph.code_of_evaluation(each)
         write_evaluation(graph, each, {"top1": 70.0}, PER_IMAGE, provenance={**ORIGIN, "code": code})
     return graph
 
@@ -38,21 +40,30 @@ def test_verify__a_result_cut_short__is_one_line_not_a_traceback(graph, folder, 
     assert "1 finished runs compared with their records" in out
 
 
+def test_code_of_run__of_every_entry__is_that_of_its_method_task_and_kind(graph):
+    assert {run.task for run in graph.runs.values()} <= {*TASKS.names()}
+    run = next(name for name, entry in graph.runs.items() if entry.method == "mjp")
+    assert graph.code_of_run(run) == code_of_run(Named("mjp", "classify", "images"))
+
+
 def test_other_code__nothing_changed__is_silent(graph):
     assert made_by_other_code(graph) == []
 
 
 def test_other_code__formula_of_a_method_changed__names_its_runs_and_the_key_to_raise(graph, folder, monkeypatch):
-    monkeypatch.setattr(METHODS, "code", lambda name: "changed")
+    monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
     (notice,) = made_by_other_code(graph)
     assert (notice.kind, notice.name, notice.results) == ("method", "supervised", [folder.name])
     assert "raise code_epoch in configs/method/supervised.yaml" in str(notice)
 
 
 def test_other_code__formula_of_an_evaluation_changed__names_it(graph, folder, monkeypatch, capsys):
-    monkeypatch.setattr(
-        EVALS, "code", lambda name: "changed" if name == "classify" else EVALS.__class__.code(EVALS, name)
-    )
+    code_of = Graph.code_of_evaluation
+
+    def changed(graph, name):
+        return "changed" if graph.evals[name].config["name"] == "classify" else code_of(graph, name)
+
+    monkeypatch.setattr(Graph, "code_of_evaluation", changed)
     (notice,) = made_by_other_code(graph)
     assert (notice.kind, notice.name) == ("evaluation", "classify")
     main(["check"])

@@ -1,13 +1,15 @@
 """Digests of source: what changes them, and what does not."""
 
+import ast
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipeline import source
+from pipeline.code import Named, code_of_evaluation, code_of_run
 from pipeline.errors import ConfigError
-from pipeline.registry import EVALS, METHODS, Registry
+from pipeline.registry import EVALS, KINDS, METHODS, TASKS, Registry
 
 PLAIN = "def double(x):\n    return 2 * x\n"
 
@@ -48,7 +50,7 @@ def test_digest__of_a_template__counts_every_byte(digest_of_text):
 
 
 def names_behind(registry: Registry, name: str) -> set[str]:
-    found = source.code_behind(registry._files()[name])
+    found = source.code_behind(registry.files()[name])
     return {f"{used.path.parent.name}/{used.path.stem}" for used in found}
 
 
@@ -60,7 +62,57 @@ def test_code_behind__a_method__has_its_bases_and_models_and_no_other_method():
 
 def test_code_behind__an_evaluation__has_the_shuffle_it_uses():
     assert names_behind(EVALS, "consistency") >= {"evals/consistency", "evals/shuffling", "models/jigsaw"}
-    assert EVALS.code("consistency") != EVALS.code("classify")
+    assert code_of_evaluation("consistency", [], []) != code_of_evaluation("classify", [], [])
+
+
+def test_code_behind__functions_found_through_globals__count():
+    """The corruptions, and the filters that they use."""
+    found = source.code_behind(source.PACKAGE / "data/corrupting.py")
+    data = source.PACKAGE / "data"
+    assert source.Definition(data / "corruptions.py", "zoom_blur") in found
+    assert source.Definition(data / "filters.py", "zoomed_mean") in found
+
+
+def test_code_behind__a_task_that_an_evaluation_asks_a_registry_for__counts():
+    assert "tasks/classify" in names_behind(EVALS, "classify")
+    assert names_behind(EVALS, "detection_pictures") >= {"tasks/detect", "evals/detection_pictures"}
+
+
+@pytest.fixture
+def files_behind(monkeypatch):
+    """The files whose definitions a digest is of."""
+    found: list[Path] = []
+    monkeypatch.setattr("pipeline.code._digest", lambda files: found.extend(files) or "digest")
+    return found
+
+
+RUN = Named("mjp", "classify", "images")
+
+
+def test_code_of_run__what_its_config_names_and_the_loop__count(files_behind):
+    code_of_run(RUN)
+    expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"]]
+    assert {*files_behind} == {*expected, source.PACKAGE / "engine/loop.py"}
+
+
+def test_code_of_evaluation__its_subjects_and_its_data__count(files_behind):
+    code_of_evaluation("classify", [RUN], ["corrupted"])
+    expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"], KINDS.files()["corrupted"]]
+    assert {*files_behind} == {*expected, EVALS.files()["classify"]}
+
+
+@pytest.mark.slow
+def test_imports__of_the_whole_package__have_forms_that_are_followed():
+    """Relative ones, `*`, and `import pipeline.x` are not: a change behind them would not be noticed."""
+    found = []
+    for path in sorted(source.PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            is_relative = isinstance(node, ast.ImportFrom) and (node.level or "*" in names)
+            is_whole = isinstance(node, ast.Import) and any(name.split(".")[0] == "pipeline" for name in names)
+            if is_relative or is_whole:
+                found.append(f"{path}:{node.lineno}: write `from pipeline.folder import name`")
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -80,11 +132,29 @@ def test_code_behind__mathematics_in_another_folder__counts(registry, name, math
 
 
 MINE = """
+from typing import Any
+
+import numpy as np
+import torch.nn
+from timm.layers import Mlp as Block, DropPath
 from pipeline.models.parts import part
+from pipeline.registry import TASKS
+
+KNOWN: Any = None
 
 class Mine:
     def loss(self):
-        return part(1)
+        return part(1) + np.ones(1) + torch.nn.Identity() + Block()
+
+    def task(self):
+        return TASKS.get("sort")
+"""
+SORT = """
+from pipeline.registry import TASKS
+
+@TASKS.register("sort")
+class Sort:
+    size = 3
 """
 PARTS = """
 from pipeline.models import scale
@@ -108,7 +178,13 @@ PLUMBING = """
 def write(x):
     return x
 """
-FILES = {"methods/mine.py": MINE, "models/parts.py": PARTS, "models/scale.py": SCALE, "files.py": PLUMBING}
+FILES = {
+    "methods/mine.py": MINE,
+    "models/parts.py": PARTS,
+    "models/scale.py": SCALE,
+    "tasks/sort.py": SORT,
+    "files.py": PLUMBING,
+}
 
 
 @pytest.fixture
@@ -124,11 +200,13 @@ def digest_behind(tmp_path, monkeypatch):
             (root / name).write_text(text)
         source._read.cache_clear()
         source._file_of.cache_clear()
+        source._registered.cache_clear()
         return source.digest_behind(root / start)
 
     yield digest
     source._read.cache_clear()
     source._file_of.cache_clear()
+    source._registered.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -140,6 +218,10 @@ def digest_behind(tmp_path, monkeypatch):
         ("models/scale.py", "FACTOR = 2", "FACTOR = 3"),
         ("models/scale.py", "FACTOR = 2\n", "FACTOR = 2\nprint(FACTOR)\n"),
         ("models/parts.py", "import scale", "import scale\n\nscale.FACTOR = 4"),
+        ("methods/mine.py", "timm.layers import", "timm.models.layers import"),
+        ("methods/mine.py", "Mlp as Block", "GluMlp as Block"),
+        ("methods/mine.py", "import numpy as np", "import jax.numpy as np"),
+        ("tasks/sort.py", "size = 3", "size = 4"),
     ],
 )
 def test_digest_behind__a_definition_that_is_used__counts(digest_behind, file, old, new):
@@ -153,9 +235,11 @@ def test_digest_behind__a_definition_that_is_used__counts(digest_behind, file, o
         ("models/scale.py", "def other(x):\n    return x", "def other(x):\n    return -x"),
         ("models/parts.py", "def unused(x):\n    return x", "def unused(x):\n    return -x"),
         ("models/scale.py", "def by(x):", "def by(x: float) -> float:"),
+        ("methods/mine.py", "from typing import", "from typing_extensions import"),
+        ("methods/mine.py", ", DropPath", ""),
         ("files.py", "return x", "return -x"),
     ],
-    ids=["beside", "unused", "hints", "plumbing"],
+    ids=["beside", "unused", "hints", "types", "unused import", "plumbing"],
 )
 def test_digest_behind__what_is_not_used_or_computes_nothing__does_not_count(digest_behind, file, old, new):
     assert old in FILES[file]
