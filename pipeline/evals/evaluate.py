@@ -123,6 +123,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         errors=outcome.errors,
         count=outcome.count or None,
         images=outcome.images,
+        other_images=outcome.other_images,
         per_image=[name for name in outcome.per_image if name in outcome.metrics],
         files=files,
         inputs=inputs,
