@@ -58,6 +58,10 @@ class Measured(Record):
     count: int | None = Field(None, description="images that the means are over")
     provenance: dict[str, Any]
 
+    def count_of(self, metric: str) -> int | None:
+        """Images that this metric is over."""
+        return self.count
+
 
 def written_errors(errors: Mapping[str, float]) -> tuple[dict[str, float | None], dict[str, str]]:
     """Standard errors as a record has them, and the reasons of those that are null because they are not finite."""
@@ -82,6 +86,13 @@ class EvalInputs(Strict):
     site_files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of files that the site names, by key
 
 
+class ImageSet(Record):
+    """Images that a metric is the mean over: how many, and a text that names them and their order."""
+
+    count: int
+    images: str
+
+
 class EvalResult(Measured):
     """What `result.json` says of a finished evaluation."""
 
@@ -92,8 +103,20 @@ class EvalResult(Measured):
     per_image: list[str] = Field(
         default_factory=list, description="metrics that are the mean of one value per image, which are kept beside it"
     )
+    other_images: dict[str, ImageSet] = Field(
+        default_factory=dict, description="metrics that are over other images than `count` and `images` say"
+    )
     files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote beside it")
     inputs: EvalInputs
+
+    def count_of(self, metric: str) -> int | None:
+        other = self.other_images.get(metric)
+        return other.count if other else self.count
+
+    def images_of(self, metric: str) -> str:
+        """The images of this metric's values, in their order; empty where that is not known."""
+        other = self.other_images.get(metric)
+        return other.images if other else self.images
 
 
 class EvalJobRecord(Record):

@@ -395,7 +395,13 @@ def _frame_lines(
         "file": str(path.relative_to(results.folder)),
     }
     return [
-        {**about, "metric": metric, "value": value, "error": record.errors.get(metric), "count": record.count}
+        {
+            **about,
+            "metric": metric,
+            "value": value,
+            "error": record.errors.get(metric),
+            "count": record.count_of(metric),
+        }
         for metric, value in record.metrics.items()
     ]
 

@@ -1,15 +1,18 @@
 """Images recovered from the gradients of three models side by side: as they are, and shuffled (MJP Fig. 5, 9 and 10).
 
-The paper's third model, a ViT-S of other weights, is the one without position embeddings here, which Table 5 has, too.
-A model whose gradients do not let the attack begin has no column.
+The paper's third model is a ViT-S of other weights. It may be given as the plain model, and is then called by its file;
+the model without position embeddings, which Table 5 has, too, is always there. A model whose gradients do not let the
+attack begin has no column.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from pipeline.config import FILE as FILE_INIT
 from pipeline.engine.run import RunConfig
 from pipeline.evals.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
@@ -42,12 +45,13 @@ class AprilPictures(LeakageEvaluation):
         return super().reason_against(cfg, subjects) or reason_not_vit(subjects)
 
     def compute(self, plain: Subject, without: Subject, mjp: Subject) -> Outcome:
-        models = {"DeiT": plain, "without PEs": without, "MJP": mjp}
+        name = "DeiT" if plain.run.train else Path((plain.run.init or "").removeprefix(FILE_INIT)).stem
+        models = {name: plain, "without PEs": without, "MJP": mjp}
         count = self.cfg.images + self.cfg.skip
         (batch,) = self.client_batches(plain.run.data, count, count)
         moved, shuffled = Shuffler(plain.method, self.cfg.shuffle_ratio, self.cfg.seed)(batch.images)
         best = ceiling(plain.method, batch.images, batch.targets)
-        columns = [Shown("original", batch.images), Shown("ceiling, DeiT", best, batch.images)]
+        columns = [Shown("original", batch.images), Shown(f"ceiling, {name}", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)
         columns.append(Shown("shuffled", moved))
         columns += self._recovered(models, batch, moved, shuffled)

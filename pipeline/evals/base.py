@@ -39,6 +39,7 @@ from pipeline.evals.needs import Needs
 from pipeline.evals.parts import Parts
 from pipeline.evals.pictures import as_shown, one_per_class
 from pipeline.methods.base import Batch, Method
+from pipeline.records import ImageSet
 from pipeline.registry import EVALS as EVALS
 from pipeline.registry import TASKS
 from pipeline.results import ScaleFolder
@@ -93,6 +94,7 @@ class Outcome(Found):
 
     reasons: dict[str, str] = field(default_factory=dict)  # of metrics that it could not obtain
     images: str = ""  # which images, in which order, the values per image are of
+    other_images: dict[str, ImageSet] = field(default_factory=dict)  # of metrics that are over others than the rest
     files: dict[str, bytes] = field(default_factory=dict)
 
 

@@ -43,13 +43,13 @@ class Cost(Evaluation):
 
         @property
         def metrics(self) -> tuple[str, ...]:
-            return tuple(f"{case}_{what}" for case in self.cases for what in ("time_s", "memory_gb"))
+            return tuple(f"{case}_{what}" for case in self.cases for what in ("time_s", "memory_gib"))
 
     cfg: Config
 
     def compute(self) -> Outcome:
         costs = {case: self._measure(name, keys) for case, (name, keys) in self.cfg.cases.items()}
-        memory = {f"{case}_memory_gb": cost.peak_memory_gib for case, cost in costs.items()}
+        memory = {f"{case}_memory_gib": cost.peak_memory_gib for case, cost in costs.items()}
         return Outcome(
             metrics={f"{case}_time_s": cost.seconds for case, cost in costs.items()}
             | {name: value for name, value in memory.items() if value is not None},

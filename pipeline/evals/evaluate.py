@@ -125,6 +125,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         errors=errors,
         count=outcome.count or None,
         images=outcome.images,
+        other_images=outcome.other_images,
         per_image=[name for name in outcome.per_image if name in outcome.metrics],
         files=files,
         inputs=inputs,

@@ -2,8 +2,8 @@
 
 The paper names neither k, nor the distance, nor the vote. Chosen here, as is usual: averaged patches, cosine, k 20, and
 votes that weigh exp(cosine / 0.07) (`weighting: softmax`) or the same (`uniform`). The bank is the train split, seen as
-in validation. With `untrained` it is the paper's random model. `knn_best` is the best of the layers asked for, chosen
-on the images on which it is measured.
+in validation. With `untrained` it is the paper's random model. `knn_best` is the best of the layers asked for, and
+`knn_middle` the best of those between the first, 0, and the last; chosen on the images on which they are measured.
 
 The features of the validation images stay on the device; the bank passes by in blocks, and only its nearest images of
 every validation image are kept: memory does not grow with the bank.
@@ -26,6 +26,7 @@ from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch, Method
 
 Layer = Annotated[int, Field(ge=0)]
+OF_ALL = ("knn_best", "knn_middle", "knn_last")  # whatever the number of layers
 BANK_BLOCK, QUERY_BLOCK = 32 * BATCH, 8192  # cosines that are in memory at a time: 134 MB in float32
 
 
@@ -41,7 +42,7 @@ class NearestNeighbours(Probe):
 
         @property
         def metrics(self) -> tuple[str, ...]:
-            return (*map(layer_name, sorted({*self.layers})), "knn_best", "knn_last")
+            return (*map(layer_name, sorted({*self.layers})), *OF_ALL)
 
     cfg: Config
 
@@ -100,19 +101,28 @@ class NearestNeighbours(Probe):
     def _outcome(self, right: dict[int, np.ndarray], images: str) -> Outcome:
         last = max(right)
         asked = {layer: values for layer, values in right.items() if layer in self.cfg.layers} or right
-        best = max(asked, key=lambda layer: asked[layer].mean(dtype=np.float64))
+        middle = [values for layer, values in asked.items() if 0 < layer < last]
+        too_far = [layer for layer in self.cfg.layers if layer > last]
+        reasons = {layer_name(layer): f"the encoder has layers 0 to {last}" for layer in too_far}
         per_image = {layer_name(layer): right[layer] for layer in sorted(right) if layer in self.cfg.layers}
-        per_image |= {"knn_best": right[best], "knn_last": right[last]}
+        per_image |= {"knn_best": _best([*asked.values()]), "knn_last": right[last]}
+        if middle:
+            per_image["knn_middle"] = _best(middle)
+        else:
+            reasons["knn_middle"] = f"none of the layers asked for lies between 0 and {last}"
         return Outcome(
             metrics={name: float(values.mean(dtype=np.float64)) for name, values in per_image.items()},
             errors={name: standard_error(values) for name, values in per_image.items()},
             count=len(right[last]),
             per_image=per_image,
             images=images,
-            reasons={
-                layer_name(layer): f"the encoder has layers 0 to {last}" for layer in self.cfg.layers if layer > last
-            },
+            reasons=reasons,
         )
+
+
+def _best(layers: list[np.ndarray]) -> np.ndarray:
+    """The values per image of the layer with the highest mean; the first of equal ones."""
+    return max(layers, key=lambda values: values.mean(dtype=np.float64))
 
 
 class Neighbours(NamedTuple):

@@ -17,18 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.engine.metrics import Found, standard_error
+from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
 from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
+from pipeline.records import ImageSet
 from pipeline.site import site_file
 
 SettingName = Literal["a", "b", "c", "kept", "hidden", "own"]
 COMPARED = (*METRICS, "psnr_raw", "lpips")
-NOTHING = Found()
+NOTHING = Outcome()
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ class LeakageEvaluation(Evaluation):
         values: Mapping[str, list[Tensor]],
         data: Any,
         files: dict[str, bytes] | None = None,
-        others: Found = NOTHING,
+        others: Outcome = NOTHING,
     ) -> Outcome:
-        """Means over the attacked images of what was measured batch by batch, with numbers that are of other images."""
+        """Means over the attacked images of what was measured batch by batch; `others` are over images of their own."""
         per_image = {name: torch.cat(parts).double().cpu().numpy() for name, parts in values.items()}
         count = len(next(iter(per_image.values())))
         lacking = [name for name in self.cfg.metrics if name.startswith("lpips")]
@@ -102,9 +103,10 @@ class LeakageEvaluation(Evaluation):
             others.metrics | {name: float(np.mean(each)) for name, each in per_image.items()},
             others.errors | {name: standard_error(each) for name, each in per_image.items()},
             count,
-            per_image,
+            others.per_image | per_image,
             reasons=dict.fromkeys(lacking, reason) if reason else {},
             images=f"{self.manifest(data).splits['val'].fingerprint}: {count}, class by class",
+            other_images=dict.fromkeys(others.metrics, ImageSet(count=others.count, images=others.images)),
             files=files or {},
         )
 

@@ -3,11 +3,13 @@
 Perplexity is over the whole validation stream, by the stride of the data set. `columns_apart` is the largest difference
 of the negative log-likelihoods of a window's words with the key, averaged over windows: rounding. Of several keys the
 losses are averaged, so that a perplexity is their geometric mean. Keys are drawn from the seed, so that a result can be
-obtained again; they protect nothing.
+obtained again; they protect nothing. `uniform_perplexity` is that of a guess which takes all words for equally likely:
+the size of the vocabulary.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,6 +23,8 @@ from pipeline.methods.language_model import LanguageModel, per_text
 from pipeline.permutation.forward import permuted
 from pipeline.permutation.keys import Key, Kind
 
+UNIFORM = "uniform_perplexity"
+
 
 @EVALS.register("perplexity")
 class Perplexity(Evaluation):
@@ -32,7 +36,7 @@ class Perplexity(Evaluation):
         @property
         def metrics(self) -> tuple[str, ...]:
             cases = ("", "columns_", "without_key_")
-            return (*[f"{case}{what}" for what in ("perplexity", "loss") for case in cases], "columns_apart")
+            return (*[f"{case}{what}" for what in ("perplexity", "loss") for case in cases], "columns_apart", UNIFORM)
 
     cfg: Config
 
@@ -50,7 +54,10 @@ class Perplexity(Evaluation):
             }
             return found | {"columns_apart": ((columns - plain).abs() * scored).amax(dim=(0, 2))}
 
-        return self.over_images(model.method, model.run.data, measure, precision=EXACT)
+        data: Any = model.run.data
+        found = self.over_images(model.method, data, measure, precision=EXACT)
+        guess = {UNIFORM: float(data.vocab_size)}
+        return replace(found, metrics=found.metrics | guess, errors=found.errors | {UNIFORM: 0.0})
 
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:

@@ -206,12 +206,12 @@ def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]
 
 def _images(entry: CellEntry, records: list[tuple[str, Measured]]) -> dict[str, Any]:
     """Which images the values are over, and where each image's value is kept, for comparisons image by image."""
-    counts = {record.count for _, record in records if _is_over_images(record, entry.metric)}
+    counts = {record.count_of(entry.metric) for _, record in records if _is_over_images(record, entry.metric)}
     found: dict[str, Any] = {"count": counts.pop() if len(counts) == 1 else None}
-    results = [(source, record) for source, record in records if isinstance(record, EvalResult) and record.images]
+    results = [(source, record) for source, record in records if isinstance(record, EvalResult)]
     kept = [source for source, record in results if entry.metric in record.per_image]
-    images = {record.images for _, record in results}
-    if len(kept) == len(records) and len(images) == 1:
+    images = {record.images_of(entry.metric) for _, record in results}
+    if len(kept) == len(records) and len(images) == 1 and "" not in images:
         found |= {"images": images.pop(), "per_image": [str(Path(source).with_name(PER_IMAGE)) for source in kept]}
     return found
 

@@ -69,6 +69,7 @@ LABELS = {
     "eval.corruptions.seed": "it draws nothing",
     "eval.correlation_maps.seed": "it draws nothing",
     "eval.attention_maps.seed": "it draws nothing",
+    "eval.local_heads.seed": "it draws nothing",
     "eval.cls_attention.seed": "it draws nothing",
     "eval.knn.seed": "it draws nothing",
     "eval.adversarial.seed": "it draws the error alone",

@@ -326,6 +326,7 @@ def test_perplexity__of_a_locked_model__is_that_of_the_model_with_the_key_and_an
     # Another answer, not a worse one: the model has learnt nothing.
     assert abs(found["without_key_loss"] - found["loss"]) > 0.01 > 1000 * abs(found["columns_loss"] - found["loss"])
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert (found["uniform_perplexity"], outcome.errors["uniform_perplexity"]) == (world.stream.vocab_size, 0)
 
     # One word after the other, each with what its window has before it.
     samples = EVALS.get("perplexity")(config_of("perplexity"), {}, world.results, world.site, None).open(world.stream)

@@ -24,7 +24,15 @@ OF_TEXTS = {"perplexity"}
 OF_SCENES = {name for name, kind in SUITED.items() if kind in ("upernet", "mask_rcnn")}
 WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS, *OF_SCENES}
 STATE_PRECISION = {"segmentation_equivariance", "training_equivariance", "split_wire", "equivariance", "perplexity"}
-FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "cls_attention", "correlation_maps"}
+FOR_ANY_ENCODER = {
+    "knn",
+    "linear_probe",
+    "position_probe",
+    "attention_maps",
+    "local_heads",
+    "cls_attention",
+    "correlation_maps",
+}
 OF_GRADIENTS = {name for name in EVALS.names() if issubclass(EVALS.get(name), LeakageEvaluation)}  # state a precision
 OF_TABLES = {"position_embeddings", "embedding_pictures"}  # of absolute positions; they run no model
 

@@ -78,7 +78,7 @@ def test_knn__layers_that_the_encoder_lacks__have_a_reason_and_last_is_its_own_l
     method = build("mjp")
     found = compute(world, "knn", method, layers=(1, 12))
     assert found.reasons == {"knn_layer_12": "the encoder has layers 0 to 2"}
-    assert found.metrics.keys() == {"knn_layer_01", "knn_best", "knn_last"}
+    assert found.metrics.keys() == {"knn_layer_01", "knn_best", "knn_middle", "knn_last"}
     assert found.metrics["knn_best"] == found.metrics["knn_layer_01"]  # the last was not asked for
     assert found.metrics["knn_last"] == compute(world, "knn", method).metrics["knn_layer_02"]
 
@@ -100,6 +100,21 @@ def test_outcome__last_layer_is_the_best_and_was_not_asked_for__best_is_of_those
     right = {0: [0, 100, 0, 0], 1: [100, 0, 100, 0], 2: [100, 100, 100, 0]}
     values = {layer: np.array(each, dtype=np.float32) for layer, each in right.items()}
     found = probe_of(world, "knn", layers=(0, 1))._outcome(values, "images")
-    assert found.metrics == {"knn_layer_00": 25, "knn_layer_01": 50, "knn_best": 50, "knn_last": 75}
+    assert found.metrics == {"knn_layer_00": 25, "knn_layer_01": 50, "knn_best": 50, "knn_middle": 50, "knn_last": 75}
     assert found.per_image["knn_best"].tolist() == right[1]
     assert found.count == 4 and found.images == "images"
+
+
+def test_outcome__middle__is_the_best_between_the_first_and_the_last(world):
+    right = {0: [100, 100, 100, 100], 1: [0, 0, 0, 0], 2: [100, 0, 0, 0], 3: [100, 100, 0, 0]}
+    values = {layer: np.array(each, dtype=np.float32) for layer, each in right.items()}
+    found = probe_of(world, "knn")._outcome(values, "images")
+    assert (found.metrics["knn_best"], found.metrics["knn_middle"], found.metrics["knn_last"]) == (100, 25, 50)
+    assert found.per_image["knn_middle"].tolist() == right[2]
+
+
+def test_outcome__one_block__has_no_middle_and_says_why(world):
+    values = {layer: np.zeros(2, dtype=np.float32) for layer in (0, 1)}
+    found = probe_of(world, "knn", layers=(0, 1))._outcome(values, "images")
+    assert "knn_middle" not in found.metrics
+    assert found.reasons == {"knn_middle": "none of the layers asked for lies between 0 and 1"}

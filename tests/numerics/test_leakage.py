@@ -17,6 +17,7 @@ from pipeline.evals.shuffling import Shuffler
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.privacy.april import Assumptions, attack
+from pipeline.records import ImageSet
 from pipeline.tasks.classify import Classify
 
 COUNT = 12  # more than a batch of 8
@@ -91,7 +92,9 @@ def test_april__accuracy__is_that_of_the_whole_validation_set(world):
 
     assert found.metrics["acc_a"] == clean.metrics["top1"]
     assert found.metrics["acc_b"] == clean.metrics["shuffled_top1"]
-    assert "acc_a" not in found.per_image
+    assert found.per_image["acc_b"].tolist() == clean.per_image["shuffled_top1"].tolist()
+    assert found.other_images["acc_b"] == ImageSet(count=clean.count, images=clean.images)
+    assert "mse_b" not in found.other_images and len(found.per_image["mse_b"]) == found.count < clean.count
 
 
 @pytest.mark.slow

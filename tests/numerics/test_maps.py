@@ -14,8 +14,9 @@ from test_pictures import EMPTY, cells, inputs, outline, patch, place, shown
 from tiny_vit import build_tiny, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
 from pipeline.errors import ConfigError
+from pipeline.evals import attention_maps
 from pipeline.evals.attention import attention_of, entropies, look_at_attention, over_patches
-from pipeline.evals.attention_maps import HeadSums, chosen_heads, offsets_of
+from pipeline.evals.attention_maps import HeadSums, lowest, offsets_of
 from pipeline.evals.base import EVALS
 from pipeline.evals.cls_attention import head_diversity
 from pipeline.evals.correlation_maps import CorrelationSums, neighbours
@@ -167,9 +168,34 @@ def test_over_patches__rows__sum_to_one_without_cls():
     torch.testing.assert_close(found[1, 0, 3], attention[1, 0, 4, 1:] / (1 - attention[1, 0, 4, 0]))
 
 
-def test_chosen_heads__of_lowest_entropy__come_by_rising_entropy():
-    assert chosen_heads([3.0, 1.0, 2.0], 2) == [1, 2]
-    assert chosen_heads([3.0, 1.0, 2.0], None) == [0, 1, 2]
+def test_lowest__of_three_heads__come_by_rising_entropy():
+    assert lowest([3.0, 1.0, 2.0], 2) == [1, 2]
+
+
+@pytest.mark.slow
+def test_local_heads__of_a_finetuned_model__are_those_of_the_model_it_started_from(world, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(attention_maps, "draw_maps", lambda *given: drawn.append(given) or b"")
+    finetuned, pretrained = build("mjp"), build("mp3")
+    with torch.no_grad():  # the second head of the pretrained model looks at few places, the first of the finetuned one
+        for method, sharp in ((pretrained, 1), (finetuned, 0)):
+            rows = method.encoder.blocks[1].attn.qkv.weight.unflatten(0, (3, 2, -1))
+            rows[:2, sharp] *= 30
+    own = world.evaluate("attention_maps", finetuned, layers=(2,), limit=20)
+
+    found = world.evaluate("local_heads", finetuned, pretrained, layers=(2,), limit=20, lowest_entropy=1)
+
+    (_, none, _), (seen, heads, _) = drawn
+    assert none is None and heads == {2: [1]}
+    assert lowest(seen[2].entropies, 1) == [0]
+    assert found.metrics == own.metrics and found.count == 20
+
+
+def test_local_heads__of_a_model_with_other_heads__does_not_apply(world):
+    run = world.run_of(build("mp3"))
+    other = run.model_copy(update={"model": run.model.model_copy(update={"name": "wide", "num_heads": 8})})
+    reason = EVALS.get("local_heads").reason_against(config_of("local_heads"), {"model": other, "chooser": run})
+    assert reason == f"wide does not have the heads of {run.model.name}"
 
 
 @pytest.mark.slow

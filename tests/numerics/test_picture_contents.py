@@ -65,13 +65,13 @@ class Sums:
         self.maps, self.entropies = np.array(maps), entropies
 
 
-def test_draw_maps__of_two_layers__have_their_own_rows_and_the_heads_of_lowest_entropy_first(handed_over):
+def test_draw_maps__of_two_layers__have_their_own_rows_and_all_heads_or_the_chosen_ones(handed_over):
     calls = handed_over(attention_maps)
     low, high = np.full((3, 3), 0.125), np.full((3, 3), 0.5)  # half of and twice uniform attention to 2x2 patches
     seen = {1: Sums([low, high], [0.9, 0.4]), 5: Sums([high, low], [0.3, 0.7])}
 
-    for lowest in (None, 1):
-        draw_maps(seen, lowest, Grid(2, 2))
+    for heads in (None, {1: [1], 5: [0]}):
+        draw_maps(seen, heads, Grid(2, 2))
     (rows, columns, captions, _), (fewer, places, notes, _) = calls
 
     dark, bright = (of_multiples(times, 2)[:, 0, 0].tolist() for times in (4 * low, 4 * high))
@@ -242,6 +242,23 @@ def test_april_pictures__each_column__is_what_is_recovered_of_its_own_model(worl
         is_moved = any(column is each for each in columns[6:])
         assert seen is columns[5 if is_moved else 0].images
         assert torch.equal(hidden, shuffled) if is_moved else hidden is None
+
+
+def test_april_pictures__plain_model_from_a_file__is_called_by_its_name(world, handed_over, monkeypatch):
+    calls = handed_over(april_pictures, "drawn")
+    monkeypatch.setattr(april_pictures, "attack", lambda *given: SimpleNamespace(images=given))
+    monkeypatch.setattr(april_pictures, "ceiling", lambda *given: given)
+    run_of = type(world).run_of
+    file = {"train": False, "init": "file:folder/vit_small.safetensors"}
+    monkeypatch.setattr(
+        type(world),
+        "run_of",
+        lambda self, method, **more: run_of(self, method, **more).model_copy(update=file if method is plain else {}),
+    )
+    plain = build("baseline")
+    world.evaluate("april_pictures", plain, build("no positions"), build("mjp"), images=1)
+    ((columns, *_),) = calls
+    assert [each.heading for each in columns[1:3]] == ["ceiling, vit_small", "vit_small"]
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ APPLY = {
     | {"training_equivariance", "position_embeddings", "embedding_pictures"},
     "mp3": {"mp3_positions", "mp3_sounds"},
 }
-FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "correlation_maps"}
+FOR_ANY_ENCODER = {"knn", "linear_probe", "position_probe", "attention_maps", "local_heads", "correlation_maps"}
 
 
 class Sounds:

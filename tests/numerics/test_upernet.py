@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pipeline.engine.batchnorm import synchronised
 from pipeline.errors import ConfigError
 from pipeline.methods.upernet import UperNet, spread_taps
-from pipeline.transfer.sliding import slide
+from pipeline.transfer.sliding import slide, whole
 from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead
 
 
@@ -229,6 +229,15 @@ def test_segment__no_stride_given__slides_by_two_thirds_of_the_window():
 
 def test_auxiliary_head__of_any_width__has_half_of_it():
     assert build(width=12).auxiliary[0][0].out_channels == 6
+
+
+@torch.no_grad()
+def test_segment__swin_with_learned_positions__sees_images_of_any_size_at_once():
+    method = build(tiny_swin(pos_embed="learn"), inference="whole").eval()
+    image = torch.randn(1, 37, 50, generator=torch.Generator().manual_seed(0))
+    found = method.segment(image)
+    assert found.shape == (NUM_LABELS, 37, 50)
+    assert torch.equal(found, whole(method.answer, image, (4, 4)))
 
 
 @torch.no_grad()

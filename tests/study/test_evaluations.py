@@ -29,7 +29,7 @@ def toy_study() -> dict:
     accuracy = {"label": "Table 1", "title": "T", "columns": columns, "rows": {"a": {"label": "a", "run": "a"}}}
     time = {"time": {"label": "Seconds", "eval": "cost"}, "memory": {"label": "GiB", "eval": "cost"}}
     cases = {
-        name: {"label": name, "metrics": {"time": f"{name}_time_s", "memory": f"{name}_memory_gb"}, "paper": False}
+        name: {"label": name, "metrics": {"time": f"{name}_time_s", "memory": f"{name}_memory_gib"}, "paper": False}
         for name in ("mp3_50", "mae_50", "vit")
     }
     cost = {"label": "Table 2", "title": "C", "columns": time, "rows": cases}

@@ -107,6 +107,13 @@ def test_cell__metric_of_the_whole_set__has_an_error_and_nothing_to_pair_by(toy)
     assert filled(graph).rows[0].cells["loss"].per_image != []
 
 
+def test_cell__metric_over_other_images_than_the_rest__has_its_own_count_and_pairs_with_them(toy):
+    some = {"other_images": {"top1": {"count": 7, "images": "some"}}}
+    cells = filled(toy(**some)).rows[0].cells
+    assert (cells["top1"].count, cells["top1"].images) == (7, "some")
+    assert (cells["loss"].count, cells["loss"].images) == (IMAGES, "val")
+
+
 def test_cell__that_is_exact__is_over_no_images(toy):
     cell = filled(toy()).rows[0].cells["params"]
     assert (cell.error, cell.count) == (0.0, None)
