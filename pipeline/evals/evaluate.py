@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.loop import build_method
-from pipeline.engine.precision import precision_of
+from pipeline.engine.precision import precision_of, without_tf32
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError, DataError
@@ -110,10 +111,13 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
     )
     subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
-    outcome = evaluation.compute(**subjects)
+    site_precision = precision_of(workshop.site, workshop.world.device)
+    # What states a precision of its own has all bits of it.
+    with without_tf32() if evaluation.precision_name() != site_precision else nullcontext():
+        outcome = evaluation.compute(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
-    facts = _facts(planned, workshop, time.monotonic() - started)
+    facts = _facts(planned, evaluation, time.monotonic() - started)
     result = EvalResult(
         evaluation=planned.fragment,
         subjects={role: run.name for role, run in planned.subjects.items()},
@@ -186,7 +190,7 @@ def _write_files(folder: EvalFolder, outcome: Outcome) -> dict[str, str]:
     return {name: digest(folder.folder / name) or "" for name in files}
 
 
-def _facts(planned: Planned, workshop: Workshop, wall_s: float) -> dict[str, Any]:
+def _facts(planned: Planned, evaluation: Evaluation, wall_s: float) -> dict[str, Any]:
     methods = {role: run.method for role, run in planned.subjects.items()}
     return provenance(
         code=EVALS.code(planned.cfg.name),
@@ -194,8 +198,8 @@ def _facts(planned: Planned, workshop: Workshop, wall_s: float) -> dict[str, Any
         eval_fingerprint=planned.name.rpartition("-")[2],
         seed=planned.cfg.seed,
         fidelity=", ".join(dict.fromkeys(method.fidelity for method in methods.values())),
-        device=device_name(workshop.world.device),
-        precision=precision_of(workshop.site, workshop.world.device),
+        device=device_name(evaluation.world.device),
+        precision=evaluation.precision_name(),
         wall_s=round(wall_s, 1),
     )
 
