@@ -72,9 +72,10 @@ def is_picture(images: Tensor, sizes: Tensor) -> Tensor:
 
 
 class AveragePrecision(Metric):
-    """COCO's twelve statistics of boxes and of masks, over a whole set."""
+    """COCO's twelve statistics of boxes and of masks, over a whole set; standard errors with `resamples` of images."""
 
-    def __init__(self) -> None:
+    def __init__(self, resamples: int = 0, seed: int = 0) -> None:
+        self.resamples, self.seed = resamples, seed
         self.batches: dict[int, list[ImageRecord]] = {}
 
     def update(self, values: Sequence[Any], number: int) -> None:
@@ -89,7 +90,7 @@ class AveragePrecision(Metric):
 
     def compute(self) -> Found:
         records = [record for number in sorted(self.batches) for record in self.batches[number]]
-        metrics = average_precision(records)
-        if "ap_b" not in metrics:
+        found = average_precision(records, self.resamples, self.seed)
+        if "ap_b" not in found.metrics:
             raise DataError(f"none of {len(records)} images has an object that counts; average precision needs some")
-        return Found(metrics, count=len(records))
+        return found

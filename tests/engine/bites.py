@@ -74,6 +74,7 @@ LABELS = {
     "eval.adversarial.seed": "it draws the error alone",
     "eval.classify_on.seed": "it draws nothing",
     "eval.outliers.seed": "it draws the errors alone",
+    "eval.outliers.fidelity": "outliers are the inliers here; tests/numerics has others",
     "eval.calibration.seed": "it draws the errors alone",
     "model.cnn.pos_resampling": "a CNN has no positions",
     "model.bert.pos_resampling": "positions of texts are no grid",
