@@ -6,7 +6,7 @@ convolutions unless it is told not to. Evaluations of what must be identical use
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -32,7 +32,7 @@ def in_precision(precision: Precision, device: torch.device) -> AbstractContextM
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Products and convolutions of float32 inside it have all bits of float32, on a GPU too."""
-    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     allowed = [backend.allow_tf32 for backend in backends]
     try:
         for backend in backends:

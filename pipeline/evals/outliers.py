@@ -8,7 +8,7 @@ FPR95 is the share of negatives above the highest threshold that finds 95 % of t
 the threshold whose recall is nearest to 95 %, which may be below it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -57,7 +57,11 @@ class Outliers(Evaluation):
             self.only = {own.name: set(columns)}
         outliers = self._scores("outliers", model, seen_by(model, data), columns)
         inliers = self._scores("inliers", model, alike(own, data), columns)
-        scores = {"aupr": aupr, "auroc": auroc, "fpr95": partial(fpr95, fidelity=self.cfg.fidelity)}
+        scores: dict[str, Callable[..., float]] = {
+            "aupr": aupr,
+            "auroc": auroc,
+            "fpr95": partial(fpr95, fidelity=self.cfg.fidelity),
+        }
         groups, seed = ((outliers,), (inliers,)), self.cfg.seed
         return Outcome(
             metrics={name: 100 * score(outliers, inliers) for name, score in scores.items()}

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 Targets = list[dict[str, Tensor]]
 EXAMPLE_OBJECTS = 7  # COCO has 7.3 in an image
-ON_DEVICE = ("boxes", "labels", "masks", "size")  # what a method needs; the truth of an evaluation is for the host
+EXAMPLE_EDGES = 200  # of the object with most of them
+ON_DEVICE = (
+    "boxes",
+    "labels",
+    "edges",
+    "masks",
+    "with_mask",
+    "size",
+)  # what a method needs; the truth of an evaluation is for the host
 
 
 @TASKS.register("detect")
@@ -35,11 +43,16 @@ class Detect(DenseTask):
     def example(cls, data: "DetectionConfig", count: int) -> tuple[Tensor, Targets]:
         height, width = pair(data.input_size)
         target = {
-            "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
             "labels": torch.ones(EXAMPLE_OBJECTS, dtype=torch.long),
-            "masks": torch.ones(EXAMPLE_OBJECTS, height, width, dtype=torch.uint8),
             "size": torch.tensor([height, width]),
+            "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
         }
+        if data.outlines == "polygons":
+            target["edges"] = torch.zeros(EXAMPLE_OBJECTS, EXAMPLE_EDGES, 4, dtype=torch.float64)
+            target["masks"] = torch.zeros(0, height, width, dtype=torch.uint8)
+            target["with_mask"] = torch.zeros(0, dtype=torch.long)
+        else:
+            target["masks"] = torch.ones(EXAMPLE_OBJECTS, height, width, dtype=torch.uint8)
         return torch.zeros(count, data.channels, height, width), [dict(target) for _ in range(count)]
 
     def collate(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, Targets]:

@@ -275,6 +275,7 @@ OBJECT_DATA = {
     "std": [Bite([0.4], "batches", OBJECTS)],
     "scale": [Bite([0.8, 0.9], "batches", OBJECTS)],
     "hflip": [Bite(0.0, "batches", OBJECTS)],
+    "outlines": [Bite("bitmaps", "batches", OBJECTS)],
 }
 # A set of sounds is prepared for its words and its shares.
 SOUND_DATA = {
