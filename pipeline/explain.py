@@ -14,6 +14,8 @@ from pipeline.study.entries import CellEntry, RowEntry, TableEntry
 from pipeline.study.graph import build_graph
 from pipeline.study.written import read_study
 
+SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s")
+
 
 def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
     """A cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and what it is."""
@@ -119,7 +121,7 @@ def _record_lines(path: Path, kind: type[Measured], what: str, code: str) -> Ite
         yield _line("made", str(error))
         return
     facts = record.provenance
-    known = [f"{key} {facts[key]}" for key in ("commit", "device", "precision", "seed", "wall_s") if key in facts]
+    known = [f"{key} {facts[key]}" for key in SHOWN_FACTS if key in facts]
     yield _line("made", ", ".join(known))
     weights = record.inputs.weights if isinstance(record, EvalResult) else record.files
     for name, digest in weights.items():

@@ -2,9 +2,11 @@
 
 A view returns (inputs, targets). Inputs: uint8 (C, S, S), the picture in the top left corner and zeros around it.
 Targets are a dict of tensors. In training:
-    boxes   float32 (n, 4)      x1 y1 x2 y2 in pixels of the input: the bounds of the masks
+    boxes   float32 (n, 4)      x1 y1 x2 y2 in pixels of the input: the bounds of what is seen of the object
     labels  int64 (n,)          1 to num_classes
-    masks   uint8 (n, S, S)     1 inside the object
+    edges   float64 (n, E, 4)   x1 y1 x2 y2 of the edges of its polygons, zeros after the last; with `polygons` alone
+    masks   uint8 (m, S, S)     1 inside the object; with `polygons` of those objects that are published as runs alone
+    with_mask  int64 (m,)       which objects those are; with `polygons` alone
     size    int64 (2,)          height and width of the part that is picture
 In evaluation `size`, and what the truth is, in pixels of the published picture:
     index, image_id  int64 ()   place in the split; the set's own number
@@ -41,9 +43,14 @@ class DetectionConfig(DenseConfig):
     )
     tasks: ClassVar[tuple[str, ...]] = ("detect",)
 
+    seen: ClassVar[tuple[str, ...]] = (*DenseConfig.seen, "outlines")
+
     kind: str = "detection"
     source: Literal["coco"] = "coco"
     scale: ScaleRange = Field((0.1, 2.0), description="large-scale jitter: the picture fits into so many image_size")
+    outlines: Literal["polygons", "bitmaps"] = Field(
+        "polygons", description="what is trained on: polygons, as detectron2, or bitmaps drawn at the size of the view"
+    )
     drop_empty: bool = Field(True, description="train pictures without an object other than a crowd are left out")
     train_images: InnerPath = Field(IMAGES["train"], description="folder of the train images, in the set's folder")
     val_images: InnerPath = IMAGES["val"]
@@ -81,7 +88,7 @@ class Detection(DenseKind):
     def train_view(self) -> View:
         from pipeline.data.detection_views import JitteredView
 
-        return JitteredView(self.cfg.image_size, self.cfg.scale, self.cfg.hflip)
+        return JitteredView(self.cfg.image_size, self.cfg.scale, self.cfg.hflip, self.cfg.outlines)
 
     def eval_view(self) -> View:
         from pipeline.data.detection_views import WholeView

@@ -98,3 +98,70 @@ def bounds(masks: np.ndarray) -> np.ndarray:
 def moved(polygons: Polygons, factors: Sequence[float], offset: Sequence[float]) -> Polygons:
     """Polygons with x and y multiplied, then shifted."""
     return [polygon * np.resize(factors, polygon.shape) + np.resize(offset, polygon.shape) for polygon in polygons]
+
+
+def cut(polygon: np.ndarray, width: float, height: float) -> np.ndarray:
+    """The part of a polygon (2k,) inside of 0 to width and 0 to height, a side at a time; (0,) where there is none.
+
+    Parts that are apart stay one polygon, joined along the border by edges that lie on each other and enclose nothing.
+    """
+    points = polygon.reshape(-1, 2)
+    limits = (width, height)
+    if (points >= 0).all() and (points <= limits).all():
+        return polygon
+    for axis in (0, 1):
+        for sign, limit in ((1, 0.0), (-1, limits[axis])):
+            points = _cut_at(points, axis, sign, limit)
+    return points.flatten()
+
+
+def _cut_at(points: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarray:
+    """Points (k, 2) on one side of a line, and where edges cross it."""
+    after = np.roll(points, -1, axis=0)
+    here, there = (sign * (each[:, axis] - limit) for each in (points, after))
+    crosses = (here >= 0) != (there >= 0)
+    share = here / np.where(crosses, here - there, 1.0)
+    crossings = points + share[:, None] * (after - points)
+    crossings[:, axis] = limit
+    return np.stack([points, crossings], axis=1)[np.stack([here >= 0, crosses], axis=1)]
+
+
+def extent(polygons: Polygons, width: float, height: float) -> np.ndarray:
+    """float64 (4,): x1 y1 x2 y2 of the parts of polygons inside of 0 to width and 0 to height; zeros where none is."""
+    found = []
+    for polygon in polygons:
+        points, whole = cut(polygon, width, height).reshape(-1, 2), polygon.reshape(-1, 2)
+        is_corner = np.isin(points[:, 0], (0, width)) & np.isin(points[:, 1], (0, height))
+        # Cutting goes through a corner of the view also where the polygon passes it by.
+        passed_by = [corner and not _holds(whole, point) for corner, point in zip(is_corner, points, strict=True)]
+        found.append(points[~np.array(passed_by, dtype=bool)] if is_corner.any() else points)
+    points = np.concatenate([np.zeros((0, 2)), *found])
+    return np.concatenate([points.min(axis=0), points.max(axis=0)]) if len(points) else np.zeros(4)
+
+
+def _holds(polygon: np.ndarray, point: np.ndarray) -> bool:
+    """Whether a point is inside of a polygon (k, 2), or one of its own."""
+    after = np.roll(polygon, -1, axis=0)
+    spans = (polygon[:, 1] > point[1]) != (after[:, 1] > point[1])
+    height = np.where(spans, after[:, 1] - polygon[:, 1], 1.0)
+    at = polygon[:, 0] + (point[1] - polygon[:, 1]) / height * (after[:, 0] - polygon[:, 0])
+    return bool((spans & (at > point[0])).sum() % 2 or (polygon == point).all(axis=1).any())
+
+
+def edges_of(outlines: Sequence[Polygons]) -> np.ndarray:
+    """float64 (n, most edges, 4): x1 y1 x2 y2 of the edges of each object's polygons, zeros after the last.
+
+    All polygons run in the same direction: inside of them, an object's crossings then never cancel out.
+    """
+    objects = [[_directed(polygon.reshape(-1, 2)) for polygon in polygons] for polygons in outlines]
+    counts = [sum(map(len, polygons)) for polygons in objects]
+    edges = np.zeros((len(objects), max(counts, default=0), 4))
+    for found, polygons, count in zip(edges, objects, counts, strict=True):
+        if count:
+            found[:count] = np.concatenate([np.hstack([each, np.roll(each, -1, axis=0)]) for each in polygons])
+    return edges
+
+
+def _directed(points: np.ndarray) -> np.ndarray:
+    x, y = points.T
+    return points if np.dot(x, np.roll(y, -1)) >= np.dot(y, np.roll(x, -1)) else points[::-1]

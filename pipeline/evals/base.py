@@ -108,6 +108,9 @@ class Evaluation:
     site_files: ClassVar[tuple[str, ...]] = ()
     # Whether it shows, changes or recovers the pixels of its subjects' images; classified sounds have none.
     needs_pixels: ClassVar[bool] = False
+    # Whether it compares what must be identical: models run in exact float32 then, whatever the site says. In bf16,
+    # rounding alone turns one answer in a thousand.
+    is_exact: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -169,9 +172,18 @@ class Evaluation:
         inputs, _ = TASKS.get("classify")(data, self.world.device).eval_batch(images, torch.zeros(len(images)))
         return as_shown(images), inputs
 
+    @property
+    def model_precision(self) -> Precision:
+        """In which models are run over images: that of the site, unless it is exact."""
+        return "exact_fp32" if self.is_exact else precision_of(self.site, self.world.device)
+
+    def precision_name(self) -> str:
+        """The precision that its result names; float32 or float64 where its config or its purpose decides."""
+        return self.model_precision
+
     def precision(self) -> AbstractContextManager:
         """Forward passes inside it are computed as in validation."""
-        return in_precision(precision_of(self.site, self.world.device), self.world.device)
+        return in_precision(self.model_precision, self.world.device)
 
     def full_batch(self, data: BaseDataConfig) -> int:
         """Samples that fill the device, for who draws nothing."""
@@ -206,7 +218,6 @@ class Evaluation:
         data: BaseDataConfig,
         measure: Measure,
         crop: float | None = None,
-        precision: Precision | None = None,
         metric: Metric | None = None,
     ) -> Outcome:
         """Means over the validation samples of a set, seen as in validation, or images through another centre crop.
@@ -218,8 +229,8 @@ class Evaluation:
         sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
         pieces = pieces_for(task, self.world.device, sizes.batch)
         loader = joined(ahead(self._loader(seen, task, sizes.batch, pieces), task), pieces, self.world.device)
-        precision = precision or precision_of(self.site, self.world.device)
-        found = measure_set(model, loader, task, self.world, precision, measure, self.cfg.seed, metric, sizes)
+        place = self.world, self.model_precision
+        found = measure_set(model, loader, task, *place, measure, self.cfg.seed, metric, sizes)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
 

@@ -2,10 +2,12 @@
 
 ECE (Guo et al., ICML 2017) compares confidence and accuracy in bins of equal width; the RMS calibration error
 (Hendrycks et al., CVPR 2021) in bins of equally many images, in the order of confidence. The diagram has ten bins, each
-a metric: `reliability_85` is the accuracy of answers with a confidence above 80 and up to 90 per cent.
+a metric: `reliability_85` is the accuracy of answers with a confidence above 80 and up to 90 per cent. The released
+code of the RMS calibration error leaves out the last bin, of the surest answers, by mistake (`fidelity: released`).
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,7 +15,7 @@ from pydantic import Field
 
 from pipeline.engine.metrics import standard_error
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.restricted import CONFIDENCE, TOP1, confidences, resampled_error
+from pipeline.evals.restricted import CONFIDENCE, TOP1, ScoreFidelity, confidences, resampled_error
 
 DIAGRAM = 10  # bins of the reliability diagram
 CENTRES = tuple(range(100 // DIAGRAM // 2, 100, 100 // DIAGRAM))  # per cent
@@ -25,6 +27,9 @@ class Calibration(Evaluation):
         name: Literal["calibration"] = "calibration"
         bins: int = Field(15, ge=1, description="of equal width, for the ECE")
         per_bin: int = Field(100, ge=1, description="images in a bin of the RMS calibration error")
+        fidelity: ScoreFidelity = Field(
+            "corrected", description="of the RMS calibration error: all bins, or as released"
+        )
 
         @property
         def metrics(self) -> tuple[str, ...]:
@@ -37,12 +42,10 @@ class Calibration(Evaluation):
         found = confidences(self, model, data, None)
         confidence, right = found.per_image[CONFIDENCE].astype(np.float64) / 100, found.per_image[TOP1] / 100
         metrics, errors, reasons = {**found.metrics}, {**found.errors}, {}
-        for name, error_of, size in (("ece", ece, cfg.bins), ("rms_calibration", rms_calibration, cfg.per_bin)):
-            metrics[name] = 100 * error_of(confidence, right, size)
-            spread = resampled_error(
-                lambda *drawn, of=error_of, size=size: of(*drawn, size), (confidence, right), seed=cfg.seed
-            )
-            errors[name] = 100 * spread
+        rms = partial(rms_calibration, per_bin=cfg.per_bin, fidelity=cfg.fidelity)
+        for name, error_of in (("ece", partial(ece, bins=cfg.bins)), ("rms_calibration", rms)):
+            metrics[name] = 100 * error_of(confidence, right)
+            errors[name] = 100 * resampled_error(error_of, (confidence, right), seed=cfg.seed)
         for centre, hits in zip(CENTRES, binned(confidence, right, DIAGRAM), strict=True):
             name = f"reliability_{centre}"
             if len(hits):
@@ -59,13 +62,19 @@ def ece(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
     return float(sum(abs(hits.sum() - sure.sum()) for hits, sure in pairs) / len(right))
 
 
-def rms_calibration(confidence: np.ndarray, right: np.ndarray, per_bin: int) -> float:
-    """Root of the mean over images of the squared difference in their bin; the last bin takes the rest."""
+def rms_calibration(
+    confidence: np.ndarray, right: np.ndarray, per_bin: int, fidelity: ScoreFidelity = "corrected"
+) -> float:
+    """Root of the mean over images of the squared difference in their bin; the last bin takes the rest.
+
+    As released, the last bin is counted among the images and not in the sum.
+    """
     order = np.argsort(confidence, kind="stable")
     starts = np.arange(max(1, len(order) // per_bin)) * per_bin
     counts = np.diff(np.append(starts, len(order)))
     gaps = (np.add.reduceat(right[order], starts) - np.add.reduceat(confidence[order], starts)) / counts
-    return float(np.sqrt(np.sum(counts * gaps**2) / len(order)))
+    summed = slice(-1) if fidelity == "released" else slice(None)
+    return float(np.sqrt(np.sum((counts * gaps**2)[summed]) / len(order)))
 
 
 def binned(confidence: np.ndarray, values: np.ndarray, bins: int) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 The tables' magnitudes fit the plain L2 norm of the difference, which is what the released code computes; Eq. 6 prints
 it squared. Both are reported: `diff_norm` and `diff_norm_squared`. Images are resized to a square without a crop, as
-released.
+released. All of it is computed in float32, on a GPU too: without positions, every answer must stay the same.
 """
 
 from typing import Literal
@@ -24,6 +24,7 @@ class Consistency(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
 
+    is_exact = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

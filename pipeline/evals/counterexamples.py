@@ -59,6 +59,9 @@ class Counterexamples(Evaluation):
 
     cfg: Config
 
+    def precision_name(self) -> str:
+        return "float64"
+
     @torch.no_grad()
     def compute(self) -> Outcome:
         found = {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.locked import EXACT, locked_models
+from pipeline.evals.locked import locked_models
 from pipeline.methods.base import Batch, Measured, Method, percent
 from pipeline.methods.permuted import permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted
@@ -35,6 +35,7 @@ class Equivariance(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return ("top1", "rows_top1", "columns_top1", "without_key_top1", "rows_apart", "columns_apart")
 
+    is_exact = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
@@ -56,7 +57,7 @@ class Equivariance(Evaluation):
             }
             return found if reason else found | _rows(method, batch, plain)
 
-        outcome = self.over_images(model.method, model.run.data, measure, precision=EXACT)
+        outcome = self.over_images(model.method, model.run.data, measure)
         return replace(outcome, reasons={name: reason for name in self.cfg.metrics if name not in outcome.metrics})
 
     @classmethod

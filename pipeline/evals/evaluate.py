@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.data.kind import BaseDataConfig
 from pipeline.data.manifest import read_manifest
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.loop import build_method
-from pipeline.engine.precision import precision_of
+from pipeline.engine.precision import precision_of, without_tf32
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
 from pipeline.errors import CheckpointError, DataError
@@ -111,11 +112,14 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
     )
     subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
-    outcome = evaluation.compute(**subjects)
+    site_precision = precision_of(workshop.site, workshop.world.device)
+    # What states a precision of its own has all bits of it.
+    with without_tf32() if evaluation.precision_name() != site_precision else nullcontext():
+        outcome = evaluation.compute(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
     errors, odd = written_errors(outcome.errors)
-    facts = _facts(planned, workshop, code, time.monotonic() - started)
+    facts = _facts(planned, evaluation, code, time.monotonic() - started)
     result = EvalResult(
         evaluation=planned.fragment,
         subjects={role: run.name for role, run in planned.subjects.items()},
@@ -194,15 +198,16 @@ def _code(planned: Planned) -> str:
     return code_of_evaluation(planned.cfg.name, subjects, [data.kind for data in planned.data.values()])
 
 
-def _facts(planned: Planned, workshop: Workshop, code: str, wall_s: float) -> dict[str, Any]:
+def _facts(planned: Planned, evaluation: Evaluation, code: str, wall_s: float) -> dict[str, Any]:
     methods = {role: run.method for role, run in planned.subjects.items()}
     return provenance(
         code=code,
         eval_fingerprint=planned.name.rpartition("-")[2],
         seed=planned.cfg.seed,
         fidelity=", ".join(dict.fromkeys(method.fidelity for method in methods.values())),
-        device=device_name(workshop.world.device),
-        precision=precision_of(workshop.site, workshop.world.device),
+        **({"eval_fidelity": fidelity} if (fidelity := getattr(planned.cfg, "fidelity", None)) else {}),
+        device=device_name(evaluation.world.device),
+        precision=evaluation.precision_name(),
         wall_s=round(wall_s, 1),
     )
 

@@ -73,6 +73,11 @@ class LeakageEvaluation(Evaluation):
     site_files = ("lpips",)
     needs_pixels = True
 
+    def precision_name(self) -> str:
+        """That of the client's gradients."""
+        cfg: Any = self.cfg
+        return cfg.gradients if hasattr(cfg, "gradients") else cfg.assumptions.gradients
+
     @cached_property
     def lpips(self) -> LPIPS:
         file = site_file(self.site, "lpips")

@@ -7,15 +7,12 @@ import copy
 from random import Random
 from typing import TypeVar
 
-from pipeline.engine.precision import Precision
 from pipeline.methods.base import Method
 from pipeline.permutation.forward import shape_of
 from pipeline.permutation.keys import Key, Kind, new_key
 from pipeline.permutation.rules import permute_state
 
 AnyMethod = TypeVar("AnyMethod", bound=Method)
-# Of what is said to be identical: in bf16, rounding alone turns one answer in a thousand.
-EXACT: Precision = "fp32"
 
 
 def locked_models(method: AnyMethod, kind: Kind, count: int, seed: int) -> list[tuple[AnyMethod, Key]]:

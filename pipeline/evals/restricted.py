@@ -6,7 +6,7 @@ lists. Images are normalised and sized as the model's own set is, and resized an
 sounds, the coefficients are the model's own.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from pipeline.evals.base import Evaluation, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
 
 TOP1, CONFIDENCE = "top1", "confidence"
+ScoreFidelity = Literal["released", "corrected"]  # of scores that the code of Natural Adversarial Examples defines
 SHAPED = ("image_size", "channels", "features", "mean", "std")
 
 
@@ -34,6 +35,12 @@ def seen_by(model: Subject, data: Any) -> Any:
             f"which is of kind {own.kind}: name a set of that kind in `data` of the evaluation"
         )
     return data.model_copy(update={key: getattr(own, key) for key in shared})
+
+
+def alike(own: Any, data: Any) -> Any:
+    """The model's own set, its images resized and cropped as those of the other set are."""
+    augment = own.augment.model_copy(update={"interpolation": data.augment.interpolation})
+    return own.model_copy(update={"augment": augment, "eval_crop": data.eval_crop})
 
 
 def own_columns(evaluation: Evaluation, model: Subject, data: Any) -> list[int] | None:

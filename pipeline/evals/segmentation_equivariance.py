@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.locked import EXACT, locked_models
+from pipeline.evals.locked import locked_models
 from pipeline.methods.base import Batch, Measured
 from pipeline.methods.permuted import permutable_reason, rows_reason
 from pipeline.methods.upernet import UperNet
@@ -39,6 +39,7 @@ class SegmentationEquivariance(Evaluation):
             shares = [f"{case}{share}" for case in CASES for share in ("miou", "macc", "aacc")]
             return (*shares, "rows_apart", "columns_apart")
 
+    is_exact = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:
@@ -51,7 +52,7 @@ class SegmentationEquivariance(Evaluation):
             each = [dict(_of_image(method, locked, image, target["labels"], rows)) for image, target in pairs]
             return {name: torch.stack([found[name] for found in each]) for name in each[0]}
 
-        outcome = self.over_images(model.method, model.run.data, measure, precision=EXACT)
+        outcome = self.over_images(model.method, model.run.data, measure)
         return replace(outcome, reasons={name: reason for name in self.cfg.metrics if name not in outcome.metrics})
 
     @classmethod

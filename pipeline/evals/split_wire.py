@@ -47,6 +47,9 @@ class SplitWire(Evaluation):
     needs_pixels = True
     cfg: Config
 
+    def precision_name(self) -> str:
+        return self.cfg.precision
+
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
         run, method = subjects["model"], subjects["model"].method

@@ -58,6 +58,9 @@ class TrainingEquivariance(Evaluation):
 
     cfg: Config
 
+    def precision_name(self) -> str:
+        return "float64"
+
     @classmethod
     def reason_against(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
         run = subjects["model"]

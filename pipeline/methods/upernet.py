@@ -36,7 +36,8 @@ class UperNet(Method):
         task: ClassVar[str] = "segment"
 
         name: Literal["upernet"] = "upernet"
-        width: int = Field(512, ge=2, description="channels of the head; the auxiliary one has half of them")
+        width: int = Field(512, ge=2, description="channels of the head; 768 in the configs of MAE and BEiT")
+        aux_width: int = Field(256, ge=1, description="channels of the auxiliary head")
         taps: tuple[int, int, int, int] | None = Field(
             None, description="blocks of a ViT whose maps are seen, from 0; null: 3, 5, 7, 11 of 12, the like of others"
         )
@@ -67,7 +68,7 @@ class UperNet(Method):
         self.num_classes: int = encoder.num_labels
         self.pyramid = StageNorms(seen) if self.taps is None else PlainPyramid(encoder.embed_dim, strides(encoder)[0])
         self.head = UperNetHead(seen, cfg.width, self.num_classes, cfg.dropout)
-        self.auxiliary = FCNHead(seen[-2], cfg.width // 2, self.num_classes, cfg.dropout)
+        self.auxiliary = FCNHead(seen[-2], cfg.aux_width, self.num_classes, cfg.dropout)
         freeze_unused(encoder, self.taps and sorted(set(self.taps)))
 
     def maps(self, images: Tensor) -> list[Tensor]:

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 Targets = list[dict[str, Tensor]]
 EXAMPLE_OBJECTS = 7  # COCO has 7.3 in an image
-ON_DEVICE = ("boxes", "labels", "masks", "size")  # what a method needs; the truth of an evaluation is for the host
+EXAMPLE_EDGES = 200  # of the object with most of them
+ON_DEVICE = (
+    "boxes",
+    "labels",
+    "edges",
+    "masks",
+    "with_mask",
+    "size",
+)  # what a method needs; the truth of an evaluation is for the host
 
 
 @TASKS.register("detect")
@@ -35,11 +43,16 @@ class Detect(DenseTask):
     def example(cls, data: "DetectionConfig", count: int) -> tuple[Tensor, Targets]:
         height, width = pair(data.input_size)
         target = {
-            "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
             "labels": torch.ones(EXAMPLE_OBJECTS, dtype=torch.long),
-            "masks": torch.ones(EXAMPLE_OBJECTS, height, width, dtype=torch.uint8),
             "size": torch.tensor([height, width]),
+            "boxes": torch.tensor([[0.0, 0.0, width, height]]).repeat(EXAMPLE_OBJECTS, 1),
         }
+        if data.outlines == "polygons":
+            target["edges"] = torch.zeros(EXAMPLE_OBJECTS, EXAMPLE_EDGES, 4, dtype=torch.float64)
+            target["masks"] = torch.zeros(0, height, width, dtype=torch.uint8)
+            target["with_mask"] = torch.zeros(0, dtype=torch.long)
+        else:
+            target["masks"] = torch.ones(EXAMPLE_OBJECTS, height, width, dtype=torch.uint8)
         return torch.zeros(count, data.channels, height, width), [dict(target) for _ in range(count)]
 
     def collate(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, Targets]:
@@ -72,9 +85,10 @@ def is_picture(images: Tensor, sizes: Tensor) -> Tensor:
 
 
 class AveragePrecision(Metric):
-    """COCO's twelve statistics of boxes and of masks, over a whole set."""
+    """COCO's twelve statistics of boxes and of masks, over a whole set; standard errors with `resamples` of images."""
 
-    def __init__(self) -> None:
+    def __init__(self, resamples: int = 0, seed: int = 0) -> None:
+        self.resamples, self.seed = resamples, seed
         self.batches: dict[int, list[ImageRecord]] = {}
 
     def update(self, values: Sequence[Any], number: int) -> None:
@@ -89,7 +103,7 @@ class AveragePrecision(Metric):
 
     def compute(self) -> Found:
         records = [record for number in sorted(self.batches) for record in self.batches[number]]
-        metrics = average_precision(records)
-        if "ap_b" not in metrics:
+        found = average_precision(records, self.resamples, self.seed)
+        if "ap_b" not in found.metrics:
             raise DataError(f"none of {len(records)} images has an object that counts; average precision needs some")
-        return Found(metrics, count=len(records))
+        return found

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pipeline.engine.metrics import Found
 from pipeline.transfer.detections import Detections, paste, to_original
+from pipeline.transfer.resampled_precision import resampled_errors
 
 log = logging.getLogger(__name__)
 
@@ -90,18 +92,24 @@ def _runs(host: Mapping[str, Tensor]) -> list[bytes]:
     return [content[start:end] for start, end in pairwise(edges)]
 
 
-def average_precision(records: Sequence[ImageRecord]) -> dict[str, float]:
-    """The twelve statistics of boxes (ap_b, ...) and of masks (ap_m, ...), those that the set can tell."""
+def average_precision(records: Sequence[ImageRecord], resamples: int = 0, seed: int = 0) -> Found:
+    """The twelve statistics of boxes (ap_b, ...) and of masks (ap_m, ...), those that the set can tell.
+
+    Their standard errors are by the bootstrap over images, with this many resamples; 0: none.
+    """
     from faster_coco_eval import COCO, COCOeval_faster
 
-    found: dict[str, float] = {}
+    found = Found(count=len(records))
     for letter, kind in KINDS.items():
         truth = COCO(_truth(records), print_function=log.debug)
         results = truth.loadRes(list(_results(records, kind)))
-        evaluation = COCOeval_faster(truth, results, kind, print_function=log.debug)
+        evaluation = COCOeval_faster(truth, results, kind, print_function=log.debug, separate_eval=True)
         evaluation.run()
-        named = zip(STATISTICS, evaluation.stats, strict=False)
-        found |= {name.replace("*", letter): 100 * float(value) for name, value in named if value > -1}
+        names = [name.replace("*", letter) for name in STATISTICS]
+        known = {name: 100 * float(value) for name, value in zip(names, evaluation.stats, strict=False) if value > -1}
+        errors = resampled_errors(evaluation, resamples, seed) if resamples and known else []
+        found.metrics.update(known)
+        found.errors.update({name: 100 * error for name, error in zip(names, errors, strict=False) if name in known})
     return found
 
 

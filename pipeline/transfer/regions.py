@@ -4,7 +4,7 @@ Shapes: B images with R regions each, n = B * R of them in a row, K classes; cla
 box nor a mask. Boxes are L1, summed and divided by the number of sampled regions, as in detectron2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ from pipeline.transfer.boxes import (
 )
 from pipeline.transfer.proposals import l1
 from pipeline.transfer.pyramid import NUM_STAGES, level_of
+from pipeline.transfer.rasters import rasterised
 
 
 class BoxHead(nn.Module):
@@ -140,7 +141,7 @@ def mask_loss(logits: Tensor, regions: Regions, targets: Targets) -> Tensor:
     """Binary cross-entropy of the masks of the regions' own classes, a mean over objects' pixels."""
     found = of_label(logits, regions.labels.flatten())
     images, side = zip(targets, regions.objects, regions.boxes, strict=True), found.shape[-1]
-    wanted = torch.cat([mask_targets(target["masks"], chosen, boxes, side) for target, chosen, boxes in images])
+    wanted = torch.cat([masks_within(*image, side) for image in images])
     each = F.binary_cross_entropy_with_logits(found, wanted, reduction="none").mean(dim=(1, 2))
     positive = regions.positive.flatten()
     return torch.where(positive, each, 0.0).sum() / positive.sum().clamp(min=1)
@@ -150,6 +151,18 @@ def of_label(values: Tensor, labels: Tensor) -> Tensor:
     """values (n, K, ...), labels (n,) from 1 -> (n, ...); background gets the first class's, which nobody looks at."""
     index = (labels - 1).clamp(min=0).view(-1, 1, *[1] * (values.ndim - 2))
     return values.gather(1, index.expand(-1, 1, *values.shape[2:]))[:, 0]
+
+
+def masks_within(target: Mapping[str, Tensor], objects: Tensor, boxes: Tensor, side: int) -> Tensor:
+    """Of an image's regions, their objects (R,) and boxes (R, 4) -> (R, side, side) of 0 and 1."""
+    if "edges" not in target:
+        return mask_targets(target["masks"], objects, boxes, side)
+    drawn = rasterised(target["edges"], objects, boxes, side)
+    if not len(target["masks"]):
+        return drawn
+    has_mask = objects[:, None] == target["with_mask"]
+    cut = mask_targets(target["masks"], has_mask.int().argmax(dim=1), boxes, side)
+    return torch.where(has_mask.any(dim=1)[:, None, None], cut, drawn)
 
 
 def mask_targets(masks: Tensor, objects: Tensor, boxes: Tensor, side: int) -> Tensor:

@@ -41,7 +41,7 @@ COLUMNS = {
 DETECTOR = {"width": 8, "fc_width": 8, "box_convs": 0, "mask_convs": 1, "roi_samples": 64, "after_nms": [100, 100]}
 DENSE = {
     "detect": ("mask_rcnn", "fashion_scenes_coco", DETECTOR),
-    "segment": ("upernet", "fashion_scenes_ade", {"width": 8}),
+    "segment": ("upernet", "fashion_scenes_ade", {"width": 8, "aux_width": 4}),
 }
 DENSE_COMMON = {
     "model": {"embed_dim": 16},

@@ -36,6 +36,7 @@ BOTH = {
 OWN = {
     "coco": {
         "drop_empty": (False, "refused"),
+        "outlines": ("bitmaps", "train"),
         "train_images": ("val2017", "refused"),
         "val_images": ("train2017", "refused"),
         "train_annotations": ("annotations/instances_val2017.json", "refused"),

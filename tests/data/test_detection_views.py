@@ -13,7 +13,9 @@ from pipeline.data.coco import read_coco
 from pipeline.data.detection_views import JitteredView, WholeView, fitted_size
 from pipeline.data.kind import kind_of
 from pipeline.data.opening import open_split
+from pipeline.data.outlines import cut, extent
 from pipeline.seeds import seed_everything
+from pipeline.transfer.rasters import rasterised
 
 REAL = {"image_size": 128, "num_train": 50, "num_val": 32}
 
@@ -47,7 +49,7 @@ def test_view__at_the_published_size__has_the_published_pixels_and_masks(real):
     for index in range(20):
         sample = samples["train"][index]
         width, height = sample.image.size
-        inputs, targets = JitteredView(256, (1, 1), 0).seen(sample, (width, height), (0, 0), False)
+        inputs, targets = JitteredView(256, (1, 1), 0, "bitmaps").seen(sample, (width, height), (0, 0), False)
         assert np.array_equal(inputs[:, :height, :width].permute(1, 2, 0), np.asarray(sample.image))
         assert not inputs[:, height:].any() and not inputs[:, :, width:].any()
         assert targets["size"].tolist() == [height, width]
@@ -62,7 +64,7 @@ def test_view__at_the_published_size__has_the_published_pixels_and_masks(real):
 @pytest.mark.slow
 def test_view__jittered__has_boxes_that_are_the_bounds_of_its_masks(real):
     samples, _ = real
-    view, smaller, larger = kind_of(data_config("coco", **REAL)).train_view(), 0, 0
+    view, smaller, larger = kind_of(data_config("coco", **REAL, outlines="bitmaps")).train_view(), 0, 0
     for index in range(50):
         seed_everything("test", index)
         inputs, targets = view(samples["train"][index])
@@ -88,7 +90,7 @@ def test_view__enlarged_and_cropped__shows_the_same_place_of_picture_and_masks(r
         sample = samples["train"][index]
         width, height = sample.image.size
         size, corner = (2 * width, 2 * height), (width // 3, height // 4)
-        inputs, targets = JitteredView(200, (1, 1), 0).seen(sample, size, corner, is_flipped)
+        inputs, targets = JitteredView(200, (1, 1), 0, "bitmaps").seen(sample, size, corner, is_flipped)
 
         def moved(picture, size=size, corner=corner):
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if is_flipped else picture
@@ -110,10 +112,10 @@ def test_view__enlarged_and_cropped__shows_the_same_place_of_picture_and_masks(r
 
 def test_view__of_runs__follows_flip_and_crop_to_the_pixel(tmp_path):
     sample = open_split(config("coco"), write_coco(tmp_path), "train")[0]
-    _, targets = JitteredView(80, (1, 1), 0).seen(sample, (120, 80), (30, 4), True)
+    _, targets = JitteredView(80, (1, 1), 0, "bitmaps").seen(sample, (120, 80), (30, 4), True)
     assert targets["labels"].tolist() == [2] and targets["size"].tolist() == [76, 80]
     # Rows 4 to 12 and columns 1 to 3 of 60: flipped 57 to 59, doubled 114 to 118, without 20 at the left and 4 above.
-    _, targets = JitteredView(100, (1, 1), 0).seen(sample, (120, 80), (20, 4), True)
+    _, targets = JitteredView(100, (1, 1), 0, "bitmaps").seen(sample, (120, 80), (20, 4), True)
     (found,) = targets["masks"][targets["labels"] == 1]
     wanted = torch.zeros(100, 100, dtype=torch.uint8)
     wanted[4:20, 94:98] = 1
@@ -134,6 +136,8 @@ def test_view__of_a_picture_without_objects__has_no_rows(tmp_path):
     shapes = {name: (tuple(found.shape), found.dtype) for name, found in targets.items()}
     assert shapes == {
         "boxes": ((0, 4), torch.float32),
+        "edges": ((0, 0, 4), torch.float64),
+        "with_mask": ((0,), torch.int64),
         "labels": ((0,), torch.int64),
         "masks": ((0, 32, 32), torch.uint8),
         "size": ((2,), torch.int64),
@@ -217,3 +221,73 @@ def test_eval_view__of_a_crowd__keeps_its_runs(tmp_path):
 )
 def test_fitted_size__of_a_picture__has_the_longer_side_and_at_least_a_pixel(size, side, wanted):
     assert fitted_size(size, side) == wanted
+
+
+# Polygons
+
+
+def polygons_within(content, image_id, size, corner):
+    """Of each object: its polygons, enlarged to `size` and moved to `corner`."""
+    picture = next(image for image in content["images"] if image["id"] == image_id)
+    factors = np.array(size) / (picture["width"], picture["height"])
+    for entry in published(content, image_id):
+        if not entry["iscrowd"]:
+            yield [np.array(part).reshape(-1, 2) * factors - corner for part in entry["segmentation"]]
+
+
+@pytest.mark.slow
+def test_view__of_polygons__has_the_bounds_of_a_fine_bitmap_and_the_same_area(real):
+    """The reference draws each object in a bitmap 16 times as fine, and cuts the view out of that."""
+    samples, lists = real
+    side, fine, apart, cut_off = 64, 16, [], 0
+    for index in range(12):
+        sample = samples["train"][index]
+        size, corner = (90, 80), (13, 7)
+        _, targets = JitteredView(side, (1, 1), 0).seen(sample, size, corner, False)
+        wanted = []
+        for polygons in polygons_within(lists["train"], sample.image_id, size, corner):
+            moved = [((points + corner) * fine).flatten().tolist() for points in polygons]
+            drawn = mask.decode(mask.merge(mask.frPyObjects(moved, fine * size[1], fine * size[0])))
+            seen = drawn[corner[1] * fine :][: side * fine, corner[0] * fine :][:, : side * fine]
+            cut_off += seen.sum() < drawn.sum()
+            if seen.any():
+                wanted.append(seen)
+        assert len(wanted) <= len(targets["boxes"]) == len(targets["edges"]) == len(targets["labels"])
+        for number, box in enumerate(targets["boxes"].double().numpy()):
+            view = torch.tensor([[0.0, 0, side, side]])
+            whole = rasterised(targets["edges"], torch.tensor([number]), view, side * fine)[0].numpy() > 0
+            near = min(wanted, key=lambda pixels: (pixels != whole).sum())
+            assert (near != whole).sum() <= 0.01 * near.sum() + 40 * fine
+            beyond = (np.array(tight_box(near)) / fine - box) * (1, 1, -1, -1)  # of tips that no pixel is inside of
+            assert beyond.min() > -2 / fine
+            apart.append(beyond.max())
+    assert len(apart) > 40 and cut_off > 10 and np.median(apart) < 1 / fine and max(apart) < 1
+
+
+def test_extent__polygon_that_passes_a_corner_by__ends_where_it_is_seen():
+    """It enters at the left, leaves there, and goes around the corner outside of the view, up and back."""
+    around = np.array([10.0, 50, 10, 60, -10, 60, -10, -10, 20, -10, 20, -5, -5, -5, -5, 50])
+    assert extent([around], 100, 100).tolist() == [0, 50, 10, 60]
+    assert extent([np.array([-5.0, -5, 50, -5, -5, 50])], 100, 100).tolist() == [0, 0, 45, 45]
+    assert extent([np.array([-9.0, -9, -2, -9, -9, -2])], 100, 100).tolist() == [0, 0, 0, 0]
+
+
+def test_cut__polygon_inside_across_and_outside__keeps_its_part():
+    inside = np.array([1.0, 1, 5, 1, 3, 4])
+    assert cut(inside, 10, 10) is inside
+    assert cut(inside + 20, 10, 10).tolist() == []
+    square = cut(np.array([5.0, 5, 15, 5, 15, 15, 5, 15]), 10, 12).reshape(-1, 2)
+    assert sorted(map(tuple, square.tolist())) == [(5, 5), (5, 12), (10, 5), (10, 12)]
+
+
+def test_view__runs_beside_polygons__stay_bitmaps_and_are_named(tmp_path):
+    sample = open_split(config("coco"), write_coco(tmp_path), "train")[0]
+    _, targets = JitteredView(100, (1, 1), 0).seen(sample, (120, 80), (20, 4), True)
+    _, drawn = JitteredView(100, (1, 1), 0, "bitmaps").seen(sample, (120, 80), (20, 4), True)
+    (number,) = targets["with_mask"].tolist()
+    assert torch.equal(targets["labels"], drawn["labels"]) and targets["labels"][number] == 1
+    assert torch.equal(targets["masks"][0], drawn["masks"][number])
+    assert torch.equal(targets["boxes"][number], drawn["boxes"][number]) and not targets["edges"][number].any()
+    other = 1 - number
+    assert targets["edges"][other].any()
+    assert (targets["boxes"][other] - drawn["boxes"][other]).abs().max() <= 1

@@ -37,7 +37,11 @@ GPT2 = {"model": {"arch": "gpt2", "patch_size": None}, "data": {"kind": "text"}}
 LANGUAGE = merge(GPT2, {"method": {"name": "language_model"}, "data": {"kind": "language"}})
 MASKED = merge(BERT, {"method": {"name": "masked_language"}, "data": {"kind": "language"}})
 # Little is learned in three updates; norms that see at once what there is show it all the same.
-SCENES = {"method": {"name": "upernet", "width": 4}, "data": {"kind": "segmentation"}, "optim": {"base_lr": 0.02}}
+SCENES = {
+    "method": {"name": "upernet", "width": 4, "aux_width": 2},
+    "data": {"kind": "segmentation"},
+    "optim": {"base_lr": 0.02},
+}
 
 # Every box that is proposed is a detection, so that little has to be learned for them to be right and wrong.
 _DETECTOR = {"width": 8, "fc_width": 16, "box_convs": 1, "mask_convs": 1, "rpn_samples": 32, "roi_samples": 16}

@@ -75,6 +75,7 @@ LABELS = {
     "eval.adversarial.seed": "it draws the error alone",
     "eval.classify_on.seed": "it draws nothing",
     "eval.outliers.seed": "it draws the errors alone",
+    "eval.outliers.fidelity": "outliers are the inliers here; tests/numerics has others",
     "eval.calibration.seed": "it draws the errors alone",
     "model.cnn.pos_resampling": "a CNN has no positions",
     "model.bert.pos_resampling": "positions of texts are no grid",
@@ -275,6 +276,7 @@ OBJECT_DATA = {
     "std": [Bite([0.4], "batches", OBJECTS)],
     "scale": [Bite([0.8, 0.9], "batches", OBJECTS)],
     "hflip": [Bite(0.0, "batches", OBJECTS)],
+    "outlines": [Bite("bitmaps", "batches", OBJECTS)],
 }
 # A set of sounds is prepared for its words and its shares.
 SOUND_DATA = {

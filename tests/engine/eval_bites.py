@@ -144,6 +144,7 @@ EVALS = {
     "eval.equivariance.kind": [Bite("released", "validation")],
     "eval.equivariance.keys": [Bite(2, "validation")],
     "eval.equivariance.seed": [Bite(1, "validation")],
+    "eval.calibration.fidelity": [Bite("released", "validation")],
     "eval.training_equivariance.kind": [Bite("released", "validation")],
     "eval.training_equivariance.batch": [Bite(6, "validation")],
     "eval.training_equivariance.steps": [Bite(3, "validation")],

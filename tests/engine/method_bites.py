@@ -119,6 +119,7 @@ OTHERS = {
     },
     "upernet": {
         "width": [Bite(6, "start", SCENES)],
+        "aux_width": [Bite(5, "start", SCENES)],
         "taps": [Bite([0, 1, 1, 1], "updates", SCENES)],
         "aux_weight": [Bite(1.0, "updates", SCENES)],
         "dropout": [Bite(0.5, "updates", SCENES)],

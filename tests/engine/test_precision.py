@@ -30,6 +30,27 @@ def test_precision__inside__is_that_of_products(precision, dtype):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
+@pytest.fixture
+def tf32_backends():
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [backend.allow_tf32 for backend in backends]
+    yield backends
+    for backend, was_allowed in zip(backends, before, strict=True):
+        backend.allow_tf32 = was_allowed
+
+
+@pytest.mark.parametrize("was_allowed", [True, False])
+def test_precision__exact__has_no_tf32_inside_and_leaves_what_was_allowed(was_allowed, tf32_backends):
+    backends = tf32_backends
+    for backend in backends:
+        backend.allow_tf32 = was_allowed
+    with pytest.raises(KeyError), in_precision("exact_fp32", torch.device("cpu")):
+        assert [backend.allow_tf32 for backend in backends] == [False, False]
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+        raise KeyError  # what was allowed comes back after an error, too
+    assert [backend.allow_tf32 for backend in backends] == [was_allowed] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
 def test_evaluation__in_any_precision__has_the_loss_of_the_last_validation(images, results, precision):

@@ -29,7 +29,7 @@ def scenes(tmp_path_factory):
 
 
 def test_train__bands_of_brightness__are_found_and_the_run_is_read_back(scenes, tmp_path):
-    quick = {"method": {"width": 16}, "optim": {"epochs": 30, "validate_every": 30, "micro_batch": 8}}
+    quick = {"method": {"width": 16, "aux_width": 8}, "optim": {"epochs": 30, "validate_every": 30, "micro_batch": 8}}
     run = short_run(bases.SCENES, CALM, quick)
     record, paths = finished(run, scenes, tmp_path)
     metrics = record["metrics"]

@@ -49,7 +49,7 @@ METHODS = {
     "mp3": (MP3, {}, {"pos_embed": "none"}),
     "droppos": (DropPos, DECODER, {"pos_embed": "sincos"}),
     "language": (LanguageModel, {}, {}),
-    "upernet": (UperNet, {"width": 8}, {}),
+    "upernet": (UperNet, {"width": 8, "aux_width": 4}, {}),
     "mask_rcnn": (MaskRCNN, DETECTOR, {"patch_size": 8}),
 }
 STREAM_WORDS, STRIDE = {"train": 400, "val": 1200}, 5

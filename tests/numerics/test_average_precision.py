@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from faster_coco_eval import COCO, COCOeval_faster
 
 from pipeline.errors import DataError
 from pipeline.tasks.detect import AveragePrecision
@@ -18,12 +19,15 @@ from pipeline.transfer.average_precision import (
     METRICS,
     ImageRecord,
     Objects,
+    _results,
+    _truth,
     average_precision,
     encoded,
     reasons,
     record_of,
 )
 from pipeline.transfer.detections import Detections
+from pipeline.transfer.resampled_precision import weighted_statistics
 
 SIZE = 100, 120
 
@@ -131,7 +135,7 @@ def test_metrics__are_twelve_of_boxes_and_twelve_of_masks():
 @pytest.mark.parametrize("seed", range(3))
 def test_average_precision__noisy_detections__equals_cocos_own_code(seed, capsys):
     records = random_records(seed=seed)
-    found, expected = average_precision(records), cocos_own(records)
+    found, expected = average_precision(records).metrics, cocos_own(records)
     assert found.keys() == expected.keys()
     assert [found[name] for name in found] == pytest.approx([expected[name] for name in found], abs=1e-9)
     assert 5 < found["ap_b"] < 95 and found["ap_b"] != found["ap_m"]
@@ -141,7 +145,7 @@ def test_average_precision__noisy_detections__equals_cocos_own_code(seed, capsys
 def test_average_precision__truth_itself__is_100_with_crowds_and_empty_images():
     records = itself(random_records(20))
     assert any(each.crowd.any() for each in records) and any(len(each.truth.labels) == 0 for each in records)
-    found = average_precision(records)
+    found = average_precision(records).metrics
     recalls_of_few = ("ar_b_1", "ar_m_1", "ar_b_10", "ar_m_10")
     assert all(value == pytest.approx(100) for name, value in found.items() if name not in recalls_of_few)
 
@@ -150,7 +154,7 @@ def test_average_precision__shifted_boxes__is_the_share_of_thresholds_that_they_
     """A box of 40 px moved by 4 px has IoU 36 / 44 = 0.818: right at 0.50 to 0.80, 7 of 10 thresholds."""
     truth = [[10, 10, 40, 40], [60, 50, 40, 40]], [1, 2]
     moved = [[14, 10, 40, 40], [64, 50, 40, 40]], [1, 2]
-    found = average_precision([record(7, truth, moved, [0.9, 0.8])])
+    found = average_precision([record(7, truth, moved, [0.9, 0.8])]).metrics
     for letter in "bm":
         assert found[f"ap_{letter}"] == pytest.approx(70)
         assert (found[f"ap_{letter}50"], found[f"ap_{letter}75"]) == pytest.approx((100, 100))
@@ -160,24 +164,24 @@ def test_average_precision__shifted_boxes__is_the_share_of_thresholds_that_they_
 def test_average_precision__one_of_two_found_after_a_false_one__is_the_area_under_the_steps():
     """Precision 1/2 up to recall 1/2, then 0: 51 of 101 recalls, each 1/2."""
     truth = [[10, 10, 40, 40], [60, 50, 40, 40]], [1, 1]
-    found = average_precision([record(7, truth, ([[100, 0, 10, 10], [10, 10, 40, 40]], [1, 1]), [0.9, 0.8])])
+    found = average_precision([record(7, truth, ([[100, 0, 10, 10], [10, 10, 40, 40]], [1, 1]), [0.9, 0.8])]).metrics
     assert found["ap_b"] == pytest.approx(100 * 51 / 101 / 2)
 
 
 def test_average_precision__false_detections_in_an_image_without_objects__count():
     good = record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 40]], [1]), [0.5])
     empty = record(2, ([], []), ([[10, 10, 40, 40]], [1]), [0.9])
-    assert average_precision([good])["ap_b"] == pytest.approx(100)
-    assert average_precision([good, empty])["ap_b"] == pytest.approx(50)
+    assert average_precision([good]).metrics["ap_b"] == pytest.approx(100)
+    assert average_precision([good, empty]).metrics["ap_b"] == pytest.approx(50)
 
 
 def test_average_precision__no_detection__is_zero():
-    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([], []), [])])
+    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([], []), [])]).metrics
     assert (found["ap_b"], found["ap_m"]) == (0, 0)
 
 
 def test_average_precision__size_that_the_set_lacks__is_left_out_with_a_reason():
-    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 40]], [1]), [0.5])])
+    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 40]], [1]), [0.5])]).metrics
     missing = reasons(found)
     assert set(missing) == {
         f"{kind}_{letter}_{size}" for kind in ("ap", "ar") for letter in "bm" for size in ("small", "large")
@@ -188,14 +192,14 @@ def test_average_precision__size_that_the_set_lacks__is_left_out_with_a_reason()
 def test_average_precision__area_of_an_object__is_the_annotated_one_and_not_that_of_its_box():
     """A box of 40 x 40 pixels is medium; an object that covers half of it is small."""
     box = [[10, 10, 40, 40]], [1]
-    found = average_precision([record(1, box, box, [0.9], share=0.5)])
+    found = average_precision([record(1, box, box, [0.9], share=0.5)]).metrics
     for letter in "bm":
         assert found[f"ap_{letter}_small"] == pytest.approx(100) and f"ap_{letter}_medium" not in found
 
 
 def test_average_precision__overlap_exactly_on_a_threshold__counts():
     """Half of a box has IoU 0.5: right at the first of ten thresholds."""
-    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 20]], [1]), [0.9])])
+    found = average_precision([record(1, ([[10, 10, 40, 40]], [1]), ([[10, 10, 40, 20]], [1]), [0.9])]).metrics
     for letter in "bm":
         assert (found[f"ap_{letter}50"], found[f"ap_{letter}"]) == pytest.approx((100, 10))
 
@@ -205,7 +209,7 @@ def test_average_precision__area_of_a_detection__is_that_of_its_box_or_of_its_ma
     truth = ([[0, 0, 20, 20]], [1])
     thin = record(1, truth, ([[0, 0, 20, 20], [0, 0, 100, 90]], [1, 1]), [0.5, 0.9])
     thin.found.runs[1] = rectangle([0, 40, 100, 2])
-    found = average_precision([thin])
+    found = average_precision([thin]).metrics
     assert found["ap_b_small"] == pytest.approx(100)
     assert found["ap_m_small"] == pytest.approx(50)
 
@@ -275,7 +279,7 @@ def test_metric__batches_in_another_order_or_in_two_processes__finds_the_same_to
         metrics.append(each[0].compute())
     assert all(found.metrics == metrics[0].metrics for found in metrics)
     assert metrics[0].count == 12 and metrics[0].errors == {} and metrics[0].per_image == {}
-    expected = average_precision(records)
+    expected = average_precision(records).metrics
     assert metrics[0].metrics["ap_b"] == pytest.approx(expected["ap_b"], abs=0.5)  # what sticks out is cut off there
 
 
@@ -318,7 +322,7 @@ def test_average_precision__real_images__is_100_of_the_truth_and_cocos_own_of_sh
     assert len(records) == 60
     assert sum(each.crowd.sum() for each in records) == 7
     assert min(len(each.truth.labels) for each in records) == 0
-    found = average_precision(records)
+    found = average_precision(records).metrics
     assert found.keys() == set(METRICS)
     # Small masks are judged by the area in the list, which is that of the polygon and not of its pixels.
     assert all(found[name] == pytest.approx(100) for name in ("ap_b", "ap_b50", "ap_b75", "ap_m", "ap_m50", "ap_m75"))
@@ -327,6 +331,51 @@ def test_average_precision__real_images__is_100_of_the_truth_and_cocos_own_of_sh
         replace(each, found=replace(each.found, boxes=each.found.boxes + draw.normal(0, 4, each.found.boxes.shape)))
         for each in records
     ]
-    found, expected = average_precision(shifted), cocos_own(shifted)
+    found, expected = average_precision(shifted).metrics, cocos_own(shifted)
     assert found == pytest.approx(expected, abs=1e-9)
     assert 20 < found["ap_b"] < 90 and found["ap_m"] == pytest.approx(100)
+
+
+def evaluated(records):
+    """What resampling takes: COCO's evaluation of boxes, with what it found in each image."""
+    truth = COCO(_truth(records), print_function=str)
+    results = truth.loadRes(list(_results(records, "bbox")))
+    evaluation = COCOeval_faster(truth, results, "bbox", print_function=str, separate_eval=True)
+    evaluation.run()
+    return evaluation
+
+
+def cocos_statistics(evaluation):
+    """COCO says -1 where it has no objects."""
+    return np.where(evaluation.stats[:12] > -1, evaluation.stats[:12], np.nan)
+
+
+def test_weighted_statistics__all_weights_one__are_cocos_own():
+    evaluation = evaluated(random_records(30))
+    found = weighted_statistics(evaluation, np.ones((2, 30), dtype=np.int32))
+    np.testing.assert_allclose(found, np.stack([cocos_statistics(evaluation)] * 2, axis=1), atol=1e-12)
+
+
+def test_weighted_statistics__images_twice_and_left_out__are_those_of_such_a_set():
+    records = random_records(20)
+    weights = np.array([2, 0, 1, 3, 1] * 4, dtype=np.int32)
+    drawn = [each for each, weight in zip(records, weights, strict=True) for _ in range(weight)]
+    drawn = [replace(each, image_id=number) for number, each in enumerate(drawn)]
+    found = weighted_statistics(evaluated(records), weights[None])[:, 0]
+    np.testing.assert_allclose(found, cocos_statistics(evaluated(drawn)), atol=1e-12)
+
+
+def test_errors__of_average_precision__are_the_spread_over_other_images():
+    sets = [average_precision(random_records(40, seed)).metrics for seed in range(40)]
+    found = [average_precision(random_records(40, seed), resamples=50) for seed in range(4)]
+    assert all(each.errors.keys() == each.metrics.keys() for each in found)
+    for name in ("ap_b", "ap_m", "ar_b_10"):
+        spread = np.std([each[name] for each in sets], ddof=1)
+        assert np.mean([each.errors[name] for each in found]) == pytest.approx(spread, rel=0.35), name
+
+
+def test_errors__same_seed__are_the_same_and_without_resamples_there_are_none():
+    records = random_records(10)
+    one, other = (average_precision(records, resamples=20, seed=3).errors for _ in range(2))
+    assert one == other != average_precision(records, resamples=20, seed=4).errors
+    assert average_precision(records).errors == {}

@@ -23,7 +23,8 @@ MEASURES_TIME = {"cost", "permutation_cost"}
 OF_TEXTS = {"perplexity"}
 OF_SCENES = {name for name, kind in SUITED.items() if kind in ("upernet", "mask_rcnn")}
 WITHOUT_IMAGES = {"counterexamples", *MEASURES_TIME, *OF_TEXTS, *OF_SCENES}
-STATE_PRECISION = {"segmentation_equivariance", "training_equivariance", "split_wire", "equivariance", "perplexity"}
+EXACT = {"consistency", "equivariance", "segmentation_equivariance", "perplexity"}  # in float32 whatever the site says
+STATE_PRECISION = {"training_equivariance", "split_wire", *EXACT}
 FOR_ANY_ENCODER = {
     "knn",
     "linear_probe",
@@ -170,6 +171,18 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(seen_in, name,
     others = ("loss", "norm", "_small", "_medium")
     percents = [metric for metric in exact if not any(word in metric for word in others)]
     assert {key: found[key] for key in percents} == pytest.approx({key: exact[key] for key in percents}, abs=10)
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_compute__exact_evaluation_of_a_site_in_bf16__finds_the_same_as_in_fp32_without_tf32(world, plain, name):
+    methods, seen = subjects_of(name), set()
+    rounding = (torch.is_autocast_cpu_enabled, lambda: torch.backends.cudnn.allow_tf32)
+    for method in methods:
+        norm = next(part for part in method.encoder.modules() if isinstance(part, torch.nn.LayerNorm))
+        norm.register_forward_hook(lambda *_: seen.add(tuple(is_rounded() for is_rounded in rounding)))
+    found = evaluate(world.with_site(precision="bf16"), name, *methods)
+    assert seen == {(False, False)}
+    assert found.metrics == plain(name).metrics
 
 
 @pytest.mark.parametrize("name", [name for name in ON_IMAGES if name not in WITHOUT_IMAGES])

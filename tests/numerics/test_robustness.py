@@ -64,6 +64,32 @@ def test_scores_of_outliers__with_and_without_ties__equal_scikit_learn(ties):
     assert fpr95(positives, negatives) == pytest.approx(false_rate[true_rate >= 0.95].min(), abs=1e-12)
 
 
+def released_fpr(positives, negatives):
+    """As in calibration_tools.py of Natural Adversarial Examples: the threshold whose recall is nearest to 95 %."""
+    scores, truth = np.r_[positives, negatives], np.r_[np.ones(len(positives)), np.zeros(len(negatives))]
+    order = np.argsort(scores, kind="mergesort")[::-1]
+    scores, truth = scores[order], truth[order]
+    ends = np.r_[np.where(np.diff(scores))[0], truth.size - 1]
+    hits = np.cumsum(truth)[ends]
+    false = 1 + ends - hits
+    backwards = slice(hits.searchsorted(hits[-1]), None, -1)
+    recall, false = np.r_[(hits / hits[-1])[backwards], 1], np.r_[false[backwards], 0]
+    return false[np.argmin(np.abs(recall - 0.95))] / len(negatives)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("count", [7, 19, 50, 90])
+def test_fpr95__as_released__is_that_of_the_nearest_recall(count, ties):
+    positives, negatives = draw(1, count, ties)[0] + 0.2, draw(2, 300, ties)[0]
+    expected = released_fpr(positives, negatives)
+    assert fpr95(positives, negatives, "released") == pytest.approx(expected, abs=1e-12)
+
+
+def test_fpr95__recall_just_below_95_percent__is_nearer_but_not_enough():
+    positives, negatives = np.arange(18) + 0.5, np.array([-1, 0.5, 0.5, 2])  # recalls are 17/18 = 94.4 % and 1
+    assert (fpr95(positives, negatives, "released"), fpr95(positives, negatives, "corrected")) == (0.25, 0.75)
+
+
 def test_aupr__random_scores__is_the_prevalence():
     rng = np.random.default_rng(0)
     found = [aupr(rng.uniform(size=200), rng.uniform(size=1000)) for _ in range(200)]
@@ -108,6 +134,24 @@ def test_rms_calibration__any_answers__equals_a_loop_over_ranks(per_bin):
     squares = [len(b) * (np.mean(right[b]) - np.mean(confidence[b])) ** 2 for b in bins]
     expected = math.sqrt(sum(squares) / len(right))
     assert rms_calibration(confidence, right, per_bin) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("per_bin", [10, 79, 100, 237])
+def test_rms_calibration__as_released__leaves_the_last_bin_out(per_bin):
+    confidence, right = draw(4)
+    order = np.argsort(confidence)
+    starts = [number * per_bin for number in range(len(order) // per_bin)][:-1]
+    bins = [order[start : start + per_bin] for start in starts]
+    squares = [len(b) / len(order) * (np.mean(right[b]) - np.mean(confidence[b])) ** 2 for b in bins]
+    found = rms_calibration(confidence, right, per_bin, "released")
+    assert found == pytest.approx(math.sqrt(sum(squares)), abs=1e-12)
+    assert found < rms_calibration(confidence, right, per_bin)
+
+
+def test_resampled_error__with_its_200_resamples__is_that_of_a_mean_within_a_tenth():
+    values = np.random.default_rng(1).normal(size=500)
+    found = resampled_error(lambda drawn: drawn.mean(), (values,), seed=0)
+    assert found == pytest.approx(values.std() / np.sqrt(500), rel=0.1)
 
 
 def test_resampled_error__of_a_mean__is_its_standard_error():
@@ -204,6 +248,22 @@ def test_outliers__of_known_classes__are_compared_with_images_of_the_same_classe
     assert found.metrics["aupr"] == pytest.approx(100 * aupr(-sure, -sure), abs=1e-3)
     assert found.metrics["auroc"] == pytest.approx(50, abs=1e-6)
     assert found.metrics["prevalence"] == 50 and found.count == 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["interpolation", "crop"])
+def test_outliers__set_that_is_seen_otherwise__lets_inliers_be_seen_alike(world, key):
+    method = build("baseline")
+    world, data = elsewhere(world, part_of_world(world, "two", "T-shirt/top", "Dress"))
+    own = world.data.model_copy(update={"eval_crop": 0.6})  # so that images are resized
+    augment = own.augment.model_copy(update={"interpolation": "bilinear"})
+    changes = {"augment": augment, "eval_crop": 0.6} if key == "interpolation" else {"eval_crop": 0.8}
+    assert own.augment.interpolation == "bicubic"
+
+    found = evaluate(world, Outliers, method, {"outliers": data.model_copy(update=changes)}, own=own)
+
+    # The outliers are the negatives here: seen alike, their scores are the same.
+    assert found.metrics["auroc"] == pytest.approx(50, abs=1e-6)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNet
 def build(model=None, seed=0, **fields):
     encoder = build_tiny(model or tiny_model(), seed, num_classes=0)
     encoder.num_labels = NUM_LABELS
-    return UperNet(UperNet.Config(**{"width": 8} | fields), encoder)
+    return UperNet(UperNet.Config(**{"width": 8, "aux_width": 4} | fields), encoder)
 
 
 # The heads
@@ -227,10 +227,6 @@ def test_segment__no_stride_given__slides_by_two_thirds_of_the_window():
     assert not torch.allclose(method.segment(image), slide(method.answer, image, (28, 28), 28))
 
 
-def test_auxiliary_head__of_any_width__has_half_of_it():
-    assert build(width=12).auxiliary[0][0].out_channels == 6
-
-
 @torch.no_grad()
 def test_segment__swin_with_learned_positions__sees_images_of_any_size_at_once():
     method = build(tiny_swin(pos_embed="learn"), inference="whole").eval()
@@ -252,3 +248,15 @@ def test_measure__images_of_any_size__counts_every_labelled_pixel_of_the_publish
         for true in range(NUM_LABELS):
             for answered in range(NUM_LABELS):
                 assert matrix[true, answered] == ((labels == true) & (answers == answered)).sum()
+
+
+@pytest.mark.parametrize(("width", "millions"), [(512, 41), (768, 77)])
+def test_heads__of_mmsegmentation_on_a_vit_b__have_as_many_parameters(width, millions):
+    with torch.device("meta"):
+        parts = UperNetHead([768] * 4, width, 150, 0.1), FCNHead(768, 256, 150, 0.1), PlainPyramid(768, 16)
+    assert round(sum(each.numel() for part in parts for each in part.parameters()) / 1e6) == millions
+
+
+def test_auxiliary_head__of_another_width__has_it():
+    method = build(width=8, aux_width=6)
+    assert method.auxiliary[0][0].out_channels == 6 and method.head.merged[0].out_channels == 8

@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import torch
 from PIL import Image
 
 from pipeline.cli import main
+from pipeline.engine.distributed import World
+from pipeline.registry import EVALS
 from pipeline.report.tables import fill_table
+from pipeline.site import Site
 from pipeline.study.graph import build_graph, load_graph
 
 RUN = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}
@@ -18,6 +22,9 @@ COST = {
     "method": {"mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}},
     **{"etas": [50], "image_size": 28, "channels": 1, "num_classes": 10, "batch": 2, "steps": 1},
 }
+
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 def toy_study() -> dict:
@@ -346,3 +353,18 @@ def test_words__of_a_scale__stand_in_labels_titles_and_notes(toy):
     table = build_graph("demo").tables["toy.t1"]
     texts = [table.title, table.note, table.columns["top1"].label, table.rows["toy.t1.a"].label]
     assert texts == ["On Fashion-C", "Fashion-C is large.", "Fashion-C top-1", "a on Fashion-C"]
+
+
+def test_evaluations__behind_claims_of_type_exact__compute_in_a_precision_of_their_own_in_a_site_with_bf16():
+    graph = load_graph("demo")
+    claims = [claim for study in graph.claims.values() for claim in study.values() if claim.type == "exact"]
+    cells = {cell for claim in claims for comparison in claim.comparisons() for cell in comparison.cells}
+    rows = {row: entry for table in graph.tables.values() for row, entry in table.rows.items()}
+    sources = {source for row, column in cells for source in rows[row].cells[column].sources}
+    known = {f"evals/{name}/result.json": entry.config for name, entry in graph.evals.items()}
+    configs = [known[source] for source in sources if source in known]
+    assert {"consistency", "equivariance", "training_equivariance"} <= {config["name"] for config in configs}
+    for config in configs:
+        kind = EVALS.get(config["name"])
+        evaluation = kind(kind.Config(**config), {}, graph.results, Site(precision="bf16"), ALONE)
+        assert evaluation.precision_name() in ("exact_fp32", "float32", "float64"), config["name"]

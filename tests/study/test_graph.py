@@ -468,3 +468,16 @@ def test_files__of_a_table__are_those_its_columns_read_for_the_selected_rows(shi
     assert len(graph.files("mjp.t3", "all")) == 6
     trained = [file for file in graph.files("mjp.t1", "all") if file.endswith("train.json")]
     assert len(trained) == len(graph.rows("mjp.t1", "all"))
+
+
+@pytest.mark.slow
+def test_segmentation_runs__of_each_paper__have_the_heads_that_it_names():
+    """DropPos follows mmsegmentation's configs of MAE and BEiT, MJP that of Swin."""
+    runs = [run for run in load_graph("paper").runs.values() if run.method == "upernet"]
+    found = {
+        study: {
+            (run.config["method"]["width"], run.config["method"]["aux_width"]) for run in runs if study in run.studies
+        }
+        for study in ("droppos", "mjp", "permequiv")
+    }
+    assert found == {"droppos": {(768, 256)}, "mjp": {(512, 256)}, "permequiv": {(512, 256)}}

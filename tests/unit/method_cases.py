@@ -49,7 +49,7 @@ NEEDS = {
     "language_model": Case("language_model", {}, GPT2),
     "masked_language": Case("masked_language", {}, BERT),
     "mask_rcnn": Case("mask_rcnn", DETECTOR, scene_vit()),
-    "upernet": Case("upernet", {"width": 8}),
+    "upernet": Case("upernet", {"width": 8, "aux_width": 4}),
 }
 # Every registered method with its defaults, then the variants of the papers' tables and the other fidelities.
 CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
@@ -93,10 +93,12 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "supervised on a GPT-2, with a key": Case("supervised", {"permutation": {"key": "used"}}, GPT2),
     "mask_rcnn with windows": Case("mask_rcnn", DETECTOR, scene_vit(window_size=4, global_blocks=1, add_relative=True)),
     "mask_rcnn on a Swin, heads without norms": Case("mask_rcnn", {**DETECTOR, "head_norm": False}, scene_swin()),
-    "upernet, patches of 14": Case("upernet", {"width": 8, "average": "valid"}, tiny_model(patch_size=14)),
-    "upernet with windows": Case("upernet", {"width": 8}, tiny_model(window_size=3, global_blocks=1)),
-    "upernet, relative too": Case("upernet", {"width": 8}, tiny_model(add_relative=True)),
-    "upernet on a Swin": Case("upernet", {"width": 8, "inference": "whole"}, tiny_swin()),
+    "upernet, patches of 14": Case(
+        "upernet", {"width": 8, "aux_width": 4, "average": "valid"}, tiny_model(patch_size=14)
+    ),
+    "upernet with windows": Case("upernet", {"width": 8, "aux_width": 4}, tiny_model(window_size=3, global_blocks=1)),
+    "upernet, relative too": Case("upernet", {"width": 8, "aux_width": 4}, tiny_model(add_relative=True)),
+    "upernet on a Swin": Case("upernet", {"width": 8, "aux_width": 4, "inference": "whole"}, tiny_swin()),
     "language_model, with a key": Case("language_model", {"permutation": {"key": "used"}}, GPT2),
 }
 # Each method with its defaults, and variants whose loss is computed by other code: slow tests try these alone. The

@@ -18,6 +18,7 @@ from pipeline.data.tokens import Tokens
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, Primary
 from pipeline.registry import TASKS
+from pipeline.tasks.detect import EXAMPLE_EDGES
 from pipeline.trees import batch_size, tensors_of
 
 CPU = torch.device("cpu")
@@ -68,8 +69,9 @@ def test_example__of_sounds__has_the_shapes_of_a_training_batch(name):
 
 
 def whole_objects(count):
-    """Objects that cover any picture, so that none is cut off."""
-    outlines = [[np.array([0.0, 0, 99, 0, 99, 99, 0, 99])]] * count
+    """Objects in the middle of any picture, so that none is cut off, with many edges."""
+    angles = np.linspace(0, 2 * np.pi, EXAMPLE_EDGES, endpoint=False)
+    outlines = [[np.stack([20 + 9 * np.cos(angles), 32 + 2 * np.sin(angles)], axis=1).flatten()]] * count
     labels, crowds = np.ones(count, dtype=np.int64), np.zeros(count, dtype=np.uint8)
     return Objects(labels, labels, np.array([[0.0, 0, 99, 99]] * count), np.ones(count), crowds, outlines)
 
