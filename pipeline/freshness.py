@@ -21,12 +21,11 @@ from pydantic import Field
 from pipeline.config import FILE, Record, shown
 from pipeline.data.kind import kind_of, made_from, made_with
 from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.data.opening import find_samples
-from pipeline.data.prepare import counts_of
+from pipeline.data.prepare import find_all_samples, reason_to_prepare
 from pipeline.errors import DataError
 from pipeline.files import Digests
-from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
-from pipeline.results import ScaleFolder, drawn_in
+from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, Kind, TrainRecord, read_record, write_record
+from pipeline.results import ScaleFolder, changed_file, drawn_in
 from pipeline.site import Site, named_folder, site_file, weights_path
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
@@ -243,16 +242,8 @@ class Freshness:
 
     def _data_reason(self, name: str) -> str:
         manifest, data = self.manifest(name), data_of(self.graph, name)
-        if manifest.counted not in (None, counts_of(data)):
-            return f"prepared as {_difference(manifest.counted or {}, counts_of(data))}"
-        kind = kind_of(data)
-        for split, found in manifest.splits.items():
-            if not kind.is_count(split, found.count):
-                return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
-        for source, known in (manifest.made_of or {}).items():
-            if (now := self._source(source)) and now != known:
-                return f"made from {source} {short_digest(known)}, which is {short_digest(now)} now"
-        return self._folder_reason(name)
+        sources = {source: self._source(source) for source in manifest.made_of or {}}
+        return reason_to_prepare(manifest, data, sources) or self._folder_reason(name)
 
     def _source(self, name: str) -> str | None:
         """What a set is made from, as it is now: the samples of another one, or the weights of a run."""
@@ -273,8 +264,7 @@ class Freshness:
         if state and self.digests.kept.get(key) == state:
             return ""
         try:
-            for split in data.splits:
-                find_samples(data, folder, split, index)
+            find_all_samples(data, folder, index)
         except DataError as error:
             return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
         if state:
@@ -284,26 +274,23 @@ class Freshness:
     # Runs
 
     def _run_reason(self, name: str) -> str:
-        record, folder = self._record(run_file(name), TrainRecord), self.results.run(name)
-        if reason := self._changed_files(folder.folder, record.files):
-            return reason
-        run = self.graph.runs[name]
-        with suppress(DataError):  # stale by itself, and the run with it
-            now = self.manifest(run.data).fingerprint
-            if record.inputs.data != now:
-                return f"trained on data {short_digest(record.inputs.data)}; {run.data} is {short_digest(now)} now"
-        init = run.config["init"]
-        found = self._init(init) if init else None
-        if found and record.inputs.init != found:
-            return f"started from weights {short_digest(record.inputs.init)}; {init} has {short_digest(found)} now"
-        return ""
+        record, run = self._record(run_file(name), TrainRecord), self.graph.runs[name]
+        data, init = self._data(run.data), self._weights(run.config["init"])
+        now = Inputs(data=data or record.inputs.data, init=init or record.inputs.init)
+        return self.results.run(name).reason_to_repeat(record, now, self.digests.of)
 
-    def _init(self, init: str) -> str | None:
-        """What a run would start from now; None where that is not on this machine: a finished run does not need it."""
-        if init.startswith(FILE):
+    def _data(self, name: str) -> str | None:
+        """The fingerprint of a set as it was prepared last; None where its manifest is missing or damaged."""
+        with suppress(DataError):
+            return self.manifest(name).fingerprint
+        return None
+
+    def _weights(self, init: str | None) -> str | None:
+        """What `init` of a run names, as it is now; None where that is not on this machine."""
+        if init and init.startswith(FILE):
             return self.digests.of(weights_path(self.site, init))
         with suppress(DataError):
-            return self.weights_of(init)
+            return self.weights_of(init) if init else None
         return None
 
     def weights_of(self, run: str) -> str | None:
@@ -325,28 +312,21 @@ class Freshness:
 
     def _evaluation_reason(self, name: str, recorded: str) -> str:
         folder = self.results.evaluation(name)
-        if self.digests.of(folder.result) != recorded:
-            return self._changed(folder.result, recorded)
+        if changed := changed_file(folder.folder, {folder.result.name: recorded}, self.digests.of):
+            return changed
         result = read_record(folder.result, EvalResult)
-        if reason := self._changed_files(folder.folder, result.files):
-            return reason
-        for role, used in result.inputs.weights.items():
-            run = result.subjects[role]
-            with suppress(DataError):
-                found = self.weights_of(run)
-                if found and found != used:
-                    return f"{name} was computed with weights {short_digest(used)}; {run} has {short_digest(found)} now"
-        for data, used in result.inputs.data.items():
-            with suppress(DataError):
-                now = self.manifest(data).fingerprint
-                if now != used:
-                    return f"{name} was computed on data {short_digest(used)}; {data} is {short_digest(now)} now"
-        for key in self.graph.evals[name].site_files:
-            path, known = site_file(self.site, key), result.inputs.site_files.get(key)
-            found = self.digests.of(path) if path else None
-            if found and found != known:
-                return f"{name} was computed with {key} {short_digest(known)}, which is {short_digest(found)} now"
-        return ""
+        return folder.reason_to_repeat(result, self._eval_inputs(name), self.digests.of)
+
+    def _eval_inputs(self, name: str) -> EvalInputs:
+        """What an evaluation would be computed from now, without what is missing, damaged or not on this machine."""
+        entry = self.graph.evals[name]
+        weights = {role: self._weights(run) for role, run in entry.subjects.items()}
+        sets = [config["name"] for config in entry.data.values()]
+        sets += [self.graph.runs[run].data for run in entry.subjects.values()]
+        data = {each: self._data(each) for each in sets}
+        paths = {key: site_file(self.site, key) for key in entry.site_files}
+        files = {key: self.digests.of(path) for key, path in paths.items() if path}
+        return EvalInputs(weights=_known(weights), data=_known(data), site_files=_known(files))
 
     # Tables, claims, the report
 
@@ -361,7 +341,7 @@ class Freshness:
 
     def _drawing_reason(self, file: str) -> str:
         made = self._record(made_file(file), Made)
-        if reason := self._changed_files(self.results.folder, made.files):
+        if reason := changed_file(self.results.folder, made.files, self.digests.of):
             return reason
         if made.spec != self.spec_of(file):
             return "its definition or the code that draws it has changed"
@@ -377,18 +357,6 @@ class Freshness:
         if file not in self.records:
             self.records[file] = read_record(self.results.folder / file, kind)
         return self.records[file]
-
-    def _changed_files(self, folder: Path, files: dict[str, str]) -> str:
-        """The first file that is not as the record beside it says."""
-        paths = ((folder / name, known) for name, known in files.items())
-        return next((reason for path, known in paths if (reason := self._changed(path, known))), "")
-
-    def _changed(self, path: Path, known: str) -> str:
-        found = self.digests.of(path)
-        if found == known:
-            return ""
-        what = f"has SHA-256 {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
-        return f"{path.name} {what}"
 
 
 def open_freshness(graph: Graph, site: Site) -> Freshness:
@@ -421,9 +389,8 @@ def drawings(graph: Graph) -> Iterator[str]:
         yield report_file(rows)
 
 
-def _difference(before: dict, now: dict) -> str:
-    keys = [key for key in now if before.get(key) != now[key]]
-    return ", ".join(f"{key} {before.get(key)}, expected {now[key]}" for key in keys)
+def _known(found: dict[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if value}
 
 
 def _first_problem(message: str) -> str:

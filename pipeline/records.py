@@ -72,6 +72,18 @@ class EvalInputs(Strict):
     data: dict[str, str]  # fingerprint of each data set, by its name
     site_files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of files that the site names, by key
 
+    def change_since(self, other: "EvalInputs") -> str:
+        """In words, what is different from what was there before; what is not here now is no difference."""
+        for words, before, now in (
+            ("weights", other.weights, self.weights),
+            ("data", other.data, self.data),
+            ("site file", other.site_files, self.site_files),
+        ):
+            for name, found in now.items():
+                if found != (known := before.get(name)):
+                    return f"{words} {short_digest(known)} of {name}, which is {short_digest(found)} now"
+        return ""
+
 
 class EvalResult(Measured):
     """What `result.json` says of a finished evaluation."""

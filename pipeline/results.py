@@ -1,6 +1,7 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
 RESULT = "result.json"  # of an evaluation
 PER_IMAGE = "per_image.npz"
+
+DigestOf = Callable[[Path], str | None]  # SHA-256 of a file, or None without one
 
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
 
@@ -50,6 +53,15 @@ def compiled_folder() -> Path:
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
+
+
+def changed_file(folder: Path, files: dict[str, str], digest_of: DigestOf) -> str:
+    """The first of these files that is not as the record beside it says, in words; empty if all are."""
+    for name, known in files.items():
+        if (found := digest_of(folder / name)) != known:
+            what = f"has SHA-256 {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
+            return f"{Path(name).name} {what}"
+    return ""
 
 
 def scales_with_results() -> list[str]:
@@ -190,13 +202,18 @@ class EvalFolder:
         return self.folder / "parts"
 
     def finished(self, inputs: EvalInputs) -> EvalResult | None:
-        """The result, if it was computed from these inputs and its files are as it recorded them."""
+        """The result, unless there is none or a reason to compute it again."""
         try:
             found = read_record(self.result, EvalResult)
         except DataError:
             return None
-        intact = all(digest(self.folder / name) == known for name, known in found.files.items())
-        return found if intact and found.inputs == inputs else None
+        return None if self.reason_to_repeat(found, inputs) else found
+
+    def reason_to_repeat(self, result: EvalResult, now: EvalInputs, digest_of: DigestOf = digest) -> str:
+        """Why to compute it again: other inputs than there are now, or files that are not as recorded; else empty."""
+        if change := now.change_since(result.inputs):
+            return f"{self.name} was computed with {change}"
+        return changed_file(self.folder, result.files, digest_of)
 
 
 @dataclass(frozen=True)
@@ -297,9 +314,13 @@ class RunFolder:
     def is_finished(self, inputs: Inputs) -> bool:
         """Whether training from these inputs has come to its end, and what it made is unchanged. Cheap to ask often."""
         record = self.record()
-        if record is None or record.inputs != inputs:
-            return False
-        return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
+        return record is not None and not self.reason_to_repeat(record, inputs)
+
+    def reason_to_repeat(self, record: TrainRecord, now: Inputs, digest_of: DigestOf = digest_by_stat) -> str:
+        """Why to train it again: other inputs than there are now, or files that are not as recorded; else empty."""
+        if change := now.change_since(record.inputs):
+            return f"{change} since it was trained"
+        return changed_file(self.folder, record.files, digest_of)
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""

@@ -7,7 +7,7 @@ It holds no times, so the same data gives the same bytes; fingerprints do not de
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -21,6 +21,7 @@ from pipeline.data.opening import data_error, find_samples
 from pipeline.data.samples import Split, SplitName
 from pipeline.errors import DataError
 from pipeline.files import held_in_turn, lock_of, remove_drafts, write_atomic
+from pipeline.records import short_digest
 
 if TYPE_CHECKING:
     from pipeline.data.cache import SplitCache
@@ -73,13 +74,12 @@ class _Preparation:
         """The manifest of the process that this one has waited for, if it was asked for the same."""
         try:
             manifest = read_manifest(self.out / MANIFEST)
-            for split in self.cfg.splits:
-                find_samples(self.cfg, self.folder, split, self.out)
+            find_all_samples(self.cfg, self.folder, self.out)
         except DataError:
             return None
-        asked = counts_of(self.cfg), made_of(self.cfg, self.sources)
-        is_cached = not any(kept.problem() for _, kept in self._caches(manifest))
-        return manifest if (manifest.counted, manifest.made_of) == asked and is_cached else None
+        if reason_to_prepare(manifest, self.cfg, made_of(self.cfg, self.sources) or {}):
+            return None
+        return None if any(kept.problem() for _, kept in self._caches(manifest)) else manifest
 
     @contextmanager
     def _made(self) -> Iterator[None]:
@@ -166,6 +166,30 @@ def _manifest(
 def counts_of(cfg: BaseDataConfig) -> dict[str, Any]:
     """What the config says of a set and `prepare` compares with it."""
     return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.counted}))
+
+
+def reason_to_prepare(manifest: Manifest, cfg: BaseDataConfig, sources: Mapping[str, str | None]) -> str:
+    """Why to prepare a set again: another config, or made from something else than `sources` are now; else empty.
+
+    A source that is not on this machine is no reason. Whether the folder holds the samples: `find_all_samples`.
+    """
+    before, now, kind = manifest.counted, counts_of(cfg), kind_of(cfg)
+    if before is not None and before != now:
+        changes = [f"{key} {before.get(key)}, expected {now[key]}" for key in now if before.get(key) != now[key]]
+        return f"prepared as {', '.join(changes)}"
+    for split, found in manifest.splits.items():
+        if not kind.is_count(split, found.count):
+            return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
+    for source, known in (manifest.made_of or {}).items():
+        if (found_now := sources.get(source)) and found_now != known:
+            return f"made from {source} {short_digest(known)}, which is {short_digest(found_now)} now"
+    return ""
+
+
+def find_all_samples(cfg: BaseDataConfig, folder: Path, out: Path) -> None:
+    """Raise a DataError unless the folder holds the samples that were verified."""
+    for split in cfg.splits:
+        find_samples(cfg, folder, split, out)
 
 
 def made_of(cfg: BaseDataConfig, sources: Sources | None) -> dict[str, str] | None:
