@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.check import all_scales, check_configs, expanded_studies, runs_trained
-    from pipeline.verify import made_by_other_code
+    from pipeline.other_code import made_by_other_code
 
     if options.expanded is not None:
         print(expanded_studies(options.expanded), end="")
@@ -100,13 +100,18 @@ def check(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.config import shown
     from pipeline.freshness import Freshness
+    from pipeline.other_code import accept_code, made_by_other_code
     from pipeline.report.words import counted
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
-    from pipeline.verify import made_by_other_code, problems_of
+    from pipeline.verify import problems_of
 
     graph = load_graph(options.scale)
+    for each in accept_code(graph, options.accept_code) if options.accept_code is not None else ():
+        made_by = ", ".join(each.made_by)
+        print(f"accepted: {each.kind} {each.name} {made_by} -> {each.today}; {shown(graph.results.accepted_code)}")
     problems = problems_of(Freshness(graph, load_site()))  # no digest is taken over: every byte is read
     for line in [*problems, *made_by_other_code(graph)]:
         print(line)

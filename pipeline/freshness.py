@@ -104,6 +104,7 @@ class Freshness:
     inputs: dict[str, list[str]] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)  # of result files -> why
 
     @property
     def results(self) -> ScaleFolder:
@@ -113,7 +114,7 @@ class Freshness:
         """Why a file must be made, or made again; empty if it is as it should be."""
         if file not in self.reasons:
             for each in self.needed_for([file], known=self.reasons):
-                self.reasons[each] = self.own_reason(each) or self._inherited_reason(each)
+                self.reasons[each] = self.own_reason(each) or self._stale_input(self.inputs_of(each))
         return self.reasons[file]
 
     def own_reason(self, file: str) -> str:
@@ -137,8 +138,8 @@ class Freshness:
         except DataError as error:
             return str(error)
 
-    def _inherited_reason(self, file: str) -> str:
-        stale = next((each for each in self.inputs_of(file) if self.reasons[each]), None)
+    def _stale_input(self, files: Iterable[str]) -> str:
+        stale = next((each for each in files if self.why(each)), None)
         return f"{shown(self.results.folder / stale)} is made again" if stale else ""
 
     def needed_for(self, files: Iterable[str], known: Container[str] = ()) -> list[str]:
@@ -310,9 +311,9 @@ class Freshness:
                 return reason
         return ""
 
-    def _evaluation_reason(self, name: str, recorded: str) -> str:
+    def _evaluation_reason(self, name: str, recorded: str | None) -> str:
         folder = self.results.evaluation(name)
-        if changed := changed_file(folder.folder, {folder.result.name: recorded}, self.digests.of):
+        if recorded and (changed := changed_file(folder.folder, {folder.result.name: recorded}, self.digests.of)):
             return changed
         result = read_record(folder.result, EvalResult)
         return folder.reason_to_repeat(result, self._eval_inputs(name), self.digests.of)
@@ -321,12 +322,34 @@ class Freshness:
         """What an evaluation would be computed from now, without what is missing, damaged or not on this machine."""
         entry = self.graph.evals[name]
         weights = {role: self._weights(run) for role, run in entry.subjects.items()}
-        sets = [config["name"] for config in entry.data.values()]
-        sets += [self.graph.runs[run].data for run in entry.subjects.values()]
-        data = {each: self._data(each) for each in sets}
+        data = {each: self._data(each) for each in self.graph.data_behind(name)}
         paths = {key: site_file(self.site, key) for key in entry.site_files}
         files = {key: self.digests.of(path) for key, path in paths.items() if path}
         return EvalInputs(weights=_known(weights), data=_known(data), site_files=_known(files))
+
+    def why_number(self, source: str) -> str:
+        """Why the numbers of a result file (train.json, result.json) must be made again; empty if they are current.
+
+        An evaluation is judged by itself, whatever is wrong with others of its job.
+        """
+        if source not in self.numbers:
+            self.numbers[source] = self._why_number(source)
+        return self.numbers[source]
+
+    def _why_number(self, source: str) -> str:
+        kind, name, _ = source.split("/")
+        if kind == "runs":
+            return self.why(source)
+        entry, recorded = self.graph.evals[name], None
+        try:
+            with suppress(DataError):
+                recorded = self._record(job_file(entry.job), EvalJobRecord).results.get(name)
+            if reason := self._evaluation_reason(name, recorded):
+                return reason
+        except DataError as error:
+            return str(error)
+        trained = [run_file(run) for run in entry.subjects.values() if self.graph.runs[run].trained]
+        return self._stale_input([*trained, *map(data_file, self.graph.data_behind(name))])
 
     # Tables, claims, the report
 

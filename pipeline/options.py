@@ -154,6 +154,13 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     _scale(frame)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
     _scale(verify)
+    verify.add_argument(
+        "--accept-code",
+        nargs="*",
+        metavar="NAME",
+        help="record that the code of these methods and evaluations (without a name: of all) has changed in a way that "
+        "affects no number, so that their results are not named again as made by other code",
+    )
     explain = add(
         "explain",
         "say where a number comes from: study, config, run, evaluation, data, weights, code",

@@ -136,6 +136,11 @@ class ScaleFolder:
         return self.folder / "digests.json"
 
     @property
+    def accepted_code(self) -> Path:
+        """Changes of code of which a user said that they affect no number."""
+        return self.folder / "accepted_code.json"
+
+    @property
     def benchmarks(self) -> Path:
         """Seconds that each job took, by rule."""
         return self.folder / "benchmarks"

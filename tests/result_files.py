@@ -45,11 +45,7 @@ def write_evaluation(graph: Graph, name: str, metrics: dict, per_image: dict | N
         buffer = io.BytesIO()
         np.savez(buffer, **{key: np.asarray(values, np.float32) for key, values in per_image.items()})
         write_atomic(folder.per_image, buffer.getvalue())
-    sets = [
-        *(config["name"] for config in entry.data.values()),
-        *(graph.runs[run].data for run in entry.subjects.values()),
-    ]
-    data = {each: fingerprint for each in sets if (fingerprint := _fingerprint(graph, each))}
+    data = {each: fingerprint for each in graph.data_behind(name) if (fingerprint := _fingerprint(graph, each))}
     weights = {role: digest(graph.results.run(run).encoder) or "w" for role, run in entry.subjects.items()}
     about = {
         "subjects": entry.subjects,

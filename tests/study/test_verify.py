@@ -1,4 +1,4 @@
-"""`verify` on the command line, and results that other code made."""
+"""`verify` on the command line."""
 
 import pytest
 from result_files import ORIGIN, write_evaluation, write_training
@@ -6,7 +6,6 @@ from result_files import ORIGIN, write_evaluation, write_training
 from pipeline.cli import main
 from pipeline.registry import EVALS, METHODS
 from pipeline.study.graph import load_graph
-from pipeline.verify import made_by_other_code
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 PER_IMAGE = {"top1": [100.0, 0.0, 100.0]}
@@ -36,24 +35,3 @@ def test_verify__a_result_cut_short__is_one_line_not_a_traceback(graph, folder, 
     assert "changed or damaged after it was written" in out and "Traceback" not in out + err
     assert f"`snakemake results/demo/runs/{folder.name}/train.json` makes it again" in out
     assert "1 finished runs compared with their records" in out
-
-
-def test_other_code__nothing_changed__is_silent(graph):
-    assert made_by_other_code(graph) == []
-
-
-def test_other_code__formula_of_a_method_changed__names_its_runs_and_the_key_to_raise(graph, folder, monkeypatch):
-    monkeypatch.setattr(METHODS, "code", lambda name: "changed")
-    (notice,) = made_by_other_code(graph)
-    assert (notice.kind, notice.name, notice.results) == ("method", "supervised", [folder.name])
-    assert "raise code_epoch in configs/method/supervised.yaml" in str(notice)
-
-
-def test_other_code__formula_of_an_evaluation_changed__names_it(graph, folder, monkeypatch, capsys):
-    monkeypatch.setattr(
-        EVALS, "code", lambda name: "changed" if name == "classify" else EVALS.__class__.code(EVALS, name)
-    )
-    (notice,) = made_by_other_code(graph)
-    assert (notice.kind, notice.name) == ("evaluation", "classify")
-    main(["check"])
-    assert "raise code_epoch in configs/eval/classify.yaml" in capsys.readouterr().out
