@@ -311,9 +311,15 @@ def _freshness(scale: str) -> "Freshness":
 
 
 def frame(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.report.words import shown_again
     from pipeline.results import frame as read_frame
+    from pipeline.study.targets import command_for
 
-    print(read_frame(options.scale).to_csv(index=False), end="")
+    found = read_frame(options.scale)
+    print(found.to_csv(index=False), end="")
+    if stale := found[found.stale != ""].file.nunique():
+        line = shown_again(stale, command_for("all", options.scale))
+        print(f"{line}; column `stale` says why", file=sys.stderr)
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -350,10 +356,9 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.report.summary import summarise, summarise_targets
-    from pipeline.study.graph import load_graph
 
-    graph = load_graph(options.scale)
-    print(summarise_targets(graph, options.targets) if options.targets else summarise(graph, options.rows))
+    freshness = _freshness(options.scale)
+    print(summarise_targets(freshness, options.targets) if options.targets else summarise(freshness, options.rows))
 
 
 def status(options: argparse.Namespace, arguments: list[str]) -> None:

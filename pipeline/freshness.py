@@ -26,7 +26,7 @@ from pipeline.errors import DataError
 from pipeline.files import Digests
 from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, Kind, TrainRecord, read_record, write_record
 from pipeline.results import ScaleFolder, changed_file, drawn_in
-from pipeline.site import Site, named_folder, site_file, weights_path
+from pipeline.site import Site, named_folder, site_file, site_path, weights_path
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
@@ -267,7 +267,10 @@ class Freshness:
         try:
             find_all_samples(data, folder, index)
         except DataError as error:
-            return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
+            return (
+                f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}; is it the folder that "
+                f"is meant? If not, correct `data: {data.folder_name}:` in {shown(site_path())} first"
+            )
         if state:
             self.digests.kept[key], self.digests.has_changed = state, True
         return ""

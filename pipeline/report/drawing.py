@@ -6,7 +6,8 @@ from pipeline.files import remove, write_text
 from pipeline.freshness import Freshness, claims_file, report_file, table_file, write_made
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.study.targets import command_for
+from pipeline.report.words import shown_again
+from pipeline.study.targets import command_for, report_target
 
 
 def draw_table(freshness: Freshness, table: str, rows: str) -> None:
@@ -48,7 +49,7 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
         file for file in freshness.needed_for([report_file(rows)]) if file.startswith(("data/", "runs/", "evals/"))
     ]
     if stale := [file for file in behind if freshness.exists(file) and freshness.why(file)]:
-        subtitle += f" {len(stale)} of the results shown here must be made again: `{command_for('all', graph.scale)}`."
+        subtitle += f" {shown_again(len(stale), command_for(report_target(rows, graph.scale), graph.scale))}."
     content = collect(graph, rows)
     numbers = write_numbers(content.tables, path)
     write_report(content, path, title, graph.scale, graph.results.read, subtitle)

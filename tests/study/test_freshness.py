@@ -27,6 +27,7 @@ from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
 from pipeline.report.drawing import draw_report, draw_table
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
+from pipeline.study.targets import report_target
 from pipeline.verify import problems_of
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
@@ -276,13 +277,17 @@ def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
 
 
 @pytest.mark.slow
-def test_report__written_by_hand_over_a_stale_result__says_so(graph, folder):
-    assert "must be made again" not in draw_report(now(graph), "all").read_text()
+@pytest.mark.parametrize(("rows", "target"), [("all", "all"), ("headline", "demo")])
+def test_report__written_by_hand_over_a_stale_result__names_the_target_that_was_made(graph, folder, rows, target):
+    assert "must be made again" not in draw_report(now(graph), rows).read_text()
     folder.encoder.write_text("other")
-    assert (
-        "of the results shown here must be made again: <code>snakemake all"
-        in draw_report(now(graph), "all").read_text()
-    )
+    words = f"of the results shown here must be made again: <code>snakemake {target}</code>"
+    assert words in draw_report(now(graph), rows).read_text()
+
+
+def test_report_target__of_another_scale__is_its_file(graph):
+    assert report_target("headline", "tiny") == "results/tiny/report/headline.html"
+    assert report_target("all", "tiny") == "all"
 
 
 def test_files__written_again_or_copied_with_other_times__are_fresh(graph):
@@ -317,7 +322,12 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     (folder / "train/cats").rename(folder / "train/x")
     (folder / "train/dogs").rename(folder / "train/cats")
     (folder / "train/x").rename(folder / "train/dogs")
-    assert "does not hold what was verified" in Freshness(graph, site).why(data_file("photos"))
+    why = Freshness(graph, site).why(data_file("photos"))
+    assert why.startswith("photos does not hold what was verified: train: ")
+    question = "is it the folder that is meant? If not, correct `data: photos:` in configs/site/local.yaml first"
+    assert why.endswith(question)
+    problem = next(str(each) for each in problems_of(Freshness(graph, site)) if "data/photos" in each.file)
+    assert problem.index(question) < problem.index("makes it again")
     graph.data["photos"]["num_train"] = 5
     assert "num_train 6, expected 5" in Freshness(graph, site).why(data_file("photos"))
 
