@@ -127,7 +127,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.data.kind import kind_of, made_from
+    from pipeline.data.kind import kind_of, source_set
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
@@ -135,7 +135,7 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
-    if made_from(data):  # needs torch, which verifying a set does not
+    if source_set(data):  # needs torch, which verifying a set does not
         from pipeline.study.planned import sources_of
 
         sources = sources_of(graph, site)
@@ -311,8 +311,8 @@ def _freshness(scale: str) -> "Freshness":
 
 
 def frame(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.frame import frame as read_frame
     from pipeline.report.words import shown_again
-    from pipeline.results import frame as read_frame
     from pipeline.study.targets import command_for
 
     found = read_frame(options.scale)

@@ -7,8 +7,9 @@ from typing import Any
 
 from pipeline.config import CONFIGS, Layers, nearest, shown
 from pipeline.errors import ConfigError, DataError
-from pipeline.freshness import Freshness, run_file
+from pipeline.freshness import Freshness
 from pipeline.other_code import CodeOf, accepted_on, code_today
+from pipeline.outputs import run_file
 from pipeline.records import EvalResult, Kind, TrainRecord, read_record, short_digest
 from pipeline.report.tables import fill_table
 from pipeline.study.entries import CellEntry, Graph, TableEntry

@@ -4,92 +4,40 @@ A file is fresh if it is there, undamaged, and was made from what there is now: 
 anything that it is made from is. No file times and no notes of Snakemake are asked, so that results may be copied,
 pulled and moved, and nothing that a user may delete is needed to know what is current.
 
-Files are the outputs of the rules, named as below results/<scale>:
-  data/<data>/manifest.json, runs/<run>/train.json, evals/<job>.json, tables|figures/<rows>/<table>.json,
-  tables/<rows>/<study>.claims.json, report/<rows>.html
+Files are the outputs of the rules, by the names that outputs.py gives them.
 """
 
-import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from pipeline.config import FILE, Record, shown
-from pipeline.data.kind import kind_of, made_from, made_with
-from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.config import FILE, shown
+from pipeline.data.kind import kind_of, reference_run, source_set
+from pipeline.data.manifest import Manifest, read_manifest
 from pipeline.data.prepare import find_all_samples, reason_to_prepare
 from pipeline.errors import DataError
 from pipeline.files import Digests
-from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, Kind, TrainRecord, read_record, write_record
-from pipeline.results import ScaleFolder, changed_file, drawn_in
+from pipeline.outputs import ROWS, claims_file, data_file, drawing_record, job_file, report_file, run_file, table_file
+from pipeline.records import (
+    DrawingRecord,
+    EvalInputs,
+    EvalJobRecord,
+    EvalResult,
+    Inputs,
+    Kind,
+    TrainRecord,
+    read_record,
+    write_record,
+)
+from pipeline.results import ScaleFolder, changed_file
 from pipeline.site import Site, named_folder, site_file, site_path, weights_path
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
-from pipeline.study.targets import target_name
 
-ROWS = ("headline", "all")
 MOST_FILES = 200  # of a data folder whose state is remembered by the times of its files
-
-
-class Made(Record):
-    """What a drawing was made from and which files it consists of: SHA-256 by name below results/<scale>."""
-
-    spec: str = Field(description="fingerprint of what the configs say of it, and of the code that draws")
-    inputs: dict[str, str]
-    files: dict[str, str]
-
-
-def data_file(name: str) -> str:
-    return f"data/{name}/{MANIFEST}"
-
-
-def run_file(name: str) -> str:
-    return f"runs/{name}/train.json"
-
-
-def job_file(name: str) -> str:
-    return f"evals/{name}.json"
-
-
-def table_file(table: str, rows: str) -> str:
-    return f"{drawn_in(table)}/{rows}/{table}.json"
-
-
-def claims_file(study: str, rows: str) -> str:
-    return f"tables/{rows}/{study}.claims.json"
-
-
-def report_file(rows: str) -> str:
-    return f"report/{rows}.html"
-
-
-KINDS_OF_FILES = re.compile(
-    r"data/[^/]+/manifest\.json|runs/[^/]+/train\.json|evals/[^/]+\.json|report/(headline|all)\.html"
-    r"|tables/(headline|all)/[^/]+\.json|figures/(headline|all)/[^/]+\.json"
-)
-
-
-def is_output(file: str) -> bool:
-    """Whether some rule makes a file of this name."""
-    return KINDS_OF_FILES.fullmatch(file) is not None and not file.endswith(".made.json")
-
-
-def files_of_targets(graph: Graph) -> dict[str, list[str]]:
-    """What people type -> the files behind it."""
-    found = {"all": [report_file("all")]}
-    if graph.scale == "demo":
-        found["demo"] = [report_file("headline")]
-    for table in graph.tables:
-        found[target_name(table)] = [table_file(table, "all")]
-    for study in graph.studies():
-        tables = [table_file(table, "all") for table in graph.tables if graph.tables[table].study == study]
-        found[study] = [*tables, claims_file(study, "all")]
-    return found
 
 
 @dataclass
@@ -209,7 +157,7 @@ class Freshness:
     def _data_inputs(self, name: str) -> list[str]:
         """The set that this one is made from and the run that chooses its samples; none if the site has the set."""
         data = data_of(self.graph, name)
-        source, run, folder = made_from(data), made_with(data), named_folder(self.site, data)
+        source, run, folder = source_set(data), reference_run(data), named_folder(self.site, data)
         if not source or (folder and kind_of(data).is_there(folder)):
             return []
         return [data_file(source), *([run_file(run)] if run else [])]
@@ -243,7 +191,7 @@ class Freshness:
 
     def _data_reason(self, name: str) -> str:
         manifest, data = self.manifest(name), data_of(self.graph, name)
-        sources = {source: self._source(source) for source in manifest.made_of or {}}
+        sources = {source: self._source(source) for source in manifest.source_digests or {}}
         return reason_to_prepare(manifest, data, sources) or self._folder_reason(name)
 
     def _source(self, name: str) -> str | None:
@@ -366,15 +314,15 @@ class Freshness:
         return table_fingerprint(self.graph, rest[0].removesuffix(".json"))
 
     def _drawing_reason(self, file: str) -> str:
-        made = self._record(made_file(file), Made)
-        if reason := changed_file(self.results.folder, made.files, self.digests.of):
+        drawn = self._record(drawing_record(file), DrawingRecord)
+        if reason := changed_file(self.results.folder, drawn.files, self.digests.of):
             return reason
-        if made.spec != self.spec_of(file):
+        if drawn.spec != self.spec_of(file):
             return "its definition or the code that draws it has changed"
         inputs = self.inputs_of(file)
-        if made.inputs.keys() != set(inputs):
+        if drawn.inputs.keys() != set(inputs):
             return "it is made from other results now"
-        changed = [each for each in inputs if self.digests.of(self.results.folder / each) != made.inputs[each]]
+        changed = [each for each in inputs if self.digests.of(self.results.folder / each) != drawn.inputs[each]]
         return f"{shown(self.results.folder / changed[0])} has changed since it was drawn" if changed else ""
 
     # Records and digests
@@ -390,29 +338,15 @@ def open_freshness(graph: Graph, site: Site) -> Freshness:
     return Freshness(graph, site, Digests(graph.results.digests))
 
 
-def made_file(drawing: str) -> str:
-    """The record of a drawing, beside it."""
-    path = Path(drawing)
-    return str(path.with_name(f"{path.stem}.made.json"))
-
-
-def write_made(freshness: Freshness, drawing: str, files: Iterable[Path]) -> None:
+def record_drawing(freshness: Freshness, drawing: str, files: Iterable[Path]) -> None:
     """Write down what a drawing that was just made consists of."""
     root, digests = freshness.results.folder, freshness.digests
-    made = Made(
+    record = DrawingRecord(
         spec=freshness.spec_of(drawing),
         inputs={name: digests.of(root / name) or "" for name in freshness.inputs_of(drawing)},
         files={str(path.relative_to(root)): digests.of(path) or "" for path in files},
     )
-    write_record(root / made_file(drawing), made)
-
-
-def drawings(graph: Graph) -> Iterator[str]:
-    """Every table, figure, list of claims and report that this scale can have."""
-    for rows in ROWS:
-        yield from (table_file(table, rows) for table in graph.selected(rows))
-        yield from (claims_file(study, rows) for study in graph.studies())
-        yield report_file(rows)
+    write_record(root / drawing_record(drawing), record)
 
 
 def _known(found: dict[str, str | None]) -> dict[str, str]:

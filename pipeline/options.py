@@ -149,7 +149,7 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     frame = add(
         "frame",
         "print every metric of a scale as CSV, one line each",
-        "For a spreadsheet or a notebook, where `pipeline.results.frame(SCALE)` gives the same as a pandas frame.",
+        "For a spreadsheet or a notebook, where `pipeline.frame.frame(SCALE)` gives the same as a pandas frame.",
     )
     _scale(frame)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")

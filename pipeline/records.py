@@ -105,6 +105,14 @@ class EvalJobRecord(Record):
     results: dict[str, str]
 
 
+class DrawingRecord(Record):
+    """What a drawing was drawn from, and which files it consists of: SHA-256 by name below results/<scale>."""
+
+    spec: str = Field(description="fingerprint of what the configs say of it, and of the code that draws")
+    inputs: dict[str, str]
+    files: dict[str, str]
+
+
 def read_record(path: Path, kind: type[Kind]) -> Kind:
     """A JSON file of the results."""
     try:

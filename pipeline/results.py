@@ -5,15 +5,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS, names, nearest, read_yaml
-from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.config import CONFIGS, names, read_yaml
+from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, lock_of, remove, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, Measured, TrainRecord, read_record, short_digest
+from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import nn
 
 ROOT = CONFIGS.parent
@@ -377,90 +376,6 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
     encoder = TASKS.get(data.task_of(method)).build_encoder(method, model, data)
     fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
     return encoder.eval()
-
-
-FRAME_COLUMNS = [
-    *("scale", "evaluation", "metric", "value", "error", "count"),
-    *("run", "method", "model", "data", "seed", "subjects", "file", "stale"),
-]
-
-
-def frame(scale: str = "demo") -> "pd.DataFrame":
-    """Every metric of a scale, one line each: for a notebook. Tables and figures show the same files.
-
-    `evaluation` is a file of configs/eval, or `train`; `run` is the first subject, `subjects` has all of them by role;
-    `error` is the standard error of a mean over `count` images; `stale` says why the result must be made again, and is
-    empty if it is current. A damaged result is one line without a metric.
-    """
-    import pandas as pd
-
-    results = results_of(scale)
-    if not results.folder.exists() and scale not in (known := names(CONFIGS / "scale")):
-        raise ConfigError(f"no scale {scale!r}; {nearest(scale, known)}")
-    lines: list[dict[str, Any]] = []
-    why = _staleness(scale)
-    for name in results.run_names():
-        folder = results.run(name)
-        if folder.done.exists():
-            record = _read_if_intact(folder.done)
-            lines += _frame_lines(results, folder.done, record, "train", {"model": name}, why)
-    for each in results.evaluations():
-        if each.result.exists():
-            try:
-                result = read_record(each.result, EvalResult)
-                lines += _frame_lines(results, each.result, result, result.evaluation, result.subjects, why)
-            except DataError:
-                lines += _frame_lines(results, each.result, None, each.name.rpartition("-")[0], {}, why)
-    return pd.DataFrame(lines, columns=FRAME_COLUMNS)
-
-
-def _staleness(scale: str) -> Callable[[str], str]:
-    """From a result file to why it must be made again."""
-    from pipeline.freshness import open_freshness
-    from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
-
-    unnamed = "no config names it any more"
-    if scale not in names(CONFIGS / "scale"):
-        return lambda source: unnamed
-    freshness = open_freshness(load_graph(scale), load_site())
-    known = {*freshness.graph.runs, *freshness.graph.evals}
-    return lambda source: freshness.why_number(source) if source.split("/")[1] in known else unnamed
-
-
-def _frame_lines(
-    results: ScaleFolder,
-    path: Path,
-    record: Measured | None,
-    evaluation: str,
-    subjects: dict[str, str],
-    why: Callable[[str], str],
-) -> list[dict[str, Any]]:
-    run, file = next(iter(subjects.values()), None), str(path.relative_to(results.folder))
-    about = {
-        "scale": results.folder.name,
-        "evaluation": evaluation,
-        "run": run,
-        **(_run_facts(results.run(run)) if run else {}),
-        "subjects": ", ".join(f"{role}={name}" for role, name in subjects.items()),
-        "file": file,
-        "stale": why(file),
-    }
-    if record is None:
-        return [about]
-    return [
-        {**about, "metric": metric, "value": value, "error": record.errors.get(metric), "count": record.count}
-        for metric, value in record.metrics.items()
-    ]
-
-
-def _run_facts(folder: RunFolder) -> dict[str, Any]:
-    """What a table or a plot groups by; a weight file has no config of its own here."""
-    if not folder.config.exists():
-        return {}
-    config = read_yaml(folder.config)
-    names = {key: config[key]["name"] for key in ("method", "model", "data")}
-    return {**names, "seed": config["seed"]}
 
 
 def find_run(name: str, scale: str | None = None) -> RunFolder:

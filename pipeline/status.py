@@ -9,8 +9,9 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
-from pipeline.freshness import ROWS, Freshness, report_file, table_file
+from pipeline.freshness import Freshness
 from pipeline.launch.slurm import waiting_job
+from pipeline.outputs import ROWS, report_file, table_file
 from pipeline.records import Started, read_record
 from pipeline.report.words import AGAIN
 from pipeline.results import RunFolder

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from pipeline.config import shown
-from pipeline.freshness import Freshness, data_file, drawings, files_of_targets, job_file, run_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import data_file, drawings, files_of_targets, job_file, run_file
 from pipeline.study.targets import command_for
 
 

@@ -10,7 +10,8 @@ import yaml
 from pipeline.config import CONFIGS, names
 from pipeline.data.manifest import Manifest, read_manifest, write_manifest
 from pipeline.files import digest, write_atomic, write_text
-from pipeline.freshness import Freshness, data_file, job_file, run_file, write_made
+from pipeline.freshness import Freshness, record_drawing
+from pipeline.outputs import data_file, job_file, run_file
 from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, TrainRecord, write_record
 from pipeline.results import EvalFolder, RunFolder
 from pipeline.site import Site
@@ -90,4 +91,4 @@ def finish_one(graph: Graph, file: str, metrics: dict) -> None:
         write_record(graph.results.folder / job_file(job), record)
     else:
         write_text(graph.results.folder / file, "{}")
-        write_made(Freshness(graph, SITE), file, [graph.results.folder / file])
+        record_drawing(Freshness(graph, SITE), file, [graph.results.folder / file])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with
+from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, reference_run, source_set
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error, find_samples
 from pipeline.data.samples import Split, SplitName
@@ -77,7 +77,7 @@ class _Preparation:
             find_all_samples(self.cfg, self.folder, self.out)
         except DataError:
             return None
-        if reason_to_prepare(manifest, self.cfg, made_of(self.cfg, self.sources) or {}):
+        if reason_to_prepare(manifest, self.cfg, source_digests(self.cfg, self.sources) or {}):
             return None
         return None if any(kept.problem() for _, kept in self._caches(manifest)) else manifest
 
@@ -88,7 +88,7 @@ class _Preparation:
         Its folder belongs to no scale. The parts of a set share a folder and are made at the same time.
         """
         kind, name = kind_of(self.cfg), self.cfg.name
-        if not made_from(self.cfg) or self.sources is None or kind.is_there(self.folder):
+        if not source_set(self.cfg) or self.sources is None or kind.is_there(self.folder):
             yield
             return
         with held_in_turn(lock_of(self.folder.with_name(name)), f"the files of {name}"):
@@ -108,7 +108,7 @@ class _Preparation:
         if problems:
             raise data_error(cfg, folder, problems)
         summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
-        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), made_of(cfg, self.sources))
+        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), source_digests(cfg, self.sources))
         # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
         if before and _content(before) == _content(manifest):
             manifest = before
@@ -148,7 +148,7 @@ def _manifest(
     folder: Path,
     summaries: dict[SplitName, SplitSummary],
     classes: list[str],
-    made_of: dict[str, str] | None,
+    source_digests: dict[str, str] | None,
 ) -> Manifest:
     all_splits = "".join(f"{name} {summaries[name].fingerprint}\n" for name in sorted(summaries))
     return Manifest(
@@ -159,7 +159,7 @@ def _manifest(
         splits=summaries,
         classes=classes,
         counted=counts_of(cfg),
-        made_of=made_of,
+        source_digests=source_digests,
     )
 
 
@@ -180,7 +180,7 @@ def reason_to_prepare(manifest: Manifest, cfg: BaseDataConfig, sources: Mapping[
     for split, found in manifest.splits.items():
         if not kind.is_count(split, found.count):
             return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
-    for source, known in (manifest.made_of or {}).items():
+    for source, known in (manifest.source_digests or {}).items():
         if (found_now := sources.get(source)) and found_now != known:
             return f"made from {source} {short_digest(known)}, which is {short_digest(found_now)} now"
     return ""
@@ -192,9 +192,9 @@ def find_all_samples(cfg: BaseDataConfig, folder: Path, out: Path) -> None:
         find_samples(cfg, folder, split, out)
 
 
-def made_of(cfg: BaseDataConfig, sources: Sources | None) -> dict[str, str] | None:
+def source_digests(cfg: BaseDataConfig, sources: Sources | None) -> dict[str, str] | None:
     """The samples and the weights that a set is made from, as they are now; None for one that is not made."""
-    source, run = made_from(cfg), made_with(cfg)
+    source, run = source_set(cfg), reference_run(cfg)
     if source is None or sources is None:
         return None
     return {source: sources.fingerprint(source), **({run: sources.weights(run)} if run else {})}

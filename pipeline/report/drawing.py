@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from pipeline.files import remove, write_text
-from pipeline.freshness import Freshness, claims_file, report_file, table_file, write_made
+from pipeline.freshness import Freshness, record_drawing
+from pipeline.outputs import claims_file, report_file, table_file
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.report.words import shown_again
@@ -23,14 +24,14 @@ def draw_table(freshness: Freshness, table: str, rows: str) -> None:
         if path.with_name(table + suffix) not in drawn:
             remove(path.with_name(table + suffix))
     write_record(path, filled)
-    write_made(freshness, table_file(table, rows), [path, *drawn])
+    record_drawing(freshness, table_file(table, rows), [path, *drawn])
 
 
 def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
     """The claims of a study, on the tables as they were drawn."""
     path = freshness.results.claims(study, rows)
     write_record(path, judge_study(freshness.graph, study, rows))
-    write_made(freshness, claims_file(study, rows), [path])
+    record_drawing(freshness, claims_file(study, rows), [path])
 
 
 def draw_report(freshness: Freshness, rows: str) -> Path:
@@ -53,5 +54,5 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
     content = collect(graph, rows)
     numbers = write_numbers(content.tables, path)
     write_report(content, path, title, graph.scale, graph.results.read, subtitle)
-    write_made(freshness, report_file(rows), [path, *numbers])
+    record_drawing(freshness, report_file(rows), [path, *numbers])
     return path

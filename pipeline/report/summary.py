@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from pipeline.config import shown
-from pipeline.freshness import Freshness, report_file, table_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import report_file, table_file
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import fill_table, judge_tables

@@ -7,7 +7,8 @@ from pipeline.cli import main
 from pipeline.errors import ConfigError
 from pipeline.explain import explain
 from pipeline.files import digest
-from pipeline.freshness import Freshness, job_file, table_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import job_file, table_file
 from pipeline.records import Inputs
 from pipeline.registry import METHODS
 from pipeline.study.graph import load_graph

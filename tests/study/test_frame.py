@@ -9,10 +9,10 @@ from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.cli import main
 from pipeline.errors import ConfigError
-from pipeline.freshness import table_file
+from pipeline.frame import FRAME_COLUMNS, frame
+from pipeline.outputs import table_file
 from pipeline.records import EvalResult, TrainRecord, read_record
 from pipeline.report.tables import fill_table
-from pipeline.results import FRAME_COLUMNS, frame
 from pipeline.study.graph import load_graph
 
 TABLE = "mjp.t4"
@@ -123,7 +123,7 @@ def test_frame__mistyped_scale__names_the_nearest(project, capsys):
 @pytest.fixture
 def finished(project, monkeypatch):
     """One table of the demo, and all that it needs, on a machine without data."""
-    monkeypatch.setattr("pipeline.site.load_site", lambda: SITE)
+    monkeypatch.setattr("pipeline.frame.load_site", lambda: SITE)
     graph = load_graph("demo")
     finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.0})
     return graph

@@ -10,8 +10,9 @@ from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
 from pipeline.errors import CheckpointError
 from pipeline.files import Digests, digest, held, write_text
-from pipeline.freshness import (
-    Freshness,
+from pipeline.freshness import Freshness
+from pipeline.inputs import find_inputs
+from pipeline.outputs import (
     claims_file,
     data_file,
     drawings,
@@ -22,7 +23,6 @@ from pipeline.freshness import (
     run_file,
     table_file,
 )
-from pipeline.inputs import find_inputs
 from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
 from pipeline.report.drawing import draw_report, draw_table
 from pipeline.study.entries import Graph

@@ -10,7 +10,8 @@ from toy_study import A, B, C, draw, result_of
 
 from pipeline.cli import main
 from pipeline.files import write_text
-from pipeline.freshness import Freshness, table_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import table_file
 from pipeline.records import EvalResult, read_record, write_record
 from pipeline.report import summary
 from pipeline.report.collect import collect

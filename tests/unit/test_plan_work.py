@@ -4,7 +4,8 @@ import pytest
 from result_files import SITE, finish
 
 from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness, files_of_targets, job_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import files_of_targets, job_file
 from pipeline.plan.estimate import images_left
 from pipeline.plan.work import needed_work, pending_work
 from pipeline.study import graph as graphs

@@ -12,9 +12,10 @@ from result_files import finish as finish_files
 
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
-from pipeline.freshness import Freshness, job_file, report_file, run_file, table_file
+from pipeline.freshness import Freshness
 from pipeline.launch.job import Outcome
 from pipeline.launch.slurm import JobRecord
+from pipeline.outputs import job_file, report_file, run_file, table_file
 from pipeline.records import Inputs
 from pipeline.results import scales_with_results
 from pipeline.status import read_status

@@ -4,7 +4,8 @@ import functools
 from snakemake.logging import logger
 
 from pipeline.files import hold_for_life, require_space
-from pipeline.freshness import Freshness, files_of_targets, open_freshness, table_file
+from pipeline.freshness import Freshness, open_freshness
+from pipeline.outputs import files_of_targets, table_file
 from pipeline.naming import NAME, PLAIN_NAME
 from pipeline.report.summary import summarise_targets
 from pipeline.site import choose_site
