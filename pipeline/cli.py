@@ -174,14 +174,14 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
     from pipeline.evals.evaluate import evaluate_job
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.study.graph import load_for_job
     from pipeline.study.planned import planned_evaluations
 
     if options.model:
         return _evaluate_model(options)
     if options.weights or options.evaluations:
         raise ConfigError("--weights and names of evaluations go with --model; a job has its own")
-    graph = load_graph(options.scale or "demo")
+    graph = load_for_job(options.scale or "demo", options.job)
     evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
     return 0
 

@@ -129,9 +129,8 @@ def test_read_manifest__damaged_or_of_another_version__asks_for_prepare(out, con
 
 def test_read_manifest__with_the_older_name_of_its_source_digests__is_read(tmp_path, out):
     path = out / "manifest.json"
-    content = prepare(config("imagenet"), write_imagenet(tmp_path / "data"), out, progress=False).model_dump(
-        mode="json"
-    )
+    folder = write_imagenet(tmp_path / "data")
+    content = prepare(config("imagenet"), folder, out, progress=False).model_dump(mode="json")
     content["made_of"] = {"fashion_mnist": "1234"}
     del content["source_digests"]
     write_sealed(path, content)
