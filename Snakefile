@@ -8,7 +8,7 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
-from pipeline.verify import made_by_other_code
+from pipeline.other_code import made_by_other_code
 from workflow.console import Console
 from workflow.follower import Follower
 

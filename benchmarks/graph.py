@@ -4,8 +4,9 @@
     python benchmarks/graph.py --runs 500 1500    other numbers
 
 A study is generated at scale demo (a learning rate for every ten runs, ten seeds each) in a copy of this project. Each
-step is a process of its own: resolve the study, read the graph that was kept, ask what must be made, and Snakemake's
-dry run. Then all results are written as the tests write them, without training, and the last two are asked again.
+step is a process of its own: resolve the study, read the graph that was kept, or what one job needs of it, ask what
+must be made, and Snakemake's dry run. Then all results are written as the tests write them, without training, and the
+last two are asked again.
 """
 
 import argparse
@@ -24,6 +25,12 @@ PARTS = ("Snakefile", "configs", "pipeline", "workflow")
 SEEDS = 10
 EVALUATIONS = {"classify": "top1", "consistency": "consistency", "calibration": "ece"}
 LOAD = "from pipeline.study.graph import load_graph; graph = load_graph('demo')"
+# A job reads its own entries alone; here the first job of the file.
+LOAD_FOR_JOB = (
+    "from pipeline.results import results_of; from pipeline.study.graph import load_for_job; "
+    "lines = results_of('demo').graph.open(); next(line for line in lines if line.startswith('\"eval_jobs\"')); "
+    "load_for_job('demo', next(lines).split('\"')[1])"
+)
 ASK = (
     f"{LOAD}; from pipeline.freshness import open_freshness; from pipeline.site import load_site; "
     "freshness = open_freshness(graph, load_site()); print(len(freshness.stale(['report/all.html']))); "
@@ -39,6 +46,7 @@ WRITE = "write all results"
 STEPS = {
     "resolve": ("-c", LOAD),
     "read again": ("-c", LOAD),
+    "read for one job": ("-c", LOAD_FOR_JOB),
     "what is to do, nothing made": ("-c", ASK),
     "snakemake -n, nothing made": DRY_RUN,
     WRITE: ("-c", FINISH),

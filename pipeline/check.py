@@ -9,7 +9,8 @@ import yaml
 
 from pipeline.config import CONFIGS, names, nearest, parse_file, read_yaml, shown
 from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness, run_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import run_file
 from pipeline.site import Site, load_site, site_path
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph

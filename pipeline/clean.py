@@ -12,8 +12,9 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held
-from pipeline.freshness import Freshness, run_file
+from pipeline.freshness import Freshness
 from pipeline.launch.slurm import waiting_job
+from pipeline.outputs import run_file
 from pipeline.plan.text import size
 from pipeline.results import RunFolder
 from pipeline.study.entries import Graph

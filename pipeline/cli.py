@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.check import all_scales, check_configs, expanded_studies, runs_trained
-    from pipeline.verify import made_by_other_code
+    from pipeline.other_code import made_by_other_code
 
     if options.expanded is not None:
         print(expanded_studies(options.expanded), end="")
@@ -101,13 +101,18 @@ def check(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    from pipeline.config import shown
     from pipeline.freshness import Freshness
+    from pipeline.other_code import accept_code, made_by_other_code
     from pipeline.report.words import counted
     from pipeline.site import load_site
     from pipeline.study.graph import load_graph
-    from pipeline.verify import made_by_other_code, problems_of
+    from pipeline.verify import problems_of
 
     graph = load_graph(options.scale)
+    for each in accept_code(graph, options.accept_code) if options.accept_code is not None else ():
+        changes = ", ".join(f"{made_by} -> {today}" for made_by, today in each.changes)
+        print(f"accepted: {each.kind} {each.name} {changes}; {shown(graph.results.accepted_code)}")
     problems = problems_of(Freshness(graph, load_site()))  # no digest is taken over: every byte is read
     for line in [*problems, *made_by_other_code(graph)]:
         print(line)
@@ -123,7 +128,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.data.kind import kind_of, made_from
+    from pipeline.data.kind import kind_of, source_set
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
@@ -131,7 +136,7 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
-    if made_from(data):  # needs torch, which verifying a set does not
+    if source_set(data):  # needs torch, which verifying a set does not
         from pipeline.study.planned import sources_of
 
         sources = sources_of(graph, site)
@@ -170,14 +175,14 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
     from pipeline.evals.evaluate import evaluate_job
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.study.graph import load_for_job
     from pipeline.study.planned import planned_evaluations
 
     if options.model:
         return _evaluate_model(options)
     if options.weights or options.evaluations:
         raise ConfigError("--weights and names of evaluations go with --model; a job has its own")
-    graph = load_graph(options.scale or "demo")
+    graph = load_for_job(options.scale or "demo", options.job)
     evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
     return 0
 
@@ -307,9 +312,15 @@ def _freshness(scale: str) -> "Freshness":
 
 
 def frame(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.results import frame as read_frame
+    from pipeline.frame import frame as read_frame
+    from pipeline.report.words import shown_again
+    from pipeline.study.targets import command_for
 
-    print(read_frame(options.scale).to_csv(index=False), end="")
+    found = read_frame(options.scale)
+    print(found.to_csv(index=False), end="")
+    if stale := found[found.stale != ""].file.nunique():
+        line = shown_again(stale, command_for("all", options.scale))
+        print(f"{line}; column `stale` says why", file=sys.stderr)
 
 
 def noise(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -355,10 +366,9 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def summary(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.report.summary import summarise, summarise_targets
-    from pipeline.study.graph import load_graph
 
-    graph = load_graph(options.scale)
-    print(summarise_targets(graph, options.targets) if options.targets else summarise(graph, options.rows))
+    freshness = _freshness(options.scale)
+    print(summarise_targets(freshness, options.targets) if options.targets else summarise(freshness, options.rows))
 
 
 def status(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 from pipeline.config import CONFIGS, Layers, nearest, shown
 from pipeline.errors import ConfigError, DataError
-from pipeline.freshness import Freshness, run_file
-from pipeline.records import EvalResult, Measured, TrainRecord, read_record, short_digest
+from pipeline.freshness import Freshness
+from pipeline.other_code import Code, accepted_on
+from pipeline.outputs import run_file
+from pipeline.records import EvalResult, Kind, TrainRecord, read_record, short_digest
 from pipeline.report.tables import fill_table
-from pipeline.study.entries import CellEntry, RowEntry, TableEntry
+from pipeline.study.entries import CellEntry, Graph, TableEntry
 from pipeline.study.graph import build_graph
+from pipeline.study.spec import Column
 from pipeline.study.written import read_study
 
 SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s")
@@ -25,8 +28,8 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
     cells = {
         f"{row_id}:{column}": (table_id, row_id, column)
         for table_id, table in graph.tables.items()
-        for row_id, row in table.rows.items()
-        for column in row.cells
+        for row_id in table.rows
+        for column in table.columns
     }
     dotted = {name.replace(":", "."): name for name in cells}  # as the report's CSV has them
     name = _found(dotted.get(number, number), {**graph.runs, **cells}, "cells and runs")
@@ -49,14 +52,23 @@ def _line(name: str, text: str) -> str:
 
 def _cell(freshness: Freshness, table_id: str, row_id: str, column: str) -> Iterator[str]:
     graph = freshness.graph
-    table, filled = graph.tables[table_id], fill_table(graph, table_id, "all")
-    row, cell = table.rows[row_id], next(row for row in filled.rows if row.id == row_id).cells[column]
+    table, filled = graph.tables[table_id], fill_table(graph, table_id, "all", freshness)
+    cell = next(row for row in filled.rows if row.id == row_id).cells[column]
     paper = "" if cell.paper is None else f", in the paper {cell.paper:g}"
+    paper += "" if cell.difference is None else f": difference {cell.difference:+.6g}"
     yield f"{row_id}:{column} is {'not there: ' + cell.reason if cell.ours is None else f'{cell.ours:.6g}'}{paper}"
     yield _line("study", _study_line(table, table_id, row_id))
-    yield _line("column", _column(table, row.cells[column], column))
-    for source in row.cells[column].sources:
-        yield from _source(freshness, row, source)
+    spec, entry = table.columns[column], table.rows[row_id].cells.get(column, CellEntry())
+    if spec.delta:
+        base = row_id if spec.minus else f"{table_id}.{spec.against}"
+        other = spec.minus or spec.delta
+        yield _line("column", f"{spec.label}: {row_id}:{spec.delta} minus {base}:{other}")
+        yield from _cell(freshness, table_id, row_id, spec.delta)
+        yield from _cell(freshness, table_id, base, other)
+        return
+    yield _line("column", _column(spec, entry))
+    for source in entry.sources:
+        yield from _source(freshness, source)
 
 
 def _study_line(table: TableEntry, table_id: str, row_id: str) -> str:
@@ -67,22 +79,24 @@ def _study_line(table: TableEntry, table_id: str, row_id: str) -> str:
     return read_study(path).in_written_terms(text).replace(":  (", " (").rstrip(": ")
 
 
-def _column(table: TableEntry, cell: CellEntry, column: str) -> str:
-    spec = table.columns[column]
-    what = cell.metric or cell.file or "computed from other cells"
+def _column(spec: Column, cell: CellEntry) -> str:
+    what = cell.metric or cell.file or cell.why
     return f"{spec.label}: {what} of evaluation {spec.eval}" if spec.eval else f"{spec.label}: {what}"
 
 
-def _source(freshness: Freshness, row: RowEntry, source: str) -> Iterator[str]:
+def _source(freshness: Freshness, source: str) -> Iterator[str]:
     """One result file behind a cell, and all that is behind it."""
     graph, path = freshness.graph, freshness.results.folder / source
     yield _line("result", shown(path))
     kind, name, _ = source.split("/")
     if kind == "evals":
-        entry, code = graph.evals[name], graph.code_of_evaluation(name)
+        entry = graph.evals[name]
         yield _line("evaluation", f"configs/eval/{entry.fragment}.yaml as {name}")
-        yield from _record_lines(path, EvalResult, f"evaluation {entry.config['name']}", code)
-        yield from _state(freshness, graph.written_by(source))
+        for role, config in entry.data.items():
+            yield from _data(freshness, config["name"], f", as {role}")
+        result, code = _read(path, EvalResult), Code("evaluation", entry.config["name"], graph.code_of_evaluation(name))
+        yield from _record_lines(graph, result, code)
+        yield _state(freshness.why_number(source), result, code)
         for run in dict.fromkeys(entry.subjects.values()):
             yield from _run(freshness, run)
     else:
@@ -94,46 +108,71 @@ def _run(freshness: Freshness, name: str) -> Iterator[str]:
     run, folder = freshness.graph.runs[name], freshness.results.run(name)
     yield f"{name} ({run.label})"
     yield _line("config", f"{shown(folder.config)}; where a key comes from: `explain {name} KEY`")
-    if run.trained:
-        yield from _record_lines(folder.done, TrainRecord, f"method {run.method}", freshness.graph.code_of_run(name))
+    record = _read(folder.done, TrainRecord) if run.trained else None
+    code = Code("method", run.method, freshness.graph.code_of_run(name))
+    if record:
+        yield from _record_lines(freshness.graph, record, code)
     yield from _data(freshness, run.data)
     if init := run.config["init"]:
-        yield _line("starts from", init)
-    if run.trained:
-        yield from _state(freshness, run_file(name))
+        yield _line("starts from", f"{init}{_init_digest(freshness, name, record)}")
+    if record:
+        yield _state(freshness.why(run_file(name)), record, code)
 
 
-def _data(freshness: Freshness, name: str) -> Iterator[str]:
+def _init_digest(freshness: Freshness, run: str, record: TrainRecord | str | None) -> str:
+    """The weights that a run was started from, or those that are evaluated as they are."""
+    if isinstance(record, TrainRecord):
+        return f" {short_digest(record.inputs.init)}"
+    found = None if record else freshness.weights_of(run)
+    return f" {short_digest(found)}" if found else "" if record else ", not on this machine"
+
+
+def _data(freshness: Freshness, name: str, role: str = "") -> Iterator[str]:
     try:
         manifest = freshness.manifest(name)
     except DataError:
-        yield _line("data", f"{name}, not prepared yet")
+        yield _line("data", f"{name}, not prepared yet{role}")
         return
     counts = " + ".join(f"{split.count} {key}" for key, split in manifest.splits.items())
-    yield _line("data", f"{name} {short_digest(manifest.fingerprint)}: {counts} in {manifest.folder}")
+    yield _line("data", f"{name} {short_digest(manifest.fingerprint)}: {counts} in {manifest.folder}{role}")
 
 
-def _record_lines(path: Path, kind: type[Measured], what: str, code: str) -> Iterator[str]:
-    """What a result says of itself, and whether the code behind it is still the same."""
+def _read(path: Path, kind: type[Kind]) -> Kind | str:
+    """A record, or what is wrong with it."""
     try:
-        record: Any = read_record(path, kind)
+        return read_record(path, kind)
     except DataError as error:
-        yield _line("made", str(error))
+        return str(error)
+
+
+def _record_lines(graph: Graph, record: TrainRecord | EvalResult | str, code: Code) -> Iterator[str]:
+    """What a result says of itself, and whether the code behind it is still the same."""
+    if isinstance(record, str):
+        yield _line("made", record)
         return
     facts = record.provenance
     known = [f"{key} {facts[key]}" for key in SHOWN_FACTS if key in facts]
     yield _line("made", ", ".join(known))
     weights = record.inputs.weights if isinstance(record, EvalResult) else record.files
-    for name, digest in weights.items():
-        if isinstance(record, EvalResult) or name.endswith(".safetensors"):
-            yield _line("weights", f"{name} {short_digest(digest)}")
-    recorded = facts.get("code", "not recorded")
-    yield _line("code", f"{what} {recorded}{'' if recorded == code else f', which is {code} today'}")
+    for file, digest in weights.items():
+        if isinstance(record, EvalResult) or file.endswith(".safetensors"):
+            yield _line("weights", f"{file} {short_digest(digest)}")
+    for key, digest in record.inputs.site_files.items() if isinstance(record, EvalResult) else ():
+        yield _line("site file", f"{key} {short_digest(digest)}")
+    made_by = facts.get("code", "not recorded")
+    date = accepted_on(graph, code, made_by)
+    change = f", which is {code.today} today{date and f', accepted on {date}'}" if made_by != code.today else ""
+    yield _line("code", f"{code.kind} {code.name} {made_by}{change}")
 
 
-def _state(freshness: Freshness, file: str) -> Iterator[str]:
-    why = freshness.why(file)
-    yield _line("since then", f"must be made again: {why}" if why else "nothing that it depends on has changed")
+def _state(why: str, record: TrainRecord | EvalResult | str, code: Code) -> str:
+    """Whether anything that a result depends on has changed since it was made."""
+    if why:
+        return _line("since then", f"must be made again: {why}")
+    made_by = None if isinstance(record, str) else record.provenance.get("code")
+    if made_by and made_by != code.today:
+        return _line("since then", "its code has changed; nothing else that it depends on has")
+    return _line("since then", "nothing that it depends on has changed")
 
 
 def _key(freshness: Freshness, run: str, key: str) -> Iterator[str]:

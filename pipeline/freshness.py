@@ -4,94 +4,42 @@ A file is fresh if it is there, undamaged, and was made from what there is now: 
 anything that it is made from is. No file times and no notes of Snakemake are asked, so that results may be copied,
 pulled and moved, and nothing that a user may delete is needed to know what is current.
 
-Files are the outputs of the rules, named as below results/<scale>:
-  data/<data>/manifest.json, runs/<run>/train.json, evals/<job>.json, tables|figures/<rows>/<table>.json,
-  tables/<rows>/<study>.claims.json, report/<rows>.html
+Files are the outputs of the rules, by the names that outputs.py gives them.
 """
 
-import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from pipeline.config import FILE, Record, shown
-from pipeline.data.kind import kind_of, made_from, made_with
-from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.config import FILE, shown
+from pipeline.data.kind import kind_of, reference_run, source_set
+from pipeline.data.manifest import Manifest, read_manifest
 from pipeline.data.opening import compare_folder
-from pipeline.data.prepare import counts_of
+from pipeline.data.prepare import reason_to_prepare
 from pipeline.errors import DataError
 from pipeline.files import Digests, stat_stamp
-from pipeline.records import EvalJobRecord, EvalResult, Kind, TrainRecord, read_record, short_digest, write_record
-from pipeline.results import ScaleFolder, drawn_in
-from pipeline.site import Site, named_folder, site_file, weights_path
+from pipeline.outputs import ROWS, claims_file, data_file, drawing_record, job_file, report_file, run_file, table_file
+from pipeline.records import (
+    DrawingRecord,
+    EvalInputs,
+    EvalJobRecord,
+    EvalResult,
+    Inputs,
+    Kind,
+    TrainRecord,
+    read_record,
+    write_record,
+)
+from pipeline.results import ScaleFolder, changed_file
+from pipeline.site import Site, named_folder, site_file, site_path, weights_path
 from pipeline.source import PACKAGE, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
-from pipeline.study.targets import target_name
 
-ROWS = ("headline", "all")
 MOST_FILES = 200  # of a data folder whose state is remembered by the times of its files
-
-
-class Made(Record):
-    """What a drawing was made from and which files it consists of: SHA-256 by name below results/<scale>."""
-
-    spec: str = Field(description="fingerprint of what the configs say of it, and of the code that draws")
-    inputs: dict[str, str]
-    files: dict[str, str]
-
-
-def data_file(name: str) -> str:
-    return f"data/{name}/{MANIFEST}"
-
-
-def run_file(name: str) -> str:
-    return f"runs/{name}/train.json"
-
-
-def job_file(name: str) -> str:
-    return f"evals/{name}.json"
-
-
-def table_file(table: str, rows: str) -> str:
-    return f"{drawn_in(table)}/{rows}/{table}.json"
-
-
-def claims_file(study: str, rows: str) -> str:
-    return f"tables/{rows}/{study}.claims.json"
-
-
-def report_file(rows: str) -> str:
-    return f"report/{rows}.html"
-
-
-KINDS_OF_FILES = re.compile(
-    r"data/[^/]+/manifest\.json|runs/[^/]+/train\.json|evals/[^/]+\.json|report/(headline|all)\.html"
-    r"|tables/(headline|all)/[^/]+\.json|figures/(headline|all)/[^/]+\.json"
-)
-
-
-def is_output(file: str) -> bool:
-    """Whether some rule makes a file of this name."""
-    return KINDS_OF_FILES.fullmatch(file) is not None and not file.endswith(".made.json")
-
-
-def files_of_targets(graph: Graph) -> dict[str, list[str]]:
-    """What people type -> the files behind it."""
-    found = {"all": [report_file("all")]}
-    if graph.scale == "demo":
-        found["demo"] = [report_file("headline")]
-    for table in graph.tables:
-        found[target_name(table)] = [table_file(table, "all")]
-    for study in graph.studies():
-        tables = [table_file(table, "all") for table in graph.tables if graph.tables[table].study == study]
-        found[study] = [*tables, claims_file(study, "all")]
-    return found
 
 
 @dataclass
@@ -106,6 +54,7 @@ class Freshness:
     inputs: dict[str, list[str]] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)  # of result files -> why
 
     @property
     def results(self) -> ScaleFolder:
@@ -115,7 +64,7 @@ class Freshness:
         """Why a file must be made, or made again; empty if it is as it should be."""
         if file not in self.reasons:
             for each in self.needed_for([file], known=self.reasons):
-                self.reasons[each] = self.own_reason(each) or self._inherited_reason(each)
+                self.reasons[each] = self.own_reason(each) or self._stale_input(self.inputs_of(each))
         return self.reasons[file]
 
     def own_reason(self, file: str) -> str:
@@ -139,8 +88,8 @@ class Freshness:
         except DataError as error:
             return str(error)
 
-    def _inherited_reason(self, file: str) -> str:
-        stale = next((each for each in self.inputs_of(file) if self.reasons[each]), None)
+    def _stale_input(self, files: Iterable[str]) -> str:
+        stale = next((each for each in files if self.why(each)), None)
         return f"{shown(self.results.folder / stale)} is made again" if stale else ""
 
     def needed_for(self, files: Iterable[str], known: Container[str] = ()) -> list[str]:
@@ -181,7 +130,7 @@ class Freshness:
 
     def was_made(self, file: str) -> bool:
         """Whether a file is there, or is a drawing that was there: its record stays."""
-        return self.exists(file) or self.exists(made_file(file))
+        return self.exists(file) or self.exists(drawing_record(file))
 
     # What files are made from
 
@@ -214,7 +163,7 @@ class Freshness:
     def _data_inputs(self, name: str) -> list[str]:
         """The set that this one is made from and the run that chooses its samples; none if the site has the set."""
         data = data_of(self.graph, name)
-        source, run, folder = made_from(data), made_with(data), named_folder(self.site, data)
+        source, run, folder = source_set(data), reference_run(data), named_folder(self.site, data)
         if not source or (folder and kind_of(data).is_there(folder)):
             return []
         return [data_file(source), *([run_file(run)] if run else [])]
@@ -248,16 +197,8 @@ class Freshness:
 
     def _data_reason(self, name: str) -> str:
         manifest, data = self.manifest(name), data_of(self.graph, name)
-        if manifest.counted not in (None, counts_of(data)):
-            return f"prepared as {_difference(manifest.counted or {}, counts_of(data))}"
-        kind = kind_of(data)
-        for split, found in manifest.splits.items():
-            if not kind.is_count(split, found.count):
-                return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
-        for source, known in (manifest.made_of or {}).items():
-            if (now := self._source(source)) and now != known:
-                return f"made with {source} {short_digest(known)}, which is {short_digest(now)} now"
-        return self._folder_reason(name)
+        sources = {source: self._source(source) for source in manifest.source_digests or {}}
+        return reason_to_prepare(manifest, data, sources) or self._folder_reason(name)
 
     def _source(self, name: str) -> str | None:
         """What a set is made with, as it is now: the samples of another one, the weights of a run, or code."""
@@ -279,7 +220,7 @@ class Freshness:
         folder = named_folder(self.site, data)
         if folder is None or not folder.is_dir():
             # The lock of `prepare` stays where a set was made; results that were pulled have none.
-            was_made = self.manifest(name).made_of and self.results.data_lock(name).exists()
+            was_made = self.manifest(name).source_digests and self.results.data_lock(name).exists()
             return f"{shown(folder)} not found" if folder and was_made else ""
         key, state = f"data {name}", _state_of(folder, index)
         if state and self.digests.kept.get(key) == state:
@@ -288,7 +229,10 @@ class Freshness:
             (known,) = self.digests.kept.get(f"files of {key}", [""])
             files = compare_folder(data, folder, index, known)
         except DataError as error:
-            return f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}"
+            return (
+                f"{shown(folder)} does not hold what was verified: {_first_problem(str(error))}; is it the folder that "
+                f"is meant? If not, correct `data: {data.folder_name}:` in {shown(site_path())} first"
+            )
         if files != known:
             self.digests.keep_state(f"files of {key}", [files])
         if state:
@@ -298,26 +242,23 @@ class Freshness:
     # Runs
 
     def _run_reason(self, name: str) -> str:
-        record, folder = self._record(run_file(name), TrainRecord), self.results.run(name)
-        if reason := self._changed_files(folder.folder, record.files):
-            return reason
-        run = self.graph.runs[name]
-        with suppress(DataError):  # stale by itself, and the run with it
-            now = self.manifest(run.data).fingerprint
-            if record.inputs.data != now:
-                return f"trained on data {short_digest(record.inputs.data)}; {run.data} is {short_digest(now)} now"
-        init = run.config["init"]
-        found = self._init(init) if init else None
-        if found and record.inputs.init != found:
-            return f"started from weights {short_digest(record.inputs.init)}; {init} has {short_digest(found)} now"
-        return ""
+        record, run = self._record(run_file(name), TrainRecord), self.graph.runs[name]
+        data, init = self._data(run.data), self._weights(run.config["init"])
+        now = Inputs(data=data or record.inputs.data, init=init or record.inputs.init)
+        return self.results.run(name).reason_to_repeat(record, now, self.digests.of)
 
-    def _init(self, init: str) -> str | None:
-        """What a run would start from now; None where that is not on this machine: a finished run does not need it."""
-        if init.startswith(FILE):
+    def _data(self, name: str) -> str | None:
+        """The fingerprint of a set as it was prepared last; None where its manifest is missing or damaged."""
+        with suppress(DataError):
+            return self.manifest(name).fingerprint
+        return None
+
+    def _weights(self, init: str | None) -> str | None:
+        """What `init` of a run names, as it is now; None where that is not on this machine."""
+        if init and init.startswith(FILE):
             return self.digests.of(weights_path(self.site, init))
         with suppress(DataError):
-            return self.weights_of(init)
+            return self.weights_of(init) if init else None
         return None
 
     def weights_of(self, run: str) -> str | None:
@@ -337,30 +278,45 @@ class Freshness:
                 return reason
         return ""
 
-    def _evaluation_reason(self, name: str, recorded: str) -> str:
+    def _evaluation_reason(self, name: str, recorded: str | None) -> str:
         folder = self.results.evaluation(name)
-        if self.digests.of(folder.result) != recorded:
-            return self._changed(folder.result, recorded)
+        if recorded and (changed := changed_file(folder.folder, {folder.result.name: recorded}, self.digests.of)):
+            return changed
         result = read_record(folder.result, EvalResult)
-        if reason := self._changed_files(folder.folder, result.files):
-            return reason
-        for role, used in result.inputs.weights.items():
-            run = result.subjects[role]
+        return folder.reason_to_repeat(result, self._eval_inputs(name), self.digests.of)
+
+    def _eval_inputs(self, name: str) -> EvalInputs:
+        """What an evaluation would be computed from now, without what is missing, damaged or not on this machine."""
+        entry = self.graph.evals[name]
+        weights = {role: self._weights(run) for role, run in entry.subjects.items()}
+        data = {each: self._data(each) for each in self.graph.data_behind(name)}
+        paths = {key: site_file(self.site, key) for key in entry.site_files}
+        files = {key: self.digests.of(path) for key, path in paths.items() if path}
+        return EvalInputs(weights=_known(weights), data=_known(data), site_files=_known(files))
+
+    def why_number(self, source: str) -> str:
+        """Why the numbers of a result file (train.json, result.json) must be made again; empty if they are current.
+
+        An evaluation is judged by itself, whatever is wrong with others of its job.
+        """
+        if source not in self.numbers:
+            self.numbers[source] = self._why_number(source)
+        return self.numbers[source]
+
+    def _why_number(self, source: str) -> str:
+        kind, name, _ = source.split("/")
+        if kind == "runs":
+            return self.why(source)
+        entry, recorded = self.graph.evals[name], None
+        try:
             with suppress(DataError):
-                found = self.weights_of(run)
-                if found and found != used:
-                    return f"{name} was computed with weights {short_digest(used)}; {run} has {short_digest(found)} now"
-        for data, used in result.inputs.data.items():
-            with suppress(DataError):
-                now = self.manifest(data).fingerprint
-                if now != used:
-                    return f"{name} was computed on data {short_digest(used)}; {data} is {short_digest(now)} now"
-        for key in self.graph.evals[name].site_files:
-            path, known = site_file(self.site, key), result.inputs.site_files.get(key)
-            found = self.digests.of(path) if path else None
-            if found and found != known:
-                return f"{name} was computed with {key} {short_digest(known)}, which is {short_digest(found)} now"
-        return ""
+                recorded = self._record(job_file(entry.job), EvalJobRecord).results.get(name)
+            if reason := self._evaluation_reason(name, recorded):
+                return reason
+        except DataError as error:
+            return str(error)
+        trained = [run_file(run) for run in entry.subjects.values() if self.graph.runs[run].trained]
+        return self._stale_input([*trained, *map(data_file, self.graph.data_behind(name))])
 
     # Tables, claims, the report
 
@@ -374,15 +330,15 @@ class Freshness:
         return table_fingerprint(self.graph, rest[0].removesuffix(".json"))
 
     def _drawing_reason(self, file: str) -> str:
-        made = self._record(made_file(file), Made)
-        if reason := self._changed_files(self.results.folder, made.files):
+        drawn = self._record(drawing_record(file), DrawingRecord)
+        if reason := changed_file(self.results.folder, drawn.files, self.digests.of):
             return reason
-        if made.spec != self.spec_of(file):
+        if drawn.spec != self.spec_of(file):
             return "its definition or the code that draws it has changed"
         inputs = self.inputs_of(file)
-        if made.inputs.keys() != set(inputs):
+        if drawn.inputs.keys() != set(inputs):
             return "it is made from other results now"
-        changed = [each for each in inputs if self.digests.of(self.results.folder / each) != made.inputs[each]]
+        changed = [each for each in inputs if self.digests.of(self.results.folder / each) != drawn.inputs[each]]
         return f"{shown(self.results.folder / changed[0])} has changed since it was drawn" if changed else ""
 
     # Records and digests
@@ -392,56 +348,29 @@ class Freshness:
             self.records[file] = read_record(self.results.folder / file, kind)
         return self.records[file]
 
-    def _changed_files(self, folder: Path, files: dict[str, str]) -> str:
-        """The first file that is not as the record beside it says."""
-        paths = ((folder / name, known) for name, known in files.items())
-        return next((reason for path, known in paths if (reason := self._changed(path, known))), "")
-
-    def _changed(self, path: Path, known: str) -> str:
-        found = self.digests.of(path)
-        if found == known:
-            return ""
-        what = f"has SHA-256 {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
-        return f"{path.name} {what}"
-
 
 def open_freshness(graph: Graph, site: Site) -> Freshness:
     """With the digests that were kept; whoever may write calls `digests.keep()` afterwards."""
     return Freshness(graph, site, Digests(graph.results.digests))
 
 
-def made_file(drawing: str) -> str:
-    """The record of a drawing, beside it."""
-    path = Path(drawing)
-    return str(path.with_name(f"{path.stem}.made.json"))
-
-
-def begin_made(freshness: Freshness, drawing: str) -> Made:
+def begin_drawing(freshness: Freshness, drawing: str) -> DrawingRecord:
     """What a drawing is made from, before any of it is read: what changes meanwhile is not in the drawing."""
     inputs = {
         name: freshness.digests.of(freshness.results.folder / name) or "" for name in freshness.inputs_of(drawing)
     }
-    return Made(spec=freshness.spec_of(drawing), inputs=inputs, files={})
+    return DrawingRecord(spec=freshness.spec_of(drawing), inputs=inputs, files={})
 
 
-def write_made(freshness: Freshness, drawing: str, begun: Made, files: Iterable[Path]) -> None:
+def record_drawing(freshness: Freshness, drawing: str, begun: DrawingRecord, files: Iterable[Path]) -> None:
     """Write down what a drawing that was just made consists of."""
     root = freshness.results.folder
     written = {str(path.relative_to(root)): freshness.digests.of(path) or "" for path in files}
-    write_record(root / made_file(drawing), begun.model_copy(update={"files": written}))
+    write_record(root / drawing_record(drawing), begun.model_copy(update={"files": written}))
 
 
-def drawings(graph: Graph) -> Iterator[str]:
-    """Every table, figure, list of claims and report that this scale can have."""
-    for rows in ROWS:
-        yield from (table_file(table, rows) for table in graph.selected(rows))
-        yield from (claims_file(study, rows) for study in graph.studies())
-        yield report_file(rows)
-
-
-def _difference(before: dict, now: dict) -> str:
-    keys = [key for key in now if before.get(key) != now[key]]
-    return ", ".join(f"{key} {before.get(key)}, expected {now[key]}" for key in keys)
+def _known(found: dict[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if value}
 
 
 def _first_problem(message: str) -> str:

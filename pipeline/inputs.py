@@ -22,6 +22,8 @@ def _init_digest(paths: RunFolder, site: Site, init: str | None) -> str | None:
         return start.trained().files[start.encoder.name]
     path = weights_path(site, init)
     found = digest(path)
+    if found is None and (record := paths.record()):  # a finished run does not need the file
+        found = record.inputs.init
     if found is None:
         raise CheckpointError(f"{path} not found; expected the weights that init {init} names: fetch or move the file")
     return found

@@ -150,7 +150,7 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     frame = add(
         "frame",
         "print every metric of a scale as CSV, one line each",
-        "For a spreadsheet or a notebook, where `pipeline.results.frame(SCALE)` gives the same as a pandas frame.",
+        "For a spreadsheet or a notebook, where `pipeline.frame.frame(SCALE)` gives the same as a pandas frame.",
     )
     _scale(frame)
     noise = add(
@@ -163,6 +163,13 @@ def _add_results(add: Callable[..., argparse.ArgumentParser]) -> None:
     noise.add_argument("--rows", choices=["headline", "all"], default="headline", help=ROWS)
     verify = add("verify", "compare every finished run, evaluation and table with what was recorded of it")
     _scale(verify)
+    verify.add_argument(
+        "--accept-code",
+        nargs="*",
+        metavar="NAME",
+        help="record that the code of these methods and evaluations (without a name: of all) has changed in a way that "
+        "affects no number, so that their results are not named again as made by other code",
+    )
     explain = add(
         "explain",
         "say where a number comes from: study, config, run, evaluation, data, weights, code",

@@ -85,6 +85,18 @@ class EvalInputs(Strict):
     data: dict[str, str]  # fingerprint of each data set, by its name
     site_files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of files that the site names, by key
 
+    def change_since(self, other: "EvalInputs") -> str:
+        """In words, what is different from what was there before; what is not here now is no difference."""
+        for words, before, now in (
+            ("weights", other.weights, self.weights),
+            ("data", other.data, self.data),
+            ("site file", other.site_files, self.site_files),
+        ):
+            for name, found in now.items():
+                if found != (known := before.get(name)):
+                    return f"{words} {short_digest(known)} of {name}, which is {short_digest(found)} now"
+        return ""
+
 
 class ImageSet(Record):
     """Images that a metric is the mean over: how many, and a text that names them and their order."""
@@ -123,6 +135,14 @@ class EvalJobRecord(Record):
     """Evaluations that were computed by one process: SHA-256 of each result.json, by its name."""
 
     results: dict[str, str]
+
+
+class DrawingRecord(Record):
+    """What a drawing was drawn from, and which files it consists of: SHA-256 by name below results/<scale>."""
+
+    spec: str = Field(description="fingerprint of what the configs say of it, and of the code that draws")
+    inputs: dict[str, str]
+    files: dict[str, str]
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:

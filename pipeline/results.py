@@ -1,24 +1,26 @@
 """Where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS, names, nearest, read_yaml
-from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.config import CONFIGS, names, read_yaml
+from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, lock_of, remove, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, Measured, TrainRecord, read_record, short_digest
+from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, read_record, short_digest
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import nn
 
 ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
 RESULT = "result.json"  # of an evaluation
 PER_IMAGE = "per_image.npz"
+
+DigestOf = Callable[[Path], str | None]  # SHA-256 of a file, or None without one
 
 CHECKPOINT = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")  # a checkpoint's name: its step and the digest of its bytes
 
@@ -50,6 +52,15 @@ def compiled_folder() -> Path:
 def prepare_command(manifest: Path) -> str:
     """The command that writes the manifest at this path."""
     return f"python -m pipeline prepare --scale {manifest.parents[2].name} --data {manifest.parent.name}"
+
+
+def changed_file(folder: Path, files: dict[str, str], digest_of: DigestOf) -> str:
+    """The first of these files that is not as the record beside it says, in words; empty if all are."""
+    for name, known in files.items():
+        if (found := digest_of(folder / name)) != known:
+            what = f"has SHA-256 {short_digest(found)}, recorded was {short_digest(known)}" if found else "not found"
+            return f"{Path(name).name} {what}"
+    return ""
 
 
 def scales_with_results() -> list[str]:
@@ -124,6 +135,11 @@ class ScaleFolder:
         return self.folder / "digests.json"
 
     @property
+    def accepted_code(self) -> Path:
+        """Changes of code of which a user said that they affect no number."""
+        return self.folder / "accepted_code.json"
+
+    @property
     def benchmarks(self) -> Path:
         """Seconds that each job took, by rule."""
         return self.folder / "benchmarks"
@@ -190,13 +206,18 @@ class EvalFolder:
         return self.folder / "parts"
 
     def finished(self, inputs: EvalInputs) -> EvalResult | None:
-        """The result, if it was computed from these inputs and its files are as it recorded them."""
+        """The result, unless there is none or a reason to compute it again."""
         try:
             found = read_record(self.result, EvalResult)
         except DataError:
             return None
-        intact = all(digest(self.folder / name) == known for name, known in found.files.items())
-        return found if intact and found.inputs == inputs else None
+        return None if self.reason_to_repeat(found, inputs) else found
+
+    def reason_to_repeat(self, result: EvalResult, now: EvalInputs, digest_of: DigestOf = digest) -> str:
+        """Why to compute it again: other inputs than there are now, or files that are not as recorded; else empty."""
+        if change := now.change_since(result.inputs):
+            return f"{self.name} was computed with {change}"
+        return changed_file(self.folder, result.files, digest_of)
 
 
 @dataclass(frozen=True)
@@ -297,9 +318,13 @@ class RunFolder:
     def is_finished(self, inputs: Inputs) -> bool:
         """Whether training from these inputs has come to its end, and what it made is unchanged. Cheap to ask often."""
         record = self.record()
-        if record is None or record.inputs != inputs:
-            return False
-        return all(digest_by_stat(self.folder / name) == known for name, known in record.files.items())
+        return record is not None and not self.reason_to_repeat(record, inputs)
+
+    def reason_to_repeat(self, record: TrainRecord, now: Inputs, digest_of: DigestOf = digest_by_stat) -> str:
+        """Why to train it again: other inputs than there are now, or files that are not as recorded; else empty."""
+        if change := now.change_since(record.inputs):
+            return f"{change} since it was trained"
+        return changed_file(self.folder, record.files, digest_of)
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""
@@ -351,68 +376,6 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
     encoder = TASKS.get(data.task_of(method)).build_encoder(method, model, data)
     fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
     return encoder.eval()
-
-
-FRAME_COLUMNS = [
-    *("scale", "evaluation", "metric", "value", "error", "count"),
-    *("run", "method", "model", "data", "seed", "subjects", "file"),
-]
-
-
-def frame(scale: str = "demo") -> "pd.DataFrame":
-    """Every metric of a scale, one line each: for a notebook. Tables and figures show the same files.
-
-    `evaluation` is a file of configs/eval, or `train`; `run` is the first subject, `subjects` has all of them by role;
-    `error` is the standard error of a mean over `count` images.
-    """
-    import pandas as pd
-
-    results = results_of(scale)
-    if not results.folder.exists() and scale not in (known := names(CONFIGS / "scale")):
-        raise ConfigError(f"no scale {scale!r}; {nearest(scale, known)}")
-    lines: list[dict[str, Any]] = []
-    for name in results.run_names():
-        folder = results.run(name)
-        if folder.done.exists():
-            lines += _frame_lines(results, folder.done, read_record(folder.done, TrainRecord), "train", {"model": name})
-    for each in results.evaluations():
-        if each.result.exists():
-            result = read_record(each.result, EvalResult)
-            lines += _frame_lines(results, each.result, result, result.evaluation, result.subjects)
-    return pd.DataFrame(lines, columns=FRAME_COLUMNS)
-
-
-def _frame_lines(
-    results: ScaleFolder, path: Path, record: Measured, evaluation: str, subjects: dict[str, str]
-) -> list[dict[str, Any]]:
-    run = next(iter(subjects.values()), None)
-    about = {
-        "scale": results.folder.name,
-        "evaluation": evaluation,
-        "run": run,
-        **(_run_facts(results.run(run)) if run else {}),
-        "subjects": ", ".join(f"{role}={name}" for role, name in subjects.items()),
-        "file": str(path.relative_to(results.folder)),
-    }
-    return [
-        {
-            **about,
-            "metric": metric,
-            "value": value,
-            "error": record.errors.get(metric),
-            "count": record.count_of(metric),
-        }
-        for metric, value in record.metrics.items()
-    ]
-
-
-def _run_facts(folder: RunFolder) -> dict[str, Any]:
-    """What a table or a plot groups by; a weight file has no config of its own here."""
-    if not folder.config.exists():
-        return {}
-    config = read_yaml(folder.config)
-    names = {key: config[key]["name"] for key in ("method", "model", "data")}
-    return {**names, "seed": config["seed"]}
 
 
 def find_run(name: str, scale: str | None = None) -> RunFolder:

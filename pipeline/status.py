@@ -9,9 +9,11 @@ from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
-from pipeline.freshness import Freshness, table_file
+from pipeline.freshness import Freshness
 from pipeline.launch.slurm import waiting_job
+from pipeline.outputs import ROWS, report_file, table_file
 from pipeline.records import Started, read_record
+from pipeline.report.words import AGAIN
 from pipeline.results import RunFolder
 
 State = Literal["finished", "running", "queued", "submitted", "failed", "stopped", "outdated", "waiting"]
@@ -43,20 +45,27 @@ class Status:
     scale: str
     has_snakemake: bool
     jobs: list[Job]
-    num_tables: dict[str, tuple[int, int]]  # rows -> drawn, of how many
-    reports: list[Path] = field(default_factory=list)
+    tables: dict[str, list[State]]  # rows -> state of each table and figure
+    reports: dict[Path, str] = field(default_factory=dict)  # why each must be made again, if it must
 
     def __str__(self) -> str:
         lines = [f"scale {self.scale}: Snakemake is {'running' if self.has_snakemake else 'not running'}"]
         for rule, label in COUNTED.items():
             lines.append(f"  {label:<12}  {_counted([job for job in self.jobs if job.rule == rule])}")
-        drawn = [f"{done} of {total} with {rows} rows" for rows, (done, total) in self.num_tables.items()]
+        drawn = [_drawn(rows, states) for rows, states in self.tables.items()]
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
-        lines.append(f"  {'report':<12}  {', '.join(map(shown, self.reports)) or 'not written yet'}")
+        reports = [f"{shown(path)}{why and f', {AGAIN}: {why}'}" for path, why in self.reports.items()]
+        lines.append(f"  {'report':<12}  {', '.join(reports) or 'not written yet'}")
         for state in ("running", "queued", "submitted", "stopped", "outdated", "failed"):
             jobs = [str(job) for job in self.jobs if job.state == state]
             lines += ["", state, *jobs] if jobs else []
         return "\n".join(lines)
+
+
+def _drawn(rows: str, states: list[State]) -> str:
+    count = Counter(states)
+    outdated = f" ({count['outdated']} outdated)" if count["outdated"] else ""
+    return f"{count['finished']} of {len(states)} with {rows} rows{outdated}"
 
 
 def _counted(jobs: list[Job]) -> str:
@@ -70,10 +79,16 @@ def read_status(freshness: Freshness) -> Status:
     graph, results = freshness.graph, freshness.results
     has_snakemake = is_held(results.workflow_lock)
     jobs = [_job(freshness, file, has_snakemake) for file in freshness.needed_at_all()]
-    jobs = [job for job in jobs if job.rule in COUNTED or job.state == "failed"]
-    tables = {rows: _drawn(freshness, rows) for rows in ("headline", "all")}
-    reports = [path for path in map(results.report, ("headline", "all")) if path.exists()]
+    jobs = [job for job in jobs if job.rule in COUNTED or job.state == "failed" or _is_outdated_table(job)]
+    tables = {rows: [_drawing(freshness, table_file(each, rows)) for each in graph.selected(rows)] for rows in ROWS}
+    made = [rows for rows in ROWS if freshness.exists(report_file(rows))]
+    reports = {results.report(rows): freshness.why(report_file(rows)) for rows in made}
     return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports)
+
+
+def _is_outdated_table(job: Job) -> bool:
+    """Tables, figures and claims; the report has a line of its own."""
+    return job.state == "outdated" and job.rule != "write_report"
 
 
 def _place(job: Job) -> int:
@@ -81,9 +96,10 @@ def _place(job: Job) -> int:
     return rules.index(job.rule) if job.rule in rules else len(rules)
 
 
-def _drawn(freshness: Freshness, rows: str) -> tuple[int, int]:
-    chosen = freshness.graph.selected(rows)
-    return sum(not freshness.why(table_file(table, rows)) for table in chosen), len(chosen)
+def _drawing(freshness: Freshness, file: str) -> State:
+    if not freshness.why(file):
+        return "finished"
+    return "outdated" if freshness.exists(file) else "waiting"
 
 
 def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:

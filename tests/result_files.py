@@ -8,9 +8,10 @@ import numpy as np
 import yaml
 
 from pipeline.config import CONFIGS, names
-from pipeline.data.manifest import Manifest, write_manifest
+from pipeline.data.manifest import Manifest, read_manifest, write_manifest
 from pipeline.files import digest, write_atomic, write_text
-from pipeline.freshness import Freshness, begin_made, data_file, job_file, run_file, write_made
+from pipeline.freshness import Freshness, begin_drawing, record_drawing
+from pipeline.outputs import data_file, job_file, run_file
 from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, TrainRecord, write_record
 from pipeline.results import EvalFolder, RunFolder
 from pipeline.site import Site
@@ -45,17 +46,24 @@ def write_evaluation(graph: Graph, name: str, metrics: dict, per_image: dict | N
         buffer = io.BytesIO()
         np.savez(buffer, **{key: np.asarray(values, np.float32) for key, values in per_image.items()})
         write_atomic(folder.per_image, buffer.getvalue())
+    data = {each: fingerprint for each in graph.data_behind(name) if (fingerprint := _fingerprint(graph, each))}
     weights = {role: digest(graph.results.run(run).encoder) or "w" for role, run in entry.subjects.items()}
     about = {
         "subjects": entry.subjects,
         "data": {role: config["name"] for role, config in entry.data.items()},
         "per_image": [*(per_image or {})],
         "files": {} if per_image is None else {folder.per_image.name: digest(folder.per_image)},
-        "inputs": EvalInputs(weights=weights, data={}),
+        "inputs": EvalInputs(weights=weights, data=data),
         "provenance": ORIGIN,
     }
     write_record(folder.result, EvalResult(evaluation=entry.fragment, metrics=metrics, **{**about, **record}))
     return folder
+
+
+def _fingerprint(graph: Graph, data: str) -> str | None:
+    """Of a set as it was prepared; None if it was not."""
+    path = graph.results.manifest(data)
+    return read_manifest(path).fingerprint if path.exists() else None
 
 
 def finish(graph: Graph, files: Iterable[str], metrics: dict | None = None) -> None:
@@ -84,4 +92,4 @@ def finish_one(graph: Graph, file: str, metrics: dict) -> None:
     else:
         write_text(graph.results.folder / file, "{}")
         freshness = Freshness(graph, SITE)
-        write_made(freshness, file, begin_made(freshness, file), [graph.results.folder / file])
+        record_drawing(freshness, file, begin_drawing(freshness, file), [graph.results.folder / file])

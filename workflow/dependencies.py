@@ -14,7 +14,8 @@ from snakemake.io import ancient
 
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.evals.needs import Needs
-from pipeline.freshness import Freshness, claims_file, data_file, job_file, report_file, run_file, table_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import claims_file, data_file, job_file, report_file, run_file, table_file
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import EvalJob, Graph
 

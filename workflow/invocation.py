@@ -20,7 +20,8 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness, is_output
+from pipeline.freshness import Freshness
+from pipeline.outputs import is_output
 from pipeline.site import Site
 from pipeline.study.entries import Graph
 from pipeline.study.targets import check_target, targets_of

@@ -111,12 +111,12 @@ class Sources(Protocol):
         """SHA-256 of a trained run's encoder."""
 
 
-def made_from(cfg: BaseDataConfig) -> str | None:
+def source_set(cfg: BaseDataConfig) -> str | None:
     """The set whose samples this one is made from; a field of the kinds that are made."""
     return getattr(cfg, "made_from", None)
 
 
-def made_with(cfg: BaseDataConfig) -> str | None:
+def reference_run(cfg: BaseDataConfig) -> str | None:
     """The run that chooses the samples of a set; a field of the kinds that need one."""
     return getattr(cfg, "reference", None)
 
@@ -173,7 +173,7 @@ class DataKind(ABC):
 
     def default_folder(self) -> Path | None:
         """The folder of a set that is part of this project, or is made by it."""
-        return made_folder(self.cfg.folder_name) if made_from(self.cfg) else None
+        return made_folder(self.cfg.folder_name) if source_set(self.cfg) else None
 
     def parts(self) -> Mapping[str, BaseDataConfig]:
         """The sets that a large one consists of, each prepared by a job of its own; none of an ordinary set."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from pipeline.config import Strict, shown
 from pipeline.data.samples import SplitName
@@ -57,10 +57,10 @@ class Manifest(Strict):
     # The set's own names of its classes (WordNet ids, folders), in the order of labels; none in a manifest from before
     # they were kept.
     classes: list[str] | None = None
-    # What the config counted, and with what a set was made here: samples, weights and code. None where files were not
-    # made here, and in a manifest from before they were kept.
+    # What the config counted, and with what a set was made here: digests of samples, weights and code (once `made_of`).
+    # None where files were not made here, and in a manifest from before they were kept.
     counted: dict[str, Any] | None = None
-    made_of: dict[str, str] | None = None
+    source_digests: dict[str, str] | None = Field(None, validation_alias=AliasChoices("source_digests", "made_of"))
 
 
 def read_manifest(path: Path) -> Manifest:

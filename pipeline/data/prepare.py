@@ -7,7 +7,7 @@ It holds no times, so the same data gives the same bytes; fingerprints do not de
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, made_from, made_with, maker_code
+from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, maker_code, reference_run, source_set
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error, find_samples
 from pipeline.data.samples import Split, SplitName
 from pipeline.errors import DataError
 from pipeline.files import held_in_turn, lock_of, remove_drafts, write_atomic
+from pipeline.records import short_digest
 
 if TYPE_CHECKING:
     from pipeline.data.cache import SplitCache
@@ -74,21 +75,20 @@ class _Preparation:
         """The manifest of the process that this one has waited for, if it was asked for the same."""
         try:
             manifest = read_manifest(self.out / MANIFEST)
-            for split in self.cfg.splits:
-                find_samples(self.cfg, self.folder, split, self.out)
+            find_all_samples(self.cfg, self.folder, self.out)
         except DataError:
             return None
-        asked = counts_of(self.cfg), self._made_of()
-        is_cached = not any(kept.problem() for _, kept in self._caches(manifest))
-        return manifest if (manifest.counted, manifest.made_of) == asked and is_cached else None
+        if reason_to_prepare(manifest, self.cfg, self._source_digests() or {}):
+            return None
+        return None if any(kept.problem() for _, kept in self._caches(manifest)) else manifest
 
     @cached_property
     def is_made_here(self) -> bool:
         """Whether the files are made from another set: a folder with published ones is read as it is."""
-        return made_from(self.cfg) is not None and not kind_of(self.cfg).is_there(self.folder)
+        return source_set(self.cfg) is not None and not kind_of(self.cfg).is_there(self.folder)
 
-    def _made_of(self) -> dict[str, str] | None:
-        return made_of(self.cfg, self.sources) if self.sources and self.is_made_here else None
+    def _source_digests(self) -> dict[str, str] | None:
+        return source_digests(self.cfg, self.sources) if self.sources and self.is_made_here else None
 
     @contextmanager
     def _made(self) -> Iterator[None]:
@@ -117,7 +117,7 @@ class _Preparation:
         if problems:
             raise data_error(cfg, folder, problems)
         summaries = {name: kind.summary(split.samples, looks[name]) for name, split in splits.items()}
-        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), self._made_of())
+        manifest = _manifest(cfg, folder, summaries, kind.class_names(splits), self._source_digests())
         # The same data elsewhere: unchanged bytes, and so nothing that depends on them is out of date.
         if before and _content(before) == _content(manifest):
             manifest = before
@@ -157,7 +157,7 @@ def _manifest(
     folder: Path,
     summaries: dict[SplitName, SplitSummary],
     classes: list[str],
-    made_of: dict[str, str] | None,
+    source_digests: dict[str, str] | None,
 ) -> Manifest:
     all_splits = "".join(f"{name} {summaries[name].fingerprint}\n" for name in sorted(summaries))
     return Manifest(
@@ -168,7 +168,7 @@ def _manifest(
         splits=summaries,
         classes=classes,
         counted=counts_of(cfg),
-        made_of=made_of,
+        source_digests=source_digests,
     )
 
 
@@ -177,9 +177,33 @@ def counts_of(cfg: BaseDataConfig) -> dict[str, Any]:
     return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.counted}))
 
 
-def made_of(cfg: BaseDataConfig, sources: Sources) -> dict[str, str]:
+def reason_to_prepare(manifest: Manifest, cfg: BaseDataConfig, sources: Mapping[str, str | None]) -> str:
+    """Why to prepare a set again: another config, or made with something else than `sources` are now; else empty.
+
+    A source that is not on this machine is no reason. Whether the folder holds the samples: `find_all_samples`.
+    """
+    before, now, kind = manifest.counted, counts_of(cfg), kind_of(cfg)
+    if before is not None and before != now:
+        changes = [f"{key} {before.get(key)}, expected {now[key]}" for key in now if before.get(key) != now[key]]
+        return f"prepared as {', '.join(changes)}"
+    for split, found in manifest.splits.items():
+        if not kind.is_count(split, found.count):
+            return f"prepared with {found.count} {split} {kind.unit}, expected {kind.expected()}"
+    for source, known in (manifest.source_digests or {}).items():
+        if (found_now := sources.get(source)) and found_now != known:
+            return f"made with {source} {short_digest(known)}, which is {short_digest(found_now)} now"
+    return ""
+
+
+def find_all_samples(cfg: BaseDataConfig, folder: Path, out: Path) -> None:
+    """Raise a DataError unless the folder holds the samples that were verified."""
+    for split in cfg.splits:
+        find_samples(cfg, folder, split, out)
+
+
+def source_digests(cfg: BaseDataConfig, sources: Sources) -> dict[str, str]:
     """The samples, the weights and the code that a set is made with, as they are now."""
-    source, run = made_from(cfg), made_with(cfg)
+    source, run = source_set(cfg), reference_run(cfg)
     assert source
     train = {f"{source}/train": sources.fingerprint(source, "train")} if "train" in cfg.splits else {}
     weights = {run: sources.weights(run)} if run else {}

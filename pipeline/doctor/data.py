@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config import shown
-from pipeline.data.kind import BaseDataConfig, kind_of, made_from
+from pipeline.data.kind import BaseDataConfig, kind_of, source_set
 from pipeline.data.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import CheckpointError, DataError
-from pipeline.freshness import data_file
+from pipeline.outputs import data_file
 from pipeline.results import prepare_command
 from pipeline.site import data_folder, site_file
 from pipeline.study.planned import data_of
@@ -27,8 +27,8 @@ def _data_set(subject: Subject, data: BaseDataConfig) -> Finding:
         folder = data_folder(subject.site, data)
     except DataError:
         return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
-    if made_from(data) and not kind.is_there(folder):
-        return ok(what, f"is made from {made_from(data)} in {folder}")
+    if source_set(data) and not kind.is_there(folder):
+        return ok(what, f"is made from {source_set(data)} in {folder}")
     obtained = f"expected {kind.layout}; to get it: {kind.obtained}; the folder is in {subject.site_file}"
     if not folder.is_dir():
         return failed(what, f"folder {folder} not found", obtained)

@@ -25,7 +25,6 @@ from pipeline.errors import CheckpointError, DataError
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.parts import Parts, key_of
 from pipeline.files import digest, held_in_turn, remove, write_atomic
-from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import load_encoder
 from pipeline.provenance import provenance
@@ -56,7 +55,7 @@ class Workshop:
     site: Site
     world: World
     loaded: dict[str, Subject] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str | None] = field(default_factory=dict)
 
     def subject(self, run: RunConfig) -> Subject:
         if run.name not in self.loaded:
@@ -64,16 +63,19 @@ class Workshop:
             self.loaded[run.name] = Subject(run, method)
         return self.loaded[run.name]
 
-    def weights(self, run: RunConfig) -> str:
-        """SHA-256 of what a subject's encoder is, without loading it; a large file is read once for all evaluations."""
+    def weights(self, run: RunConfig) -> str | None:
+        """SHA-256 of what a subject's encoder is, without loading it; a large file is read once for all evaluations.
+
+        None for a weight file that is not on this machine.
+        """
         if run.name not in self.digests:
             self.digests[run.name] = self._weights(run)
         return self.digests[run.name]
 
-    def _weights(self, run: RunConfig) -> str:
+    def _weights(self, run: RunConfig) -> str | None:
         folder = self.results.run(run.name)
         if not run.train:
-            return find_inputs(folder, self.site, run.data.name, run.init).init or ""
+            return digest(weights_path(self.site, run.init or ""))
         trained = folder.trained()
         data = read_manifest(folder.manifest(run.data.name)).fingerprint
         if trained.inputs.data != data:
@@ -142,11 +144,12 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
 
 
 def _inputs(planned: Planned, workshop: Workshop) -> EvalInputs:
+    """What it would be computed from now, without files that are not on this machine: what is finished needs none."""
     sets = [*planned.data.values(), *(run.data for run in planned.subjects.values())]
     names = dict.fromkeys(data.name for data in sets)
     files = {key: site_file(workshop.site, key) for key in EVALS.get(planned.cfg.name).site_files}
     return EvalInputs(
-        weights={role: workshop.weights(run) for role, run in planned.subjects.items()},
+        weights={role: found for role, run in planned.subjects.items() if (found := workshop.weights(run))},
         data={name: read_manifest(workshop.results.manifest(name)).fingerprint for name in names},
         site_files={key: digest(path) or "" for key, path in files.items() if path and path.exists()},
     )

@@ -44,9 +44,9 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
 def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:
     """Name and config. A run of the graph needs no torch: hundreds of launchers may wait on one machine."""
     if run:
-        from pipeline.study.graph import load_graph
+        from pipeline.study.graph import load_for_run
 
-        return run, load_graph(scale).run(run).config
+        return run, load_for_run(scale, run).run(run).config
     from pipeline.engine.run import parse_run
 
     assert config is not None  # the command line asks for one of both

@@ -5,8 +5,9 @@ import os
 import textwrap
 from collections import Counter
 
-from pipeline.data.kind import made_from
-from pipeline.freshness import Freshness, data_file
+from pipeline.data.kind import source_set
+from pipeline.freshness import Freshness
+from pipeline.outputs import data_file
 from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
@@ -45,8 +46,8 @@ def _sets(freshness: Freshness, work: Work) -> str:
     jobs = [graph.eval_jobs[job] for job in work.evaluations]
     asked = {graph.runs[name].data for name in work.runs} | {name for job in jobs for name in job.data}
     sets = [data_of(graph, name) for name in sorted(asked) if freshness.why(data_file(name))]
-    verified = [data.name for data in sets if not made_from(data)]
-    parts = Counter((data.folder_name, made_from(data)) for data in sets if made_from(data))
+    verified = [data.name for data in sets if not source_set(data)]
+    parts = Counter((data.folder_name, source_set(data)) for data in sets if source_set(data))
     made = [f"{name} from {source} in {count} job{'s' * (count > 1)}" for (name, source), count in parts.items()]
     texts = [f"Data sets to verify first: {', '.join(verified)}." if verified else ""]
     texts += [f"To make where the site has none: {', '.join(made)}." if made else ""]

@@ -1,11 +1,10 @@
-"""What targets ask for, and what of it is still to do: the same walk from tables to files as Snakemake's."""
+"""What targets ask for, and what of it is still to do, as `Freshness` tells Snakemake."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
-from pipeline.freshness import Freshness, job_file, run_file, table_file
-from pipeline.study.entries import Graph
+from pipeline.freshness import Freshness
+from pipeline.outputs import job_file, run_file, table_file
 from pipeline.study.targets import tables_of
 
 
@@ -26,7 +25,7 @@ class Work:
 
 def pending_work(freshness: Freshness, targets: Iterable[str]) -> Work:
     """Everything that the targets need and that must be made, or made again."""
-    asked, left, done = needed_work(freshness.graph, targets), Work(), Work()
+    asked, left, done = needed_work(freshness, targets), Work(), Work()
     for name, study in asked.runs.items():
         (left if freshness.why(run_file(name)) else done).runs[name] = study
     for job, study in asked.evaluations.items():
@@ -37,31 +36,26 @@ def pending_work(freshness: Freshness, targets: Iterable[str]) -> Work:
     return left
 
 
-def needed_work(graph: Graph, targets: Iterable[str]) -> Work:
+def needed_work(freshness: Freshness, targets: Iterable[str]) -> Work:
     """Everything that the targets need, finished or not."""
-    work = Work()
+    work, graph, seen = Work(), freshness.graph, set[str]()
     for target in [*targets] or ["all"]:
         if "-" in target:  # a run's name has dashes, and no other target has
-            _add_run(graph, work, target, graph.run(target).studies[0])
+            _add(freshness, work, run_file(target), graph.run(target).studies[0], seen)
             continue
         for table, rows in tables_of(graph, [target]):
-            _add_table(graph, work, table, rows)
+            study = graph.tables[table].study
+            work.tables.setdefault((table, rows), study)
+            _add(freshness, work, table_file(table, rows), study, seen)
     return work
 
 
-def _add_table(graph: Graph, work: Work, table: str, rows: str) -> None:
-    study = graph.tables[table].study
-    work.tables.setdefault((table, rows), study)
-    for file in graph.files(table, rows):
-        kind, name = PurePosixPath(file).parts[:2]
-        job = name.removesuffix(".json") if kind == "evals" else ""
-        if job:
-            work.evaluations.setdefault(job, study)
-        for run in graph.runs_for(graph.eval_jobs[job]) if job else [name]:
-            _add_run(graph, work, run, study)
-
-
-def _add_run(graph: Graph, work: Work, name: str, study: str) -> None:
-    for each in graph.with_inits([name]):
-        if graph.runs[each].trained:
-            work.runs.setdefault(each, study)
+def _add(freshness: Freshness, work: Work, file: str, study: str, seen: set[str]) -> None:
+    """The runs and evaluations behind a file that were not seen before."""
+    for each in freshness.needed_for([file], known=seen):
+        seen.add(each)
+        kind, name, *_ = each.split("/")
+        if kind == "runs":
+            work.runs[name] = study
+        elif kind == "evals":
+            work.evaluations[name.removesuffix(".json")] = study

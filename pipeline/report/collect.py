@@ -5,6 +5,7 @@ Tables are filled here again, not read as they were drawn: whatever is finished 
 
 from typing import NamedTuple
 
+from pipeline.freshness import Freshness
 from pipeline.records import TrainRecord, read_record
 from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
 from pipeline.report.tables import fill_table, judge_tables
@@ -19,12 +20,19 @@ class Content(NamedTuple):
 
 def collect(graph: Graph, selection: str) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables = [fill_table(graph, key, selection) for key in graph.selected(selection)]
-    claims = [judge_tables(graph, study, tables) for study in graph.studies()]
+    tables, claims = collect_tables(graph, selection)
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
     shown = graph.with_inits(run for row in rows for run in row.run_names())
     runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]
     return Content(tables, claims, runs)
+
+
+def collect_tables(
+    graph: Graph, selection: str, freshness: Freshness | None = None
+) -> tuple[list[FilledTable], list[JudgedStudy]]:
+    """Tables and claims; with `freshness`, cells say whether their results are stale (`fill_table`)."""
+    tables = [fill_table(graph, key, selection, freshness) for key in graph.selected(selection)]
+    return tables, [judge_tables(graph, study, tables) for study in graph.studies()]
 
 
 def _run(graph: Graph, name: str) -> RunSummary:

@@ -3,17 +3,19 @@
 from pathlib import Path
 
 from pipeline.files import remove, write_text
-from pipeline.freshness import Freshness, begin_made, claims_file, report_file, table_file, write_made
+from pipeline.freshness import Freshness, begin_drawing, record_drawing
+from pipeline.outputs import claims_file, report_file, table_file
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.study.targets import command_for
+from pipeline.report.words import shown_again
+from pipeline.study.targets import command_for, report_target
 
 
 def draw_table(freshness: Freshness, table: str, rows: str) -> None:
     """A table or a figure: as data, and as what is looked at."""
     from pipeline.report import draw  # what it draws with takes long to import
 
-    graph, begun = freshness.graph, begin_made(freshness, table_file(table, rows))
+    graph, begun = freshness.graph, begin_drawing(freshness, table_file(table, rows))
     filled, path = fill_table(graph, table, rows), graph.results.table(table, rows)
     drawn = {path.with_name(table + suffix): text for suffix, text in draw.files_of(filled, graph.results.read).items()}
     for file, text in drawn.items():
@@ -22,14 +24,14 @@ def draw_table(freshness: Freshness, table: str, rows: str) -> None:
         if path.with_name(table + suffix) not in drawn:
             remove(path.with_name(table + suffix))
     write_record(path, filled)
-    write_made(freshness, table_file(table, rows), begun, [path, *drawn])
+    record_drawing(freshness, table_file(table, rows), begun, [path, *drawn])
 
 
 def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
     """The claims of a study, on the tables as they were drawn."""
-    path, begun = freshness.results.claims(study, rows), begin_made(freshness, claims_file(study, rows))
+    path, begun = freshness.results.claims(study, rows), begin_drawing(freshness, claims_file(study, rows))
     write_record(path, judge_study(freshness.graph, study, rows))
-    write_made(freshness, claims_file(study, rows), begun, [path])
+    record_drawing(freshness, claims_file(study, rows), begun, [path])
 
 
 def draw_report(freshness: Freshness, rows: str) -> Path:
@@ -38,7 +40,7 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
     from pipeline.report.numbers import write_numbers
     from pipeline.report.page import write_report
 
-    graph, begun = freshness.graph, begin_made(freshness, report_file(rows))
+    graph, begun = freshness.graph, begin_drawing(freshness, report_file(rows))
     path = graph.results.report(rows)
     chosen, title, subtitle = graph.selected(rows), f"Patchwork, scale {graph.scale}", ""
     if len(chosen) < len(graph.tables):
@@ -48,9 +50,9 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
         file for file in freshness.needed_for([report_file(rows)]) if file.startswith(("data/", "runs/", "evals/"))
     ]
     if stale := [file for file in behind if freshness.exists(file) and freshness.why(file)]:
-        subtitle += f" {len(stale)} of the results shown here must be made again: `{command_for('all', graph.scale)}`."
+        subtitle += f" {shown_again(len(stale), command_for(report_target(rows, graph.scale), graph.scale))}."
     content = collect(graph, rows)
     numbers = write_numbers(content.tables, path)
     write_report(content, path, title, graph.scale, graph.results.read, subtitle)
-    write_made(freshness, report_file(rows), begun, [path, *numbers])
+    record_drawing(freshness, report_file(rows), begun, [path, *numbers])
     return path

@@ -33,6 +33,7 @@ class Cell(Record):
     tolerance: float | None = None
     verdict: Verdict = "not run"
     reason: str = ""
+    stale: str = Field("", description="why its results must be made again; empty where they are current")
     provenance: dict[str, Any] | None = Field(None, description="file, metric and run, then the facts of the result")
 
 

@@ -7,29 +7,33 @@ from pathlib import Path
 from typing import get_args
 
 from pipeline.config import shown
-from pipeline.report.collect import collect
+from pipeline.freshness import Freshness
+from pipeline.outputs import report_file, table_file
+from pipeline.report.collect import collect_tables
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import fill_table, judge_tables
 from pipeline.report.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
-from pipeline.report.words import counted, error, number
+from pipeline.report.words import AGAIN, counted, error, number, shown_again
 from pipeline.study.claims import Verdict
-from pipeline.study.entries import Graph
-from pipeline.study.targets import command_for, tables_of, target_name
+from pipeline.study.targets import command_for, report_target, tables_of, target_name
 
+MARK = "*"  # of a number that is stale
 WHOLE = {"all": "all", "demo": "headline"}  # targets that stand for every study, and which rows of it
 
 
-def summarise_targets(graph: Graph, targets: Iterable[str]) -> str:
+def summarise_targets(freshness: Freshness, targets: Iterable[str]) -> str:
     """The tables behind these targets, as far as they are finished."""
-    parts = [summarise(graph, WHOLE[name]) if name in WHOLE else _target(graph, name) for name in targets]
+    parts = [summarise(freshness, WHOLE[name]) if name in WHOLE else _target(freshness, name) for name in targets]
     return "\n\n".join(parts)
 
 
-def summarise(graph: Graph, selection: str) -> str:
+def summarise(freshness: Freshness, selection: str) -> str:
     """Everything of one scale: tables, claims, where the time went, where the report is."""
-    tables, claims, _ = collect(graph, selection)
-    parts = _tables([table for table in tables if table.figure is None])
-    parts += _figures(graph, [table for table in tables if table.figure is not None], selection)
+    graph = freshness.graph
+    tables, claims = collect_tables(graph, selection, freshness)
+    parts = _stale(freshness, tables, report_target(selection, graph.scale))
+    parts += _tables([table for table in tables if table.figure is None])
+    parts += _figures(freshness, [table for table in tables if table.figure is not None], selection)
     parts += [_claims(study) for study in claims if study.claims]
     parts += [_times(graph.results.benchmarks)]
     report = graph.results.report(selection)
@@ -39,25 +43,45 @@ def summarise(graph: Graph, selection: str) -> str:
         if left_out
         else []
     )
-    return "\n\n".join([*parts, *more, f"report: {shown(report)}{'' if report.exists() else ', not written yet'}"])
+    state = _again(freshness, report_file(selection)) if report.exists() else ", not written yet"
+    return "\n\n".join([*parts, *more, f"report: {shown(report)}{state}"])
 
 
-def _target(graph: Graph, target: str) -> str:
+def _stale(freshness: Freshness, tables: Iterable[FilledTable], target: str) -> list[str]:
+    """One line where results behind these tables are stale; their cells are marked."""
+    graph, files = freshness.graph, set[str]()
+    for table in tables:
+        for row, column, cell in table.cells():
+            entry = graph.tables[table.id].rows[row.id].cells.get(column.id)
+            files |= (
+                {source for source in entry.sources if freshness.why_number(source)} if entry and cell.stale else set()
+            )
+    line = f"{shown_again(len(files), command_for(target, graph.scale))}; their numbers are marked {MARK}"
+    return [f"{line}, `python -m pipeline verify --scale {graph.scale}` says why"] * bool(files)
+
+
+def _again(freshness: Freshness, drawing: str) -> str:
+    return f", {AGAIN}" if freshness.why(drawing) else ""
+
+
+def _target(freshness: Freshness, target: str) -> str:
     """A study, or one of its tables: its numbers, and the files that hold them."""
+    graph = freshness.graph
     chosen = tables_of(graph, [target])
-    tables = [fill_table(graph, table, rows) for table, rows in chosen]
+    tables = [fill_table(graph, table, rows, freshness) for table, rows in chosen]
     paths = {table: graph.results.table(table, rows) for table, rows in chosen}
     drawn = [table for table in tables if paths[table.id].exists()]
-    parts = _tables([table for table in tables if table.columns or table not in drawn])  # curves have no numbers
-    parts += [_claims(_judge(graph, target, tables))] if graph.claims.get(target) else []
-    files = [_files(paths[table.id], table) for table in drawn]
+    parts = _stale(freshness, tables, target)
+    parts += _tables([table for table in tables if table.columns or table not in drawn])  # curves have no numbers
+    parts += [_claims(_judge(freshness, target, tables))] if graph.claims.get(target) else []
+    files = [_files(paths[table.id], table) + _again(freshness, table_file(table.id, "all")) for table in drawn]
     return "\n\n".join([*parts, *["files: " + "\n       ".join(files)] * bool(files)])
 
 
-def _judge(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
+def _judge(freshness: Freshness, study: str, tables: list[FilledTable]) -> JudgedStudy:
     """Claims may name tables of other studies."""
-    known = {table.id for table in tables}
-    others = [fill_table(graph, key, "all") for key in graph.judged_on(study, "all") if key not in known]
+    graph, known = freshness.graph, {table.id for table in tables}
+    others = [fill_table(graph, key, "all", freshness) for key in graph.judged_on(study, "all") if key not in known]
     return judge_tables(graph, study, [*tables, *others])
 
 
@@ -78,12 +102,13 @@ def has_numbers(table: FilledTable) -> bool:
     return any(cell.ours is not None for _, _, cell in table.cells())
 
 
-def _figures(graph: Graph, figures: list[FilledTable], selection: str) -> list[str]:
+def _figures(freshness: Freshness, figures: list[FilledTable], selection: str) -> list[str]:
     """The names of figures, and where they are drawn."""
     lines = []
     for figure in figures:
-        path = graph.results.table(figure.id, selection).with_suffix(drawing_suffix(figure))
-        place = shown(path) if path.exists() else "not drawn yet"
+        path = freshness.results.table(figure.id, selection).with_suffix(drawing_suffix(figure))
+        again = _again(freshness, table_file(figure.id, selection))
+        place = f"{shown(path)}{again}" if path.exists() else "not drawn yet"
         lines.append(f"{figure.study}, {figure.label}, {figure.title}: {place}")
     return ["\n".join(lines)] * bool(lines)
 
@@ -110,7 +135,7 @@ def _cell(table: TableView, row: ShownRow, column: ShownColumn) -> str:
     if cell is None:
         return ""
     papers = ", ".join(number(paper, decimals) for paper in table.papers(row, column))
-    ours = [number(cell.ours, decimals), error(cell.error, decimals, "+/-")]
+    ours = [number(cell.ours, decimals) + MARK * bool(cell.stale), error(cell.error, decimals, "+/-")]
     return " ".join(filter(None, [*ours, f"({papers})" if papers else ""]))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.config import nearest
 from pipeline.errors import ConfigError, DataError
+from pipeline.freshness import Freshness
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
 from pipeline.report.seed_noise import kind_of, seed_noise
@@ -21,11 +22,14 @@ from pipeline.study.spec import Column
 from pipeline.study.targets import command_for, target_name
 
 
-def fill_table(graph: Graph, table_id: str, selection: str) -> FilledTable:
-    """The table as data; a cell that was not obtained says why."""
+def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness | None = None) -> FilledTable:
+    """The table as data; a cell that was not obtained says why.
+
+    With `freshness`, a cell also says whether its results are stale, and a damaged one is a reason and no error.
+    """
     table, selected = graph.table(table_id), graph.rows(table_id, selection)
     left_out = f"`{command_for(target_name(table_id), graph.scale)}` runs it"
-    rows = [_row(graph, table, row_id, "" if row_id in selected else left_out) for row_id in table.rows]
+    rows = [_row(graph, table, row_id, "" if row_id in selected else left_out, freshness) for row_id in table.rows]
     for filled in rows:
         _fill_deltas(graph, filled, rows, table.columns, table_id)
         for key, column in table.columns.items():
@@ -47,9 +51,9 @@ def fill_table(graph: Graph, table_id: str, selection: str) -> FilledTable:
     )
 
 
-def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str) -> FilledRow:
+def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str, freshness: Freshness | None) -> FilledRow:
     row = table.rows[row_id]
-    cells = {key: _cell(graph, row, key, left_out) for key in table.columns}
+    cells = {key: _cell(graph, row, key, left_out, freshness) for key in table.columns}
     fidelities = dict.fromkeys(graph.runs[run].config["method"]["fidelity"] for run in row.run_names())
     return FilledRow(
         id=row_id,
@@ -136,7 +140,7 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
             per_image=tuple(per_image(self.graph.results, cell)),
             images=cell.images,
             source=_measurement(cell),
-            tolerance=cell.tolerance or 0.0,
+            tolerance=cell.tolerance,
             is_one_run=bool(kind) and cell.n == 1,
             seeds=self.noise.get(kind),
         )
@@ -162,7 +166,7 @@ def per_image(results: ScaleFolder, cell: Cell) -> list[np.ndarray]:
     return arrays
 
 
-def _cell(graph: Graph, row: RowEntry, key: str, left_out: str) -> Cell:
+def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Freshness | None) -> Cell:
     """A cell with our number, or with the reason why there is none; differences are filled in later."""
     entry = row.cells.get(key, CellEntry())
     if not entry.sources:
@@ -170,14 +174,24 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str) -> Cell:
     run = graph.run_behind(entry.sources[0])
     if left_out:
         return Cell(run=run, reason=left_out)
-    records = []
-    for source in entry.sources:
-        path = graph.results.folder / source
-        if not path.exists():
-            return Cell(run=run, reason=f"{_shown(source, graph)} has not been written")
-        is_evaluation = source.startswith("evals/")
-        records.append((source, read_record(path, EvalResult if is_evaluation else TrainRecord)))
-    return _picture(graph, entry, records) if entry.file else _measured(graph, entry, records)
+    missing = [source for source in entry.sources if not (graph.results.folder / source).exists()]
+    if missing:
+        return Cell(run=run, reason=f"{_shown(missing[0], graph)} has not been written")
+    reasons = map(freshness.why_number, entry.sources) if freshness else ()
+    stale = next(filter(None, reasons), "")
+    try:
+        records = [(source, _read(graph, source)) for source in entry.sources]
+    except DataError as error:
+        if not stale:
+            raise
+        return Cell(run=run, reason=str(error), stale=stale)
+    cell = _picture(graph, entry, records) if entry.file else _measured(graph, entry, records)
+    # The values per image of a stale result may be damaged.
+    return cell.model_copy(update={"stale": stale, "per_image": [], "images": ""}) if stale else cell
+
+
+def _read(graph: Graph, source: str) -> Measured:
+    return read_record(graph.results.folder / source, EvalResult if source.startswith("evals/") else TrainRecord)
 
 
 def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
@@ -255,7 +269,7 @@ def _fill_deltas(
         base = row if column.minus else next(other for other in rows if other.id == f"{table_id}.{column.against}")
         minuend, subtrahend = row.cells[column.delta], base.cells[column.minus or column.delta]
         cell = row.cells[key]
-        cell.run = minuend.run
+        cell.run, cell.stale = minuend.run, minuend.stale or subtrahend.stale
         if minuend.ours is None or subtrahend.ours is None:
             cell.reason = minuend.reason or subtrahend.reason
             continue

@@ -92,7 +92,7 @@ def drawing_suffix(table: FilledTable) -> str:
 
 
 def has_content(cell: Cell | None) -> bool:
-    return cell is not None and (cell.ours is not None or bool(cell.picture))
+    return cell is not None and (cell.ours is not None or bool(cell.picture) or bool(cell.stale))
 
 
 def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:

@@ -69,6 +69,14 @@ def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
     return f"{mark} {value:.{digits}f}"
 
 
+AGAIN = "must be made again"
+
+
+def shown_again(count: int, command: str) -> str:
+    """That some of the results on a page or a terminal are stale, and what makes them again."""
+    return f"{count} of the results shown here {AGAIN}: `{command}`"
+
+
 def counted(count: int, word: str, plural: str = "") -> str:
     """ "1 run", "2 runs", "no runs"."""
     return f"{count or 'no'} {word if count == 1 else plural or word + 's'}"

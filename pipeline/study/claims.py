@@ -48,7 +48,7 @@ class Reading:
     per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
     images: str = ""  # names the images and their order; cells with the same one are paired
     source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
-    tolerance: float = 0.0  # of its column
+    tolerance: float | None = None  # of its column
     is_one_run: bool = False  # of one training; another seed would give another number
     seeds: SeedNoise | None = None  # of such a run; None: not measured at this scale
 
@@ -168,7 +168,13 @@ def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Claim) -
     wrong = [step for step in outcome.steps if step.is_false]
     verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
     telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
-    how = "decided by the numbers alone" if is_exact else _conditions(found) if telling.noise else _unknown(found)
+    how = (
+        "decided by the numbers alone"
+        if is_exact
+        else _conditions(found, claim)
+        if telling.noise
+        else _unknown(found, claim)
+    )
     room = f"not worse by {_plain(telling.margin)}" if telling.margin else ""
     return verdict, ", ".join(filter(None, [_difference(telling), room, how])), telling.doubt
 
@@ -186,7 +192,7 @@ def _plain(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _conditions(found: dict[Cell, Reading]) -> str:
+def _conditions(found: dict[Cell, Reading], claim: Claim) -> str:
     """How its cells were measured: `paired over 1,000 images, one run each; seeds differ by 4.8 here`."""
     from pipeline.study.noise import paired
 
@@ -206,15 +212,17 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     spreads = [reading.seeds.spread for reading in noisy.values() if reading.is_one_run and reading.seeds]
     if spreads:
         words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
-    return ", ".join([*words, *filter(None, [_unknown(found)])])
+    return ", ".join([*words, *filter(None, [_unknown(found, claim)])])
 
 
-def _unknown(found: dict[Cell, Reading]) -> str:
+def _unknown(found: dict[Cell, Reading], claim: Claim) -> str:
     """Which cells have a noise that is not known, and what is made of that."""
     unknown = {f"{row}:{column}": reading for (row, column), reading in found.items() if not reading.is_known}
     if not unknown:
         return ""
-    below = max(reading.tolerance for reading in unknown.values())
+    from pipeline.study.noise import smallest_that_counts
+
+    below = smallest_that_counts(unknown.values(), claim.margin)
     what = "noise" if all(not reading.has_noise for reading in unknown.values()) else "noise of training"
     says = f", so differences below {_plain(below)} say nothing" if below else ""
     return f"the {what} of {', '.join(unknown)} is not known{says}"

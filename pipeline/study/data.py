@@ -26,9 +26,9 @@ def data_configs(draft: Draft, role: str, name: str, where: str) -> "dict[str, B
 
 def add_origin(draft: Draft, data: "BaseDataConfig", where: str) -> None:
     """The set that the data of a run is made from, in the graph."""
-    from pipeline.data.kind import made_from
+    from pipeline.data.kind import source_set
 
-    if source := made_from(data):
+    if source := source_set(data):
         (origin,) = data_configs(draft, "", source, f"{where}: data.made_from").values()
         if origin.name != source:
             raise ConfigError(
@@ -39,15 +39,15 @@ def add_origin(draft: Draft, data: "BaseDataConfig", where: str) -> None:
 
 def _resolved(draft: Draft, name: str, where: str) -> "BaseDataConfig":
     """The config of a set. What it is made from and with goes by the names that these have in the graph."""
-    from pipeline.data.kind import made_from, made_with, parse_data
+    from pipeline.data.kind import parse_data, reference_run, source_set
 
     path, content = fragment("data", draft.scale.replace_data.get(name, name), where)
     data = parse_data(Layers((path, content)).below("data"), "data.")
     names = {}
-    if source := made_from(data):
+    if source := source_set(data):
         (origin,) = data_configs(draft, "", source, f"{path}: data.made_from").values()
         names["made_from"] = origin.name
-    if reference := made_with(data):
+    if reference := reference_run(data):
         names["reference"] = _run_name(draft, reference, f"{path}: data.reference")
     return data.model_copy(update=names)
 

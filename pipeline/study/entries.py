@@ -182,10 +182,11 @@ class Graph(Record):
         kind, name, _ = source.split("/")
         return next(iter(self.evals[name].subjects.values()), None) if kind == "evals" else name
 
-    def runs_for(self, job: EvalJob) -> list[str]:
-        """The runs that must be trained before a job: its subjects, and those that its data sets are made with."""
-        chosen = [self.data[name].get("reference") for name in job.data]
-        return list(dict.fromkeys([*job.runs, *(run for run in chosen if run)]))
+    def data_behind(self, evaluation: str) -> list[str]:
+        """The data sets that an evaluation is computed on: its own, and those of its subjects."""
+        entry = self.evals[evaluation]
+        own = [config["name"] for config in entry.data.values()]
+        return [*dict.fromkeys([*own, *(self.runs[run].data for run in entry.subjects.values())])]
 
     def evaluations_of(self, run: str) -> list[str]:
         return [name for name, entry in self.evals.items() if run in entry.subjects.values()]

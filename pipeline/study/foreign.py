@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pipeline.config import CONFIGS, FILE, Layers, merge, names, nearest, parse, parse_file, read_yaml
-from pipeline.data.kind import BaseDataConfig, kind_of, made_from, made_with, parse_data
+from pipeline.data.kind import BaseDataConfig, kind_of, parse_data, reference_run, source_set
 from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.optim import OptimConfig
@@ -168,7 +168,7 @@ class Foreign:
         log.info("preparing %s, which is done once", data.name)
         own = self.run.data
         sources = PreparedSources(self.results, self.site, {own.name: own}, self._run_of)
-        prepare(data, folder, manifest.parent, self.site.workers, sources=sources if made_from(data) else None)
+        prepare(data, folder, manifest.parent, self.site.workers, sources=sources if source_set(data) else None)
         self.prepared.add(data.name)
 
     def _run_of(self, name: str) -> RunConfig:
@@ -178,9 +178,9 @@ class Foreign:
         """The set of a role, or its parts."""
         file, content = fragment("data", scale.replace_data.get(name, name), "evaluate")
         data = parse_data(Layers((file, content)).below("data"), "data.")
-        if made_with(data):
+        if reference_run(data):
             data = self._as_in_a_study(data)
-        if source := made_from(data):
+        if source := source_set(data):
             origin = fragment("data", scale.replace_data.get(source, source), file)[1]["data"]["name"]
             if origin != getattr(self.run.data, "part_of", None):
                 raise DataError(f"{data.name} is made from {origin}, which is not the set of the model")

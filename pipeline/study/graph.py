@@ -6,16 +6,19 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
 from pipeline.config import CONFIGS, Layers, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
-from pipeline.files import write_json
+from pipeline.files import write_text
 from pipeline.naming import file_name_problems
 from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
@@ -73,9 +76,66 @@ def _read_kept(path: Path) -> Kept | None:
 
 def _write_kept(path: Path, kept: Kept) -> None:
     try:
-        write_json(path, kept.model_dump(mode="json"))
+        write_text(path, _one_entry_per_line(kept))
     except PatchworkError as error:  # results of somebody else may be looked at all the same
         log.warning("the graph is not kept: %s", error)
+
+
+def _one_entry_per_line(kept: Kept) -> str:
+    """The graph as JSON in which a job finds its own entries (`_found`) without parsing those of all others."""
+    content = kept.model_dump(mode="json")
+    graph = content.pop("graph")
+    sections = [f"{json.dumps(key)}: {_by_line(value)}" for key, value in graph.items()]
+    head = json.dumps(content).removesuffix("}")
+    return head + ', "graph": {\n' + ",\n".join(sections) + "\n}}\n"
+
+
+def _by_line(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    entries = [f"{json.dumps(name)}: {json.dumps(entry, allow_nan=False)}" for name, entry in value.items()]
+    return "{\n" + ",\n".join(entries) + "\n}"
+
+
+def load_for_run(scale: str, run: str) -> Graph:
+    """The graph with this run alone, where graph.json is right and has it; else the whole graph."""
+    return _load_part(scale, lambda text: {"runs": _found(text, "runs", [run])})
+
+
+def load_for_job(scale: str, job: str) -> Graph:
+    """The graph with this job, its evaluations and their runs alone, where graph.json has them; else all of it."""
+
+    def part(text: mmap) -> dict[str, dict[str, Any]]:
+        jobs = _found(text, "eval_jobs", [job])
+        evals = _found(text, "evals", jobs[job]["evaluations"])
+        runs = {run for entry in evals.values() for run in entry["subjects"].values()}
+        return {"eval_jobs": jobs, "evals": evals, "runs": _found(text, "runs", runs)}
+
+    return _load_part(scale, part)
+
+
+def _load_part(scale: str, part: Callable[[mmap], dict[str, dict[str, Any]]]) -> Graph:
+    path = results_of(scale).graph
+    with (
+        suppress(OSError, ValueError, KeyError),
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as text,
+    ):
+        if json.loads(text.readline().decode() + "}}")["key"] == _source_key():
+            return Graph(scale=scale, note="", comparable=False, **part(text))
+    return load_graph(scale)
+
+
+def _found(text: mmap, section: str, names: Iterable[str]) -> dict[str, Any]:
+    """Entries of a section of graph.json by name; a KeyError where there is no such line."""
+    start, found = text.find(f'\n"{section}": {{\n'.encode(), 0), {}
+    for name in names:
+        begin = text.find(f"\n{json.dumps(name)}: ".encode(), start)
+        if start < 0 or begin < 0:
+            raise KeyError(name)
+        text.seek(begin + 1)
+        found[name] = json.loads("{" + text.readline().decode().rstrip(",\n") + "}")[name]
+    return found
 
 
 def _source_key() -> str:
@@ -207,12 +267,14 @@ def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) 
 
 def _check_tolerances(claim: ResolvedClaim, studies: dict[str, Study], where: str) -> None:
     """Where noise is not known, or a claim says `not worse`, the tolerance of a column says what is small."""
+    if claim.type in ("exact", "cost") or claim.margin:  # costs are counted or timed, not trained
+        return
     for row, column in [cell for each in claim.comparisons() for cell in each.cells]:
         study, table, _ = row.split(".", 2)
-        if claim.type != "exact" and studies[study].all_tables[table].columns[column].tolerance is None:
+        if studies[study].all_tables[table].columns[column].tolerance is None:
             raise ConfigError(
                 f"{where}: the column of {row}:{column} has no tolerance, which says what is small where noise is not "
-                "known; give it one, or write type: exact"
+                "known; give it one, or give the claim a margin"
             )
 
 

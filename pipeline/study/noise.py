@@ -15,7 +15,7 @@ the two are the same.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import eq, ge, le
@@ -65,9 +65,8 @@ class Outcome:
 
 def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None) -> Outcome:
     """`margin` is the claim's own; without it, the largest tolerance of the columns."""
-    if margin is None:
-        margin = max((reading.tolerance for reading in readings.values()), default=0.0)
-    unknown = max((reading.tolerance for reading in readings.values() if not reading.is_known), default=0.0)
+    unknown = smallest_that_counts((reading for reading in readings.values() if not reading.is_known), margin)
+    room = margin if margin is not None else smallest_that_counts(readings.values(), margin)
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = comparison.terms(_draw(readings), FUNCTIONS)
@@ -75,8 +74,8 @@ def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], mar
     steps, holds = [], np.ones((2, DRAWS), bool)
     parts = zip(itertools.pairwise(measured), gaps, comparison.operators, comparison.is_between_cells, strict=True)
     for (left, right), gap, operator, is_between in parts:
-        room = margin if is_between and operator in (ge, le) else 0.0
-        shift = room if operator is ge else -room
+        leeway = room if is_between and operator in (ge, le) else 0.0
+        shift = leeway if operator is ge else -leeway
         if operator is eq:  # draws are never equal; the numbers themselves decide
             gap = np.full(DRAWS, left - right)
         held = operator(np.stack([gap, 2 * (left - right) - gap]) + shift, 0)
@@ -84,9 +83,14 @@ def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], mar
             held = np.stack([np.ones(DRAWS, bool), np.zeros(DRAWS, bool)])  # neither true nor false
         low, high = np.nanpercentile(gap, [100 * (1 - SURE), 100 * SURE])
         is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
-        steps.append(Step(left, right, float(high - low) / 2, room, unknown, is_false))
+        steps.append(Step(left, right, float(high - low) / 2, leeway, unknown, is_false))
         holds &= held
     return Outcome(steps, is_true=holds.mean(axis=1).min() >= SURE)
+
+
+def smallest_that_counts(readings: Iterable["Reading"], margin: float | None) -> float:
+    """The largest tolerance of these cells; a column without one has the claim's margin."""
+    return max((margin or 0.0 if each.tolerance is None else each.tolerance for each in readings), default=0.0)
 
 
 def _draw(readings: Mapping[Cell, "Reading"]) -> dict[Cell, np.ndarray]:

@@ -221,7 +221,10 @@ class Claim(Strict):
     type: Literal["exact", "directional", "scale", "cost"]
     holds: list[str] = Field(min_length=1)
     margin: float | None = Field(
-        None, gt=0, description="what >= and <= between cells leave room for; without it, the column's tolerance"
+        None,
+        gt=0,
+        description="what >= and <= between cells leave room for, in place of the column's tolerance; in a column "
+        "without one, also the smallest difference that says anything where noise is not known",
     )
 
 

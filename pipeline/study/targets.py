@@ -46,6 +46,13 @@ def command_for(target: str, scale: str) -> str:
     return f"snakemake {target}" if scale == "demo" else f"snakemake {target} --config scale={scale}"
 
 
+def report_target(rows: str, scale: str) -> str:
+    """What makes the report with these rows; only the demo has a name for its headline."""
+    if rows == "all":
+        return "all"
+    return "demo" if scale == "demo" else f"results/{scale}/report/{rows}.html"
+
+
 def check_target(target: str, known: Iterable[str], scale: str) -> None:
     if target not in known:
         raise ConfigError(f"no target {target!r} at scale {scale}; {nearest(target, known)}")

@@ -15,6 +15,7 @@ from test_filtered import WRONG_TWICE, Reference, filtered
 
 from pipeline.data.classified import ClassifiedImages
 from pipeline.data.kind import kind_of
+from pipeline.data.manifest import write_manifest
 from pipeline.data.prepare import prepare
 from pipeline.errors import DataError
 from pipeline.files import held, lock_of
@@ -60,6 +61,17 @@ def test_prepare__done_by_another_meanwhile__takes_its_manifest_and_verifies_not
     with while_another_prepares(out, waits, cfg, folder, out) as other:
         shutil.copytree(tmp_path / "elsewhere", out)
     assert other.found == first
+
+
+def test_prepare__manifest_from_before_counts_were_kept__is_taken_as_freshness_takes_it(tmp_path, waits, monkeypatch):
+    cfg, out = config("imagenet"), tmp_path / "data" / "set"
+    folder = write_imagenet(tmp_path / "images")
+    old = prepare(cfg, folder, tmp_path / "elsewhere", progress=False).model_copy(update={"counted": None})
+    write_manifest(tmp_path / "elsewhere" / "manifest.json", old)
+    monkeypatch.setattr(ClassifiedImages, "inspect", lambda *_: pytest.fail("verified again"))
+    with while_another_prepares(out, waits, cfg, folder, out) as other:
+        shutil.copytree(tmp_path / "elsewhere", out)
+    assert other.found == old
 
 
 @pytest.mark.parametrize("left", ["nothing", "another config's"])

@@ -26,6 +26,7 @@ from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import compare_folder, open_split
 from pipeline.data.prepare import prepare
 from pipeline.data.stamp import NUM_SAMPLED, Stamp, content_differences, differences, take_stamp
+from pipeline.files import write_sealed
 
 
 @pytest.fixture
@@ -125,6 +126,16 @@ def test_read_manifest__damaged_or_of_another_version__asks_for_prepare(out, con
     message = message_of(read_manifest, out / "manifest.json")
     assert "manifest.json: found " in message
     assert "run `python -m pipeline prepare --scale demo --data small` again" in message
+
+
+def test_read_manifest__with_the_older_name_of_its_source_digests__is_read(tmp_path, out):
+    path = out / "manifest.json"
+    folder = write_imagenet(tmp_path / "data")
+    content = prepare(config("imagenet"), folder, out, progress=False).model_dump(mode="json")
+    content["made_of"] = {"fashion_mnist": "1234"}
+    del content["source_digests"]
+    write_sealed(path, content)
+    assert read_manifest(path).source_digests == {"fashion_mnist": "1234"}
 
 
 def test_prepare__same_data_elsewhere__leaves_the_manifest_as_it_was(tmp_path, out):

@@ -5,7 +5,8 @@ import yaml
 from benchmark_script import load_benchmark
 from result_files import SITE, finish
 
-from pipeline.freshness import Freshness, report_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import report_file
 from pipeline.study.graph import load_graph
 
 benchmark = load_benchmark("graph")

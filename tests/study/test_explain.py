@@ -6,7 +6,9 @@ from result_files import ORIGIN, SITE, finish, write_training
 from pipeline.cli import main
 from pipeline.errors import ConfigError
 from pipeline.explain import explain
-from pipeline.freshness import Freshness, table_file
+from pipeline.files import digest
+from pipeline.freshness import Freshness
+from pipeline.outputs import job_file, table_file
 from pipeline.records import Inputs
 from pipeline.study.graph import load_graph
 
@@ -39,7 +41,7 @@ def lines_of(graph, *what) -> dict[str, str]:
 def test_explain__a_cell__leads_from_the_study_to_the_result_and_its_run(graph, run, number, project):
     said = explain(Freshness(graph, SITE), number)
     found = lines_of(graph, number)
-    assert found[""] == f"{CELL} is 70.25, in the paper 79.8"
+    assert found[""] == f"{CELL} is 70.25, in the paper 79.8: difference -9.55"
     line = int(found["study"].split("(line ")[1].rstrip(")"))
     written = (project.configs / "study/mjp.yaml").read_text().splitlines()
     assert written[line - 1].strip().startswith("deit-s:")
@@ -59,6 +61,73 @@ def test_explain__code_changed_since__shows_both_digests(graph, run):
     inputs = Inputs(data="data fashion_mnist", init=None)
     write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
     assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {graph.code_of_run(run)} today"
+
+
+def test_explain__code_changed_since__does_not_say_that_nothing_has_changed(graph, run):
+    inputs = Inputs(data="data fashion_mnist", init=None)
+    write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
+    assert lines_of(graph, run)["since then"] == "its code has changed; nothing else that it depends on has"
+    write_training(graph, run, {}, inputs=inputs, provenance=ORIGIN)  # from before digests of code were kept
+    assert lines_of(graph, run)["since then"] == "nothing that it depends on has changed"
+
+
+def test_explain__evaluation_with_data_of_its_own__names_each_with_its_digest(graph):
+    name, entry = next((name, entry) for name, entry in graph.evals.items() if entry.data)
+    row, column = next(
+        (row_id, column)
+        for table in graph.tables.values()
+        for row_id, row in table.rows.items()
+        for column, cell in row.cells.items()
+        if f"evals/{name}/result.json" in cell.sources
+    )
+    finish(graph, [job_file(entry.job)], {})
+    said = explain(Freshness(graph, SITE), f"{row}:{column}")
+    for role, config in entry.data.items():
+        assert f"{config['name']} data {config['name']}"[: len(config["name"]) + 13] in said and f"as {role}" in said
+
+
+def test_explain__run_that_starts_from_a_file__has_the_digest_it_started_from(graph, run, tmp_path):
+    init = f"file:{tmp_path}/start.pth"
+    graph.runs[run].config["init"] = init
+    write_training(graph, run, {}, inputs=Inputs(data="data fashion_mnist", init="ab" * 32))
+    assert lines_of(graph, run)["starts from"] == f"{init} abababababab"
+
+
+def test_explain__weight_file_that_is_evaluated_as_it_is__has_its_digest(graph, run, tmp_path):
+    (tmp_path / "start.pth").write_text("weights")
+    graph.runs[run].config["init"] = f"file:{tmp_path}/start.pth"
+    graph.runs[run].trained = False
+    assert lines_of(graph, run)["starts from"].endswith(f"start.pth {digest(tmp_path / 'start.pth')[:12]}")
+    (tmp_path / "start.pth").unlink()
+    assert lines_of(graph, run)["starts from"].endswith("start.pth, not on this machine")
+
+
+@pytest.mark.slow
+def test_explain__difference_to_another_row__explains_both_cells(graph):
+    table_id, row_id, key, column = next(
+        (table_id, row_id, key, column)
+        for table_id, table in graph.tables.items()
+        for row_id in table.rows
+        for key, column in table.columns.items()
+        if column.against and not row_id.endswith(f".{column.against}") and table.rows[row_id].runs
+    )
+    finish(graph, [table_file(table_id, "all")], {graph.tables[table_id].columns[column.delta].metric: 70.25})
+    said = explain(Freshness(graph, SITE), f"{row_id}:{key}")
+    assert said.startswith(f"{row_id}:{key} is 0")
+    other = f"{table_id}.{column.against}:{column.delta}"
+    assert f"column      {column.label}: {row_id}:{column.delta} minus {other}" in said
+    assert f"\n{row_id}:{column.delta} is 70.25" in said and f"\n{other} is 70.25" in said
+    assert said.count("result      ") == 2
+
+
+def test_explain__another_result_of_the_table_damaged__is_explained_all_the_same(graph):
+    rows = graph.tables["mjp.t1"].rows
+    other = next(row for row_id, row in rows.items() if row_id != "mjp.t1.deit-s" and row.cells["top1"].sources)
+    path = graph.results.folder / other.cells["top1"].sources[0]
+    path.write_text(path.read_text()[:-20])
+    assert lines_of(graph, CELL)[""].startswith(f"{CELL} is 70.25")
+    other_id = next(row_id for row_id, row in rows.items() if row is other)
+    assert "changed or damaged" in lines_of(graph, f"{other_id}:top1")[""]
 
 
 def test_explain__a_key_that_several_files_give__lists_them_in_order_and_the_one_that_won(graph, run, project):

@@ -5,13 +5,14 @@ import io
 
 import pandas as pd
 import pytest
-from result_files import write_evaluation, write_training
+from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.cli import main
 from pipeline.errors import ConfigError
+from pipeline.frame import FRAME_COLUMNS, frame
+from pipeline.outputs import table_file
 from pipeline.records import EvalResult, TrainRecord, read_record
 from pipeline.report.tables import fill_table
-from pipeline.results import FRAME_COLUMNS, frame
 from pipeline.study.graph import load_graph
 
 TABLE = "mjp.t4"
@@ -117,3 +118,50 @@ def test_frame__mistyped_scale__names_the_nearest(project, capsys):
         frame("demoo")
     assert main(["frame", "--scale", "demoo"]) == 1
     assert "did you mean 'demo'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def finished(project, monkeypatch):
+    """One table of the demo, and all that it needs, on a machine without data."""
+    monkeypatch.setattr("pipeline.frame.load_site", lambda: SITE)
+    graph = load_graph("demo")
+    finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.0})
+    return graph
+
+
+@pytest.fixture
+def run(finished):
+    return finished.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
+
+
+def test_frame__stale_results__say_why_and_others_are_empty(finished, run):
+    assert set(frame("demo").stale) == {""}
+    finished.results.run(run).encoder.write_text("other")
+    lines = frame("demo")
+    own, others = lines[lines.run == run], lines[lines.run != run]
+    (trained,) = own[own.evaluation == "train"].stale
+    assert trained.startswith("encoder.safetensors has SHA-256")
+    assert set(own[own.evaluation == "classify"].stale) == {f"results/demo/runs/{run}/train.json is made again"}
+    assert set(others.stale) == {""}
+
+
+def test_frame__damaged_result__is_a_line_without_a_number(finished, run):
+    path = finished.results.run(run).done
+    path.write_text(path.read_text()[:-20])
+    (line,) = [line for line in frame("demo").itertuples() if (line.run, line.evaluation) == (run, "train")]
+    assert pd.isna(line.value) and "changed or damaged" in line.stale and line.file == f"runs/{run}/train.json"
+
+
+def test_frame__result_that_no_config_names__says_so(finished, run):
+    folder = finished.results.run(run).folder
+    folder.rename(folder.with_name("old-run"))
+    lines = frame("demo")
+    assert set(lines[lines.file == "runs/old-run/train.json"].stale) == {"no config names it any more"}
+
+
+def test_frame__stale_results_as_csv__says_so_beside_it(finished, run, capsys):
+    finished.results.run(run).encoder.write_text("other")
+    assert main(["frame"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(",".join(FRAME_COLUMNS))
+    assert "of the results shown here must be made again: `snakemake all`" in err

@@ -11,16 +11,18 @@ from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
+from pipeline.errors import CheckpointError
 from pipeline.files import Digests, digest, digest_by_stat, held, write_text
-from pipeline.freshness import (
-    Freshness,
+from pipeline.freshness import Freshness
+from pipeline.inputs import find_inputs
+from pipeline.outputs import (
     claims_file,
     data_file,
+    drawing_record,
     drawings,
     files_of_targets,
     is_output,
     job_file,
-    made_file,
     report_file,
     run_file,
     table_file,
@@ -32,6 +34,7 @@ from pipeline.report.drawing import draw_report, draw_table
 from pipeline.source import PACKAGE, Definition, code_behind, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
+from pipeline.study.targets import report_target
 from pipeline.verify import problems_of
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
@@ -151,7 +154,7 @@ def test_record__one_digit_changed_by_hand__is_noticed(graph, folder, evaluation
 def test_run__data_prepared_anew_with_other_samples__is_stale(graph, run):
     path = graph.results.manifest(graph.runs[run].data)
     write_manifest(path, read_manifest(path).model_copy(update={"fingerprint": "other samples"}))
-    assert now(graph).why(run_file(run)).startswith("trained on data data fashion")
+    assert now(graph).why(run_file(run)).startswith("the data changed from data fashion")
 
 
 def test_run__the_one_it_starts_from_was_trained_again__is_stale(graph, run):
@@ -165,7 +168,7 @@ def test_run__the_one_it_starts_from_was_trained_again__is_stale(graph, run):
     record = folder.trained().model_copy(update={"files": files})
     write_record(folder.done, record)
     assert not now(graph).why(run_file(start))
-    assert now(graph).why(run_file(run)).startswith("started from weights ")
+    assert now(graph).why(run_file(run)).startswith("the weights it starts from changed from ")
 
 
 def test_evaluation__missing_changed_or_without_a_file__is_stale(graph, evaluation, job):
@@ -179,9 +182,10 @@ def test_evaluation__missing_changed_or_without_a_file__is_stale(graph, evaluati
 
 
 def test_evaluation__computed_with_other_weights_or_data__is_stale(graph, evaluation, run, job):
+    weights = {"model": digest(graph.results.run(run).encoder)}
     for inputs, words in (
-        (EvalInputs(weights={"model": "0" * 64}, data={}), "was computed with weights 000000000000"),
-        (EvalInputs(weights={}, data={graph.runs[run].data: "1" * 64}), "was computed on data 111111111111"),
+        (EvalInputs(weights={"model": "0" * 64}, data={}), "was computed with weights 000000000000 of"),
+        (EvalInputs(weights=weights, data={graph.runs[run].data: "1" * 64}), "was computed with data 111111111111 of"),
     ):
         write_evaluation(graph, evaluation.name, {"top1": 70.0}, inputs=inputs)
         finish_job_record(graph, job)
@@ -208,9 +212,65 @@ def test_init_file__replaced__makes_the_run_stale_and_absent_does_not(graph, run
     found = now(graph)
     assert not found.why(run_file(run)) and found.files_elsewhere(run_file(run)) == [weights]
     weights.write_text("other weights")
-    assert now(graph).why(run_file(run)).startswith("started from weights ")
+    assert now(graph).why(run_file(run)).startswith("the weights it starts from changed from ")
     weights.unlink()
     assert not now(graph).why(run_file(run))
+
+
+@pytest.fixture
+def leaking(graph, evaluation, job, run, tmp_path):
+    """The evaluation as one that reads the site's `lpips`, computed with it; (site, what a job would compute from)."""
+    name, weights = evaluation.name, tmp_path / "alexnet.pth"
+    graph.evals[name].site_files = ["lpips"]
+    weights.write_text("alexnet")
+    encoder, data = graph.results.run(run).encoder, graph.runs[run].data
+    inputs = EvalInputs(
+        weights={"model": digest(encoder)}, data={data: f"data {data}"}, site_files={"lpips": digest(weights)}
+    )
+    write_evaluation(graph, name, {"top1": 70.0}, {"top1": [1.0]}, inputs=inputs)
+    finish_job_record(graph, job)
+    return SITE.model_copy(update={"lpips": weights}), inputs
+
+
+@pytest.mark.parametrize(
+    ("change", "is_finished"),
+    [
+        ({}, True),
+        ({"site_files": {}}, True),  # the file is not on this machine: what is finished does not need it
+        ({"site_files": {"lpips": "0" * 64}}, False),
+        ({"weights": {"model": "0" * 64}}, False),
+        ({"data": {"fashion_mnist": "other"}}, False),
+    ],
+    ids=["nothing", "lpips missing", "lpips replaced", "weights", "data"],
+)
+def test_evaluation__inputs_changed__its_job_and_freshness_decide_the_same(
+    graph, evaluation, job, run, leaking, change, is_finished
+):
+    site, inputs = leaking
+    if "site_files" in change:
+        site.lpips.write_text("other") if change["site_files"] else site.lpips.unlink()
+        change = {"site_files": {"lpips": digest(site.lpips)} if change["site_files"] else {}}
+    if "weights" in change:
+        write_training(graph, run, {}, files={"encoder.safetensors": "0" * 64}, inputs=Inputs(data="d", init=None))
+    if "data" in change:
+        path = graph.results.manifest("fashion_mnist")
+        write_manifest(path, read_manifest(path).model_copy(update={"fingerprint": "other"}))
+    found = evaluation.finished(inputs.model_copy(update=change))
+    assert bool(found) == (not Freshness(graph, site).own_reason(job_file(job))) == is_finished
+
+
+def test_run__init_file_not_on_this_machine__training_and_freshness_find_it_finished(graph, run, tmp_path):
+    weights = tmp_path / "start.pth"
+    weights.write_text("weights")
+    graph.runs[run].config["init"] = init = f"file:{weights}"
+    data = graph.runs[run].data
+    folder = write_training(graph, run, {}, inputs=Inputs(data=f"data {data}", init=digest(weights)))
+    folder.finished.unlink()
+    weights.unlink()
+    assert not now(graph).why(run_file(run)) and folder.is_finished(find_inputs(folder, SITE, data, init))
+    folder.unpublish()
+    with pytest.raises(CheckpointError, match=r"start\.pth not found"):
+        find_inputs(folder, SITE, data, init)
 
 
 def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
@@ -244,18 +304,22 @@ def test_report__page_deleted__is_a_problem_with_the_command_that_draws_it(graph
         found = {problem.file: problem for problem in problems_of(now(graph))}
         assert found[f"results/demo/{file}"].found == "deleted"
     assert found[f"results/demo/{file}"].remedy == "`snakemake all` makes it again"
-    (graph.results.folder / made_file(file)).unlink()
+    (graph.results.folder / drawing_record(file)).unlink()
     assert now(graph).own_reason(file) == "not found"
 
 
 @pytest.mark.slow
-def test_report__written_by_hand_over_a_stale_result__says_so(graph, folder):
-    assert "must be made again" not in draw_report(now(graph), "all").read_text()
+@pytest.mark.parametrize(("rows", "target"), [("all", "all"), ("headline", "demo")])
+def test_report__written_by_hand_over_a_stale_result__names_the_target_that_was_made(graph, folder, rows, target):
+    assert "must be made again" not in draw_report(now(graph), rows).read_text()
     folder.encoder.write_text("other")
-    assert (
-        "of the results shown here must be made again: <code>snakemake all"
-        in draw_report(now(graph), "all").read_text()
-    )
+    words = f"of the results shown here must be made again: <code>snakemake {target}</code>"
+    assert words in draw_report(now(graph), rows).read_text()
+
+
+def test_report_target__of_another_scale__is_its_file(graph):
+    assert report_target("headline", "tiny") == "results/tiny/report/headline.html"
+    assert report_target("all", "tiny") == "all"
 
 
 def test_files__written_again_or_copied_with_other_times__are_fresh(graph):
@@ -301,7 +365,12 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
     (folder / "train/cats").rename(folder / "train/x")
     (folder / "train/dogs").rename(folder / "train/cats")
     (folder / "train/x").rename(folder / "train/dogs")
-    assert "does not hold what was verified" in Freshness(graph, site).why(data_file("photos"))
+    why = Freshness(graph, site).why(data_file("photos"))
+    assert why.startswith("photos does not hold what was verified: train: ")
+    question = "is it the folder that is meant? If not, correct `data: photos:` in configs/site/local.yaml first"
+    assert why.endswith(question)
+    problem = next(str(each) for each in problems_of(Freshness(graph, site)) if "data/photos" in each.file)
+    assert problem.index(question) < problem.index("makes it again")
     graph.data["photos"]["num_train"] = 5
     assert "num_train 6, expected 5" in Freshness(graph, site).why(data_file("photos"))
 
@@ -321,10 +390,10 @@ MADE = "fashion_mnist_c-fog"
 def made_set(graph):
     """The manifest of a set that is made here, with what it was made with."""
 
-    def write(made_of: dict) -> str:
+    def write(digests: dict) -> str:
         finish(graph, [data_file(MADE)])
         path = graph.results.manifest(MADE)
-        write_manifest(path, read_manifest(path).model_copy(update={"made_of": made_of}))
+        write_manifest(path, read_manifest(path).model_copy(update={"source_digests": digests}))
         return data_file(MADE)
 
     return write

@@ -8,11 +8,12 @@ import yaml
 from pipeline.config import CONFIGS, Layers, SafeLoader, names, parse_file
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
+from pipeline.files import write_json
 from pipeline.study import graph as graph_module
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import table_fingerprint
-from pipeline.study.graph import build_graph, load_graph
+from pipeline.study.graph import build_graph, load_for_job, load_for_run, load_graph
 from pipeline.study.spec import Expected
 from pipeline.study.written import read_study
 
@@ -292,6 +293,42 @@ def test_table_fingerprint__one_thing_changed__changes_for_the_tables_that_show_
 
 
 # graph.json
+
+
+def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_alone(project, monkeypatch):
+    graph = load_graph("demo")
+    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
+    for name in (next(iter(graph.runs)), next(reversed(graph.runs))):
+        assert load_for_run("demo", name).runs == {name: graph.runs[name]}
+
+
+def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_runs_alone(project, monkeypatch):
+    graph = load_graph("demo")
+    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
+    for name, job in graph.eval_jobs.items():
+        found = load_for_job("demo", name)
+        assert found.eval_jobs == {name: job} and found.evals == {each: graph.evals[each] for each in job.evaluations}
+        subjects = {run for each in job.evaluations for run in graph.evals[each].subjects.values()}
+        assert found.runs == {run: graph.runs[run] for run in subjects} and found.scale == "demo"
+
+
+@pytest.mark.parametrize("change", ["another config", "indented", "cut", "unknown"])
+def test_load_for_run__graph_not_as_it_is_kept__is_loaded_as_a_whole(project, change):
+    graph = load_graph("demo")
+    path, name = graph.results.graph, next(iter(graph.runs))
+    if change == "another config":
+        path_of_scale = project.configs / DEMO
+        path_of_scale.write_text(f"{path_of_scale.read_text()}\n# a comment\n")
+    elif change == "indented":
+        write_json(path, json.loads(path.read_text()))
+    elif change == "cut":
+        path.write_text(path.read_text().partition('"runs"')[0])
+    else:
+        with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
+            load_for_run("demo", f"{name}x").run(f"{name}x")
+        return
+    found = load_for_run("demo", name)
+    assert found.run(name) == graph.run(name) and len(found.runs) == len(graph.runs)
 
 
 @pytest.fixture

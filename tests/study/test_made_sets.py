@@ -1,7 +1,9 @@
 """Data sets that are made from others, in the graph: their parts, what they are made from and with, and their jobs."""
 
 import pytest
+from result_files import SITE
 
+from pipeline.freshness import Freshness
 from pipeline.plan.work import needed_work
 from pipeline.study.graph import build_graph
 
@@ -43,7 +45,16 @@ def test_reference__of_a_filtered_set__is_the_run_of_the_study_and_trained_befor
     graph = build_graph("demo")
     (resnet,) = [name for name, run in graph.runs.items() if run.label == "ResNet"]
     assert graph.data["fashion_mnist_a"]["reference"] == resnet
-    assert resnet in needed_work(graph, ["toy_table1"]).runs
+    assert resnet in needed_work(Freshness(graph, SITE), ["toy_table1"]).runs
+
+
+def test_reference__of_a_set_that_the_site_has__is_not_planned(toy, monkeypatch):
+    """As Snakemake does not train it."""
+    graph = build_graph("demo")
+    (resnet,) = [name for name, run in graph.runs.items() if run.label == "ResNet"]
+    monkeypatch.setattr("pipeline.data.filtered.FilteredImages.is_there", lambda self, folder: True)
+    work = needed_work(Freshness(graph, SITE), ["toy_table1"])
+    assert work.evaluations and resnet not in work.runs
 
 
 def test_reference__study_without_that_run__is_refused_with_near_names(toy):

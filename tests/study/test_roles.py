@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from result_files import write_evaluation, write_training
 
-from pipeline.freshness import Freshness, job_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import job_file
 from pipeline.records import write_record
 from pipeline.report.collect import collect
 from pipeline.report.draw import to_csv, to_html

@@ -115,4 +115,3 @@ def test_graph__file_of_its_scale__is_read_and_a_mistake_in_it_named(project):
 def test_command__without_results__says_what_to_do(project, capsys):
     assert main(["noise", "--scale", "demo"]) == 1
     assert "has several seeds; write seeds: 4 into configs/scale/demo.yaml" in capsys.readouterr().err
-

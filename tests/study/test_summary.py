@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 from report_content import make_claims, make_figures, make_tables
-from result_files import write_training
+from result_files import SITE, finish, write_training
 from toy_study import A, B, C, draw, result_of
 
 from pipeline.cli import main
 from pipeline.files import write_text
+from pipeline.freshness import Freshness
+from pipeline.outputs import table_file
 from pipeline.records import EvalResult, read_record, write_record
 from pipeline.report import summary
 from pipeline.report.collect import collect
@@ -17,6 +19,16 @@ from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.summary import summarise, summarise_targets
 from pipeline.results import ScaleFolder
 from pipeline.study.graph import build_graph, load_graph
+
+
+class Current(Freshness):
+    """Nothing is stale; the toy study has no data sets."""
+
+    def why(self, file: str) -> str:
+        return ""
+
+    def why_number(self, source: str) -> str:
+        return ""
 
 
 def lines_of(*tables: dict) -> list[str]:
@@ -64,15 +76,15 @@ def test_summary__claims__are_counted_with_those_within_noise():
 
 @pytest.mark.parametrize(("kind", "suffix"), [("lines", ".svg"), ("pictures", ".html")])
 def test_summary__figure__is_named_with_its_file(tmp_path, kind, suffix):
-    graph = SimpleNamespace(results=ScaleFolder(tmp_path / "demo"))
+    current = SimpleNamespace(results=ScaleFolder(tmp_path / "demo"), why=lambda file: "")
     figure = FilledTable(**next(made for made in make_figures() if made["figure"]["kind"] == kind))
-    waiting = summary._figures(graph, [figure], "headline")
-    path = graph.results.table(figure.id, "headline").with_suffix(suffix)
+    waiting = summary._figures(current, [figure], "headline")
+    path = current.results.table(figure.id, "headline").with_suffix(suffix)
     path.parent.mkdir(parents=True)
     path.touch()
     name = f"{figure.study}, Figure 3, A figure of {kind}"
     assert waiting == [f"{name}: not drawn yet"]
-    assert summary._figures(graph, [figure], "headline") == [f"{name}: {path}"]
+    assert summary._figures(current, [figure], "headline") == [f"{name}: {path}"]
 
 
 RUN = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}
@@ -95,16 +107,16 @@ def two_studies(project):
 
 
 def test_summary__claim_across_studies__is_decided_as_the_claims_file_has_it(two_studies):
-    text = summary.summarise_targets(two_studies, ["mine"])
+    text = summary.summarise_targets(Current(two_studies, SITE), ["mine"])
     assert "claims of mine at scale demo: 1 true, 0 false, 0 within noise, 0 undecided" in text
 
 
 def test_summary__training_curves_that_are_drawn__have_results(two_studies):
-    assert "no results yet for: mine_figure1" in summary.summarise_targets(two_studies, ["mine"])
+    assert "no results yet for: mine_figure1" in summary.summarise_targets(Current(two_studies, SITE), ["mine"])
     path = two_studies.results.table("mine.f1", "all")
     path.parent.mkdir(parents=True)
     path.touch()
-    text = summary.summarise_targets(two_studies, ["mine"])
+    text = summary.summarise_targets(Current(two_studies, SITE), ["mine"])
     assert "no results yet" not in text and "mine.f1.md, .csv and .svg" in text
 
 
@@ -149,7 +161,7 @@ def shown(measured) -> list[str]:
     write_benchmark(measured, "train_run", B, 50.33)
     write_benchmark(measured, "draw_table", "headline-toy.t1", 0.61)
     write_text(measured.results.report("headline"), "")
-    return summarise(measured, "headline").splitlines()
+    return summarise(Current(measured, SITE), "headline").splitlines()
 
 
 def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
@@ -180,7 +192,7 @@ def test_summary__last_line__is_the_path_of_the_report(shown):
 def test_summary__results_outside_the_repository__gives_the_whole_path(measured, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.setattr("pipeline.results.RESULTS", elsewhere)
-    said = summarise(measured, "headline")
+    said = summarise(Current(measured, SITE), "headline")
 
     assert said.endswith(f"report: {elsewhere}/toy/report/headline.html, not written yet")
 
@@ -188,14 +200,14 @@ def test_summary__results_outside_the_repository__gives_the_whole_path(measured,
 def test_summary__nothing_measured_by_snakemake__says_so(measured):
     draw(measured, "headline")
 
-    assert "time, summed over jobs: none measured" in summarise(measured, "headline")
+    assert "time, summed over jobs: none measured" in summarise(Current(measured, SITE), "headline")
 
 
 def test_summary__half_of_the_runs_finished_and_nothing_drawn__shows_what_there_is(measured):
     measured.results.run(B).done.unlink()
     result_of(measured, B).unlink()
 
-    lines = summarise_targets(measured, ["toy_table1"]).splitlines()
+    lines = summarise_targets(Current(measured, SITE), ["toy_table1"]).splitlines()
 
     assert [line.split("  ")[0] for line in lines[4:7]] == ["Row A", "Row B", "Row C"]
     assert "79.8 (79.8)" in lines[4] and "n/a (80.5)" in lines[5]
@@ -208,13 +220,13 @@ def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_the
     result = read_record(path, EvalResult)
     write_record(path, result.model_copy(update={"metrics": {**result.metrics, "top1": 55.5}}))
 
-    assert "55.5 (79.8)" in summarise_targets(measured, ["toy_table1"])
+    assert "55.5 (79.8)" in summarise_targets(Current(measured, SITE), ["toy_table1"])
 
 
 def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
     draw(measured, "all")
 
-    lines = summarise_targets(measured, ["toy"]).splitlines()
+    lines = summarise_targets(Current(measured, SITE), ["toy"]).splitlines()
 
     assert any(line.startswith("claims of toy at scale toy: ") for line in lines)
     assert "files: results/toy/tables/all/toy.t1.md, .csv and .html" in lines
@@ -227,7 +239,50 @@ def test_summary__claim_on_cells_of_another_study__is_decided_by_their_results(m
     claim = measured.claims["toy"]["toy.c1"].model_copy(update={"holds": ["own.t1.b:top1 > toy.t1.a:top1"]})
     measured.claims["own"] = {"own.c1": claim}
 
-    assert "claims of own at scale toy: 1 true, " in summarise_targets(measured, ["own"])
+    assert "claims of own at scale toy: 1 true, " in summarise_targets(Current(measured, SITE), ["own"])
+
+
+@pytest.fixture
+def finished(project):
+    """One table of the demo, and all that it needs."""
+    graph = load_graph("demo")
+    finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.0, "params_m": 1.0})
+    return graph
+
+
+def row_of(text: str, label: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(f"{label}  "))
+
+
+def test_summary__results_as_recorded__marks_nothing(finished):
+    text = summarise_targets(Freshness(finished, SITE), ["mjp_table1"])
+    assert "must be made again" not in text and "*" not in text
+
+
+def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished):
+    row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
+    finished.results.run(row.runs[""][0]).encoder.write_text("other")
+    lines = summarise_targets(Freshness(finished, SITE), ["mjp_table1"]).splitlines()
+    assert lines[0].split(" ", 1)[1].startswith("of the results shown here must be made again: `snakemake mjp_table1`")
+    assert "70.0*" in row_of("\n".join(lines), "DeiT-S")
+    assert any("70.0 " in line and "70.0*" not in line for line in lines)
+
+
+@pytest.mark.parametrize("file", ["result.json", "per_image.npz"])
+def test_summary__damaged_result__is_marked_and_no_error(finished, file):
+    (source,) = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources
+    path = (finished.results.folder / source).with_name(file)
+    path.write_text(path.read_text()[:-20] if path.exists() else "")
+    text = summarise_targets(Freshness(finished, SITE), ["mjp_table1"])
+    assert ("n/a*" in row_of(text, "DeiT-S")) == (file == "result.json")
+
+
+def test_summary__table_drawn_before_its_results_changed__says_that_its_files_must_be_made_again(finished):
+    row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
+    files = "mjp.t1.md, .csv and .html"
+    assert summarise_targets(Freshness(finished, SITE), ["mjp_table1"]).endswith(files)
+    finished.results.run(row.runs[""][0]).encoder.write_text("other")
+    assert summarise_targets(Freshness(finished, SITE), ["mjp_table1"]).endswith(f"{files}, must be made again")
 
 
 def test_summary__mistyped_target__is_one_message_with_near_names(project, capsys):

@@ -1,4 +1,4 @@
-"""`verify` on the command line, and results that other code made."""
+"""`verify` on the command line."""
 
 import pytest
 from result_files import ORIGIN, write_evaluation, write_training
@@ -6,9 +6,7 @@ from result_files import ORIGIN, write_evaluation, write_training
 from pipeline.cli import main
 from pipeline.code import Named, code_of_run
 from pipeline.registry import TASKS
-from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
-from pipeline.verify import made_by_other_code
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 PER_IMAGE = {"top1": [100.0, 0.0, 100.0]}
@@ -44,27 +42,3 @@ def test_code_of_run__of_every_entry__is_that_of_its_method_task_and_kind(graph)
     assert {run.task for run in graph.runs.values()} <= {*TASKS.names()}
     run = next(name for name, entry in graph.runs.items() if entry.method == "mjp")
     assert graph.code_of_run(run) == code_of_run(Named("mjp", "classify", "images"))
-
-
-def test_other_code__nothing_changed__is_silent(graph):
-    assert made_by_other_code(graph) == []
-
-
-def test_other_code__formula_of_a_method_changed__names_its_runs_and_the_key_to_raise(graph, folder, monkeypatch):
-    monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
-    (notice,) = made_by_other_code(graph)
-    assert (notice.kind, notice.name, notice.results) == ("method", "supervised", [folder.name])
-    assert "raise code_epoch in configs/method/supervised.yaml" in str(notice)
-
-
-def test_other_code__formula_of_an_evaluation_changed__names_it(graph, folder, monkeypatch, capsys):
-    code_of = Graph.code_of_evaluation
-
-    def changed(graph, name):
-        return "changed" if graph.evals[name].config["name"] == "classify" else code_of(graph, name)
-
-    monkeypatch.setattr(Graph, "code_of_evaluation", changed)
-    (notice,) = made_by_other_code(graph)
-    assert (notice.kind, notice.name) == ("evaluation", "classify")
-    main(["check"])
-    assert "raise code_epoch in configs/eval/classify.yaml" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
 from pipeline.doctor.finding import Subject, failed, ok
-from pipeline.freshness import run_file
+from pipeline.outputs import run_file
 from pipeline.plan.rough import Rough
 from pipeline.site import Site
 from pipeline.study import graph as graphs

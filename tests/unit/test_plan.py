@@ -13,9 +13,10 @@ from pipeline.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
-from pipeline.freshness import Freshness, run_file
+from pipeline.freshness import Freshness
 from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
+from pipeline.outputs import run_file
 from pipeline.plan import costs, text
 from pipeline.plan.costs import costs_of
 from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, images_left, most_at_once

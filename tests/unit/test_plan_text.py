@@ -8,8 +8,9 @@ import pytest
 from result_files import SITE, finish
 
 from pipeline.evals.needs import Needs
-from pipeline.freshness import Freshness, data_file
+from pipeline.freshness import Freshness
 from pipeline.launch.resources import Shape
+from pipeline.outputs import data_file
 from pipeline.plan import costs, device, text
 from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
 from pipeline.plan.work import Work

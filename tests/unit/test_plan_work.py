@@ -4,7 +4,8 @@ import pytest
 from result_files import SITE, finish
 
 from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness, files_of_targets, job_file
+from pipeline.freshness import Freshness
+from pipeline.outputs import files_of_targets, job_file
 from pipeline.plan.estimate import images_left
 from pipeline.plan.work import needed_work, pending_work
 from pipeline.study import graph as graphs
@@ -30,19 +31,21 @@ def finish_all(graph, target) -> None:
 
 def finetuned_in(graph, target) -> tuple[str, str]:
     """A run behind a target that starts from another, and that other one."""
-    return next((name, init) for name in needed_work(graph, [target]).runs if (init := graph.runs[name].init))
+    return next(
+        (name, init) for name in needed_work(Freshness(graph, SITE), [target]).runs if (init := graph.runs[name].init)
+    )
 
 
 @pytest.mark.slow
 def test_work__of_a_finetuned_run__has_the_one_it_starts_from(graph):
     name, run = next((name, run) for name, run in graph.runs.items() if run.init)
-    work = needed_work(graph, [name])
+    work = needed_work(Freshness(graph, SITE), [name])
     assert work.runs.keys() == {name, run.init} and not work.evaluations and not work.tables
 
 
 def test_work__of_all__is_every_run_once_and_every_subject_of_an_evaluation(graph):
-    work = needed_work(graph, [])
-    assert needed_work(graph, ["mp3", "all", "mjp_table4"]).runs.keys() == work.runs.keys()
+    work = needed_work(Freshness(graph, SITE), [])
+    assert needed_work(Freshness(graph, SITE), ["mp3", "all", "mjp_table4"]).runs.keys() == work.runs.keys()
     seconds = {entry.subjects["second"] for entry in graph.evals.values() if "second" in entry.subjects}
     assert seconds and seconds <= work.runs.keys() <= graph.runs.keys()
 
@@ -69,13 +72,13 @@ def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_alon
     target = "mjp_table4"
     finish_all(graph, target)
     assert not pending_work(Freshness(graph, SITE), [target]).studies
-    job = next(iter(needed_work(graph, [target]).evaluations))
+    job = next(iter(needed_work(Freshness(graph, SITE), [target]).evaluations))
     (name,) = graph.eval_jobs[job].runs
     graph.results.run(name).done.unlink()
     left = pending_work(Freshness(graph, SITE), [target])
     assert left.runs.keys() == {name} and left.tables.keys() == {("mjp.t4", "all")}
     assert left.evaluations.keys() == {job for job, each in graph.eval_jobs.items() if name in each.runs} & (
-        needed_work(graph, [target]).evaluations.keys()
+        needed_work(Freshness(graph, SITE), [target]).evaluations.keys()
     )
     assert not left.finished.tables and name not in left.finished.runs
 

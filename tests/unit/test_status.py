@@ -12,9 +12,10 @@ from result_files import finish as finish_files
 
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
-from pipeline.freshness import Freshness, job_file, report_file, run_file
+from pipeline.freshness import Freshness
 from pipeline.launch.job import Outcome
 from pipeline.launch.slurm import JobRecord
+from pipeline.outputs import job_file, report_file, run_file, table_file
 from pipeline.records import Inputs
 from pipeline.results import scales_with_results
 from pipeline.status import read_status
@@ -103,6 +104,20 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
     ]
 
 
+def test_status__drawings_of_results_that_changed__are_outdated_with_the_reason(graph):
+    shown = table_file("mjp.t1", "all")
+    finish_files(graph, [shown])
+    put(graph.results.report("all"))
+    name = graph.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
+    graph.results.run(name).encoder.write_text("other")
+    said = str(read_status(Freshness(graph, SITE)))
+    why = Freshness(graph, SITE).why(shown)
+    assert f"  draw_table    all-mjp.t1  {why}" in said and why.endswith("is made again")
+    assert f"0 of {len(graph.tables)} with all rows (1 outdated) drawn" in said
+    report = Freshness(graph, SITE).why(report_file("all"))
+    assert f"{graph.results.report('all')}, must be made again: {report}" in said
+
+
 def test_status__run_that_failed_and_was_then_continued_and_stopped__has_not_failed(graph):
     name = next(iter(graph.runs))
     begin(graph, name, 60)
@@ -139,11 +154,12 @@ def test_status__of_a_scale__counts_tables_and_lists_what_is_on_its_way(graph):
     put(graph.results.report("all"))
     with held(graph.results.workflow_lock):
         said = str(read_status(Freshness(graph, SITE))).splitlines()
+    why = Freshness(graph, SITE).why(report_file("all"))  # it has no record of what it was made from
     assert said[2:6] == [
         f"  runs          1 of {num_runs} finished, 1 queued, {num_runs - 2} waiting",
         f"  evaluations   0 of {num_jobs} finished, {num_jobs} waiting",
         f"  tables        0 of {len(headline)} with headline rows, 0 of {len(graph.tables)} with all rows drawn",
-        f"  report        {graph.results.report('all')}",
+        f"  report        {graph.results.report('all')}, must be made again: {why}",
     ]
     assert said[6:] == ["", "queued", f"  train_run     {queued}  SLURM job 77; step 60 of 200 (30 %)"]
 

@@ -4,7 +4,8 @@ import functools
 from snakemake.logging import logger
 
 from pipeline.files import hold_for_life, require_space
-from pipeline.freshness import files_of_targets, open_freshness, table_file
+from pipeline.freshness import Freshness, open_freshness
+from pipeline.outputs import files_of_targets, table_file
 from pipeline.naming import NAME, PLAIN_NAME
 from pipeline.report.summary import summarise_targets
 from pipeline.site import choose_site
@@ -65,8 +66,10 @@ if not CALL.is_job:
 
 
 def show_tables():
-    """Print the tables behind the targets of the command line."""
+    """Print the tables behind the targets of the command line, as they are now."""
     wanted = CALL.targets or ["all"]
     names = [name for name in wanted if name in targets_of(graph(SCALE))]
     if names:
-        print(or_message(summarise_targets, graph(SCALE), names), flush=True)
+        now = Freshness(graph(SCALE), SITE, freshness(SCALE).digests)
+        print(or_message(summarise_targets, now, names), flush=True)
+        or_message(now.digests.keep)

@@ -1,0 +1,106 @@
+"""Every metric of a scale as one long frame, for a notebook or a spreadsheet."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config import CONFIGS, names, nearest, read_yaml
+from pipeline.errors import ConfigError, DataError
+from pipeline.freshness import open_freshness
+from pipeline.records import EvalResult, Kind, Measured, TrainRecord, read_record
+from pipeline.results import RunFolder, ScaleFolder, results_of
+from pipeline.site import load_site
+from pipeline.study.graph import load_graph
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRAME_COLUMNS = [
+    *("scale", "evaluation", "metric", "value", "error", "count"),
+    *("run", "method", "model", "data", "seed", "subjects", "file", "stale"),
+]
+
+
+def frame(scale: str = "demo") -> "pd.DataFrame":
+    """Every metric of a scale, one line each: for a notebook. Tables and figures show the same files.
+
+    `evaluation` is a file of configs/eval, or `train`; `run` is the first subject, `subjects` has all of them by role;
+    `error` is the standard error of a mean over `count` images; `stale` says why the result must be made again, and is
+    empty if it is current. A damaged result is one line without a metric.
+    """
+    import pandas as pd
+
+    results = results_of(scale)
+    if not results.folder.exists() and scale not in (known := names(CONFIGS / "scale")):
+        raise ConfigError(f"no scale {scale!r}; {nearest(scale, known)}")
+    lines: list[dict[str, Any]] = []
+    why = _staleness(scale)
+    for name in results.run_names():
+        folder = results.run(name)
+        if folder.done.exists():
+            lines += _frame_lines(results, folder.done, _read(folder.done, TrainRecord), "train", {"model": name}, why)
+    for each in results.evaluations():
+        if each.result.exists():
+            result = _read(each.result, EvalResult)
+            about = (result.evaluation, result.subjects) if result else (each.name.rpartition("-")[0], {})
+            lines += _frame_lines(results, each.result, result, *about, why)
+    return pd.DataFrame(lines, columns=FRAME_COLUMNS)
+
+
+def _read(path: Path, kind: type[Kind]) -> Kind | None:
+    """A record; None for a damaged one."""
+    with suppress(DataError):
+        return read_record(path, kind)
+    return None
+
+
+def _staleness(scale: str) -> Callable[[str], str]:
+    """From a result file to why it must be made again."""
+    unnamed = "no config names it any more"
+    if scale not in names(CONFIGS / "scale"):
+        return lambda source: unnamed
+    freshness = open_freshness(load_graph(scale), load_site())
+    known = {*freshness.graph.runs, *freshness.graph.evals}
+    return lambda source: freshness.why_number(source) if source.split("/")[1] in known else unnamed
+
+
+def _frame_lines(
+    results: ScaleFolder,
+    path: Path,
+    record: Measured | None,
+    evaluation: str,
+    subjects: dict[str, str],
+    why: Callable[[str], str],
+) -> list[dict[str, Any]]:
+    run, file = next(iter(subjects.values()), None), str(path.relative_to(results.folder))
+    about = {
+        "scale": results.folder.name,
+        "evaluation": evaluation,
+        "run": run,
+        **(_run_facts(results.run(run)) if run else {}),
+        "subjects": ", ".join(f"{role}={name}" for role, name in subjects.items()),
+        "file": file,
+        "stale": why(file),
+    }
+    if record is None:
+        return [about]
+    return [
+        {
+            **about,
+            "metric": metric,
+            "value": value,
+            "error": record.errors.get(metric),
+            "count": record.count_of(metric),
+        }
+        for metric, value in record.metrics.items()
+    ]
+
+
+def _run_facts(folder: RunFolder) -> dict[str, Any]:
+    """What a table or a plot groups by; a weight file has no config of its own here."""
+    if not folder.config.exists():
+        return {}
+    config = read_yaml(folder.config)
+    names = {key: config[key]["name"] for key in ("method", "model", "data")}
+    return {**names, "seed": config["seed"]}
