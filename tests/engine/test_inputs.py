@@ -206,7 +206,7 @@ def test_is_finished__asked_often__reads_weights_once(place, monkeypatch):
 
     digest = files.digest
     monkeypatch.setattr(files, "digest", lambda path: read.append(path.name) or digest(path))
-    files._known_digest.cache_clear()
+    files._ASKED_HERE.kept.clear()
     assert all(paths.is_finished(inputs) for _ in range(5))
     made = ["config.resolved.yaml", "encoder.safetensors", "heads.safetensors", "metrics.jsonl", "started.json"]
     assert sorted(read) == made
