@@ -312,13 +312,14 @@ def _freshness(scale: str) -> "Freshness":
 
 
 def frame(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.frame import UNNAMED
     from pipeline.frame import frame as read_frame
     from pipeline.report.words import shown_again
     from pipeline.study.targets import command_for
 
     found = read_frame(options.scale)
     print(found.to_csv(index=False), end="")
-    if stale := found[found.stale != ""].file.nunique():
+    if stale := found[~found.stale.isin(["", UNNAMED])].file.nunique():
         line = shown_again(stale, command_for("all", options.scale))
         print(f"{line}; column `stale` says why", file=sys.stderr)
 

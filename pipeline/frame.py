@@ -16,6 +16,7 @@ from pipeline.study.graph import load_graph
 if TYPE_CHECKING:
     import pandas as pd
 
+UNNAMED = "no config names it any more"  # nothing makes it again
 FRAME_COLUMNS = [
     *("scale", "evaluation", "metric", "value", "error", "count"),
     *("run", "method", "model", "data", "seed", "subjects", "file", "stale"),
@@ -57,12 +58,11 @@ def _read(path: Path, kind: type[Kind]) -> Kind | None:
 
 def _staleness(scale: str) -> Callable[[str], str]:
     """From a result file to why it must be made again."""
-    unnamed = "no config names it any more"
     if scale not in names(CONFIGS / "scale"):
-        return lambda source: unnamed
+        return lambda source: UNNAMED
     freshness = open_freshness(load_graph(scale), load_site())
     known = {*freshness.graph.runs, *freshness.graph.evals}
-    return lambda source: freshness.why_number(source) if source.split("/")[1] in known else unnamed
+    return lambda source: freshness.why_number(source) if source.split("/")[1] in known else UNNAMED
 
 
 def _frame_lines(

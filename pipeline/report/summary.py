@@ -53,9 +53,8 @@ def _stale(freshness: Freshness, tables: Iterable[FilledTable], target: str) -> 
     for table in tables:
         for row, column, cell in table.cells():
             entry = graph.tables[table.id].rows[row.id].cells.get(column.id)
-            files |= (
-                {source for source in entry.sources if freshness.why_number(source)} if entry and cell.stale else set()
-            )
+            if cell.stale and entry:  # a difference has no entry: it is stale with one of its two cells
+                files |= {*filter(freshness.why_number, entry.sources)}
     line = f"{shown_again(len(files), command_for(target, graph.scale))}; their numbers are marked {MARK}"
     return [f"{line}, `python -m pipeline verify --scale {graph.scale}` says why"] * bool(files)
 
@@ -99,7 +98,7 @@ def _tables(tables: list[FilledTable]) -> list[str]:
 
 
 def has_numbers(table: FilledTable) -> bool:
-    return any(cell.ours is not None for _, _, cell in table.cells())
+    return any(cell.ours is not None or (cell.stale and not cell.picture) for _, _, cell in table.cells())
 
 
 def _figures(freshness: Freshness, figures: list[FilledTable], selection: str) -> list[str]:

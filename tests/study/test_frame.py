@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 
 import pandas as pd
 import pytest
@@ -157,6 +158,14 @@ def test_frame__result_that_no_config_names__says_so(finished, run):
     folder.rename(folder.with_name("old-run"))
     lines = frame("demo")
     assert set(lines[lines.file == "runs/old-run/train.json"].stale) == {"no config names it any more"}
+
+
+def test_frame__result_that_no_config_names_as_csv__is_not_said_to_be_made_again(finished, run, capsys):
+    folder = finished.results.run(run).folder
+    shutil.copytree(folder, folder.with_name("old-run"))
+    assert main(["frame"]) == 0
+    out, err = capsys.readouterr()
+    assert "no config names it any more" in out and err == ""
 
 
 def test_frame__stale_results_as_csv__says_so_beside_it(finished, run, capsys):

@@ -277,6 +277,14 @@ def test_summary__damaged_result__is_marked_and_no_error(finished, file):
     assert ("n/a*" in row_of(text, "DeiT-S")) == (file == "result.json")
 
 
+def test_summary__every_result_of_a_table_damaged__shows_it_all_the_same(finished):
+    cells = [cell for row in finished.tables["mjp.t1"].rows.values() for cell in row.cells.values()]
+    for source in {source for cell in cells for source in cell.sources}:
+        (finished.results.folder / source).write_text("{")
+    text = summarise_targets(Freshness(finished, SITE), ["mjp_table1"])
+    assert "n/a*" in row_of(text, "DeiT-S") and "must be made again" in text.splitlines()[0]
+
+
 def test_summary__table_drawn_before_its_results_changed__says_that_its_files_must_be_made_again(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     files = "mjp.t1.md, .csv and .html"
