@@ -72,14 +72,10 @@ def test_claim__something_else_than_its_sentence_fails__is_true(verdict, claim, 
     assert verdict(claim, numbers) == "true"
 
 
-CHANCE = {"permequiv.t2.without-key:vit_base_acc": 10.0, "permequiv.t4.without-key:bert_acc": 50.0}
-CHANCE |= {"permequiv.t4.without-key:gpt2_acc": 50.0, "permequiv.t4.test-none:gpt2_g_ppl": 48.55}
-CHANCE |= {"permequiv.t4.uniform:gpt2_g_ppl": 50257.0}
-
-
 @pytest.mark.parametrize(("perplexity", "expected"), [(1e7, "true"), (6 * 48.55, "false")])
 def test_chance__of_a_language_model__is_a_uniform_guess(verdict, perplexity, expected):
-    assert verdict("permequiv.c06", CHANCE | {"permequiv.t4.without-key:gpt2_g_ppl": perplexity}) == expected
+    numbers = cells({"permequiv.t4.uniform": 50257.0, "permequiv.t4.without-key": perplexity}, "gpt2_g_ppl")
+    assert verdict("permequiv.c06_words", numbers) == expected
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(7.5, "true"), (1.0, "false")])
