@@ -92,7 +92,7 @@ class JitteredView:
         masks = np.zeros((len(outlines), self.side, self.side), dtype=np.uint8)
         for mask, outline in zip(masks, outlines, strict=True):
             place.draw(mask, outline)
-        remains: np.ndarray = masks.any(axis=(1, 2))
+        remains = np.asarray(masks.any(axis=(1, 2)))
         return {"boxes": bounds(masks[remains]), "masks": masks[remains], "remains": remains}
 
 

@@ -125,6 +125,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         metrics={**outcome.metrics, **dict.fromkeys(outcome.reasons)},
         reasons=outcome.reasons,
         errors=outcome.errors,
+        without_error={name: why for name in outcome.metrics if (why := evaluation.reason_without_error(name))},
         count=outcome.count or None,
         images=outcome.images,
         per_image=[name for name in outcome.per_image if name in outcome.metrics],
