@@ -111,6 +111,9 @@ class EvalResult(Measured):
     evaluation: str = Field(description="the file of configs/eval")
     subjects: dict[str, str] = Field(description="runs by role")
     data: dict[str, str] = Field(description="data sets by role")
+    without_error: dict[str, str] = Field(
+        default_factory=dict, description="metrics that have no standard error, and why"
+    )
     images: str = Field("", description="which images, in which order, the per-image values are of")
     per_image: list[str] = Field(
         default_factory=list, description="metrics that are the mean of one value per image, which are kept beside it"

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -49,6 +51,7 @@ from pipeline.tasks.base import Task
 
 Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
 BATCH = 128
+COUNTED, ROUNDING = "it is counted, not sampled", "the largest difference of two computations: rounding"
 Indices = Sequence[int] | np.ndarray
 SCHEDULING = ("group", "needs")  # which evaluations share a process, and where it runs, change no number
 
@@ -111,6 +114,8 @@ class Evaluation:
     # Whether it compares what must be identical: models run in exact float32 then, whatever the site says. In bf16,
     # rounding alone turns one answer in a thousand.
     is_exact: ClassVar[bool] = False
+    # Patterns of metrics that have no standard error, such as bytes_*, and why; all others have one.
+    without_error: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -148,6 +153,11 @@ class Evaluation:
         """Why it does not apply to these subjects; the cell shows it. By default it applies to what classifies."""
         others = {run.method.name for run in subjects.values() if run.task != "classify"}
         return f"method {', '.join(sorted(others))} does not classify" if others else ""
+
+    @classmethod
+    def reason_without_error(cls, metric: str) -> str:
+        """Why a metric has no standard error; empty if it has one."""
+        return next((why for pattern, why in cls.without_error.items() if fnmatchcase(metric, pattern)), "")
 
     def manifest(self, data: BaseDataConfig) -> Manifest:
         return read_manifest(self.results.manifest(data.name))

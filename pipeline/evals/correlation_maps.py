@@ -24,6 +24,7 @@ from pipeline.models.patches import Grid, grid_of
 from pipeline.models.position import encode, num_prefix_tokens
 
 SIDE, MIN_RANGE = 840, 0.05
+GROUPS = 40  # of images
 
 
 @EVALS.register("correlation_maps")
@@ -54,18 +55,13 @@ class CorrelationMaps(Evaluation):
                 tokens = encode(encoder, batch.images)
             sums.add(tokens[:, first:])
         within, across = sums.within(), sums.across()
-        others, near = ~np.eye(grid.size, dtype=bool), neighbours(grid)
-        metrics = {
-            "within_mean": within[others].mean(),
-            "within_near": within[near].mean(),
-            "across_mean": across[others].mean(),
-            "across_near": across[near].mean(),
-            "across_same": across.diagonal().mean(),
-        }
+        others = ~np.eye(grid.size, dtype=bool)
+        metrics = {"within_mean": within[others].mean(), "within_near": within[neighbours(grid)].mean()}
+        metrics |= across_means(across, grid)
         limit = max(MIN_RANGE, *(float(np.abs(matrix[others]).max()) for matrix in (within, across)))
         return Outcome(
             {name: float(value) for name, value in metrics.items()},
-            {name: sums.error(name) for name in sums.each},
+            {name: sums.error(name) for name in sums.each} | sums.across_errors(),
             sums.count,
             files={
                 "within.png": _drawn(within, grid, limit, "two positions of one image"),
@@ -77,13 +73,15 @@ class CorrelationMaps(Evaluation):
 class CorrelationSums:
     """Running sums over images, from which both matrices follow. With z the vectors of an image, centred and scaled to
     length 1, its correlations are z z'; over all pairs of different images their sum is (sum z)(sum z)' - sum z z'.
+    Sums are kept by groups of images, each of which is left out once: pairs share images, so that the errors of means
+    over pairs are those of the jackknife.
     """
 
     def __init__(self, grid: Grid) -> None:
-        self.near = torch.as_tensor(neighbours(grid), dtype=torch.float)
+        self.grid, self.near = grid, torch.as_tensor(neighbours(grid), dtype=torch.float)
         self.count = 0
-        self.vectors: Tensor | float = 0.0  # (N, D)
-        self.own: Tensor | float = 0.0  # (N, N)
+        self.vectors: Tensor | float = 0.0  # (GROUPS, N, D)
+        self.own: Tensor | float = 0.0  # (GROUPS, N, N)
         self.each: dict[str, list[Tensor]] = {"within_mean": [], "within_near": []}
 
     def add(self, tokens: Tensor) -> None:
@@ -95,16 +93,28 @@ class CorrelationSums:
         off_diagonal = products.sum(dim=(1, 2)) - products.diagonal(dim1=1, dim2=2).sum(dim=1)
         self.each["within_mean"].append((off_diagonal / (size * (size - 1))).cpu())
         self.each["within_near"].append(((products * near).sum(dim=(1, 2)) / near.sum()).cpu())
+        group = (self.count + torch.arange(len(tokens), device=products.device)) % GROUPS
         self.count += len(tokens)
-        self.vectors = self.vectors + vectors.double().sum(dim=0)
-        self.own = self.own + products.double().sum(dim=0)
+        self.vectors = self.vectors + _grouped(vectors.double(), group)
+        self.own = self.own + _grouped(products.double(), group)
 
     def within(self) -> np.ndarray:
-        return self._numpy(self.own) / self.count
+        return self._numpy(self.own).sum(axis=0) / self.count
 
     def across(self) -> np.ndarray:
-        total = self._numpy(self.vectors)
-        return (total @ total.T - self._numpy(self.own)) / (self.count * (self.count - 1))
+        return _across(self._numpy(self.vectors).sum(axis=0), self._numpy(self.own).sum(axis=0), self.count)
+
+    def across_errors(self) -> dict[str, float]:
+        """Standard errors of `across_means`, from those without the images of each group in turn."""
+        vectors, own = self._numpy(self.vectors), self._numpy(self.own)
+        totals, sizes = (vectors.sum(axis=0), own.sum(axis=0)), np.bincount(np.arange(self.count) % GROUPS)
+        left = [
+            across_means(_across(totals[0] - vectors[group], totals[1] - own[group], self.count - size), self.grid)
+            for group, size in enumerate(sizes)
+            if self.count - size > 1
+        ]
+        names, share = left[0] if left else {}, (len(left) - 1) ** 2 / max(1, len(left))
+        return {name: float(np.sqrt(share * np.var([each[name] for each in left], ddof=1))) for name in names}
 
     def error(self, name: str) -> float:
         values = torch.cat(self.each[name]).double()
@@ -113,6 +123,25 @@ class CorrelationSums:
     @staticmethod
     def _numpy(value: Tensor | float) -> np.ndarray:
         return torch.as_tensor(value).cpu().numpy()
+
+
+def across_means(across: np.ndarray, grid: Grid) -> dict[str, float]:
+    """Of correlations (N, N) of different images: over different positions, over neighbours, over the same position."""
+    others = ~np.eye(grid.size, dtype=bool)
+    return {
+        "across_mean": float(across[others].mean()),
+        "across_near": float(across[neighbours(grid)].mean()),
+        "across_same": float(across.diagonal().mean()),
+    }
+
+
+def _across(vectors: np.ndarray, own: np.ndarray, count: int) -> np.ndarray:
+    return (vectors @ vectors.T - own) / (count * (count - 1))
+
+
+def _grouped(values: Tensor, group: Tensor) -> Tensor:
+    """Sums (GROUPS, ...) of values (B, ...)."""
+    return values.new_zeros(GROUPS, *values.shape[1:]).index_add_(0, group, values)
 
 
 def standardised(vectors: Tensor) -> Tensor:

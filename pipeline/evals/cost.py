@@ -4,6 +4,7 @@ No trained run is needed. Random images of the right size; the same step as in t
 paper does not state its batch. Peak memory is what torch allocates on a GPU; a CPU has no such count, and says so.
 """
 
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from pipeline.engine.precision import precision_of
 from pipeline.engine.timing import StepCost, time_step
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent
+from pipeline.evals.base import COUNTED, EVALS, EvalConfig, Evaluation, Outcome, Percent
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.registry import TASKS
@@ -45,6 +46,7 @@ class Cost(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(f"{case}_{what}" for case in self.cases for what in ("time_s", "memory_gib"))
 
+    without_error = MappingProxyType({"*_memory_gb": COUNTED})
     cfg: Config
 
     def compute(self) -> Outcome:

@@ -10,6 +10,7 @@ Random blocks, tokens and heads in float64. Each number is the largest differenc
 """
 
 from random import Random
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -57,6 +58,7 @@ class Counterexamples(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(f"{case}_apart" for case in CASES)
 
+    without_error = MappingProxyType({"*_apart": "the largest difference of two computations on one input"})
     cfg: Config
 
     def precision_name(self) -> str:

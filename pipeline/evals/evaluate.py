@@ -129,6 +129,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         metrics={**outcome.metrics, **dict.fromkeys(outcome.reasons)},
         reasons={**outcome.reasons, **odd},
         errors=errors,
+        without_error={name: why for name in outcome.metrics if (why := evaluation.reason_without_error(name))},
         count=outcome.count or None,
         images=outcome.images,
         other_images=outcome.other_images,

@@ -8,6 +8,7 @@ allocates on a GPU at most, in GiB. Each of them is also given in per cent of th
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipeline.engine.precision import in_precision, precision_of
 from pipeline.engine.timing import StepCost, time_step
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome
+from pipeline.evals.base import COUNTED, EVALS, EvalConfig, Evaluation, Outcome
 from pipeline.evals.cost import NO_GPU, error_of, random_batch
 from pipeline.methods.base import Batch
 from pipeline.methods.supervised import Supervised
@@ -47,6 +48,7 @@ class PermutationCost(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(f"{case}_{unit}" for case in CASES for unit in (*UNITS, *map(_percent, UNITS)))
 
+    without_error = MappingProxyType({"*_gmacs*": COUNTED, "*_saved_*": COUNTED})
     cfg: Config
 
     def compute(self) -> Outcome:

@@ -12,6 +12,7 @@ deviation over `repeats` shuffles of the rows into folds.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import num_prefix_tokens, position_grid
 
 TARGETS = ("mae_1d", "mae_2d")
+ONE_TABLE = "a model has one table of positions, which is no sample"
 
 
 @EVALS.register("position_embeddings")
@@ -40,6 +42,13 @@ class PositionEmbeddings(Evaluation):
             shares = [name for dim in self.dims for name in (f"ev{dim}", f"energy_{dim}")]
             return (*shares, *(name for target in TARGETS for name in (target, f"{target}_pm")))
 
+    without_error = MappingProxyType(
+        {
+            "ev*": ONE_TABLE,
+            "energy_*": ONE_TABLE,
+            "*_pm": "it is a spread itself",
+        }
+    )
     cfg: Config
 
     @classmethod

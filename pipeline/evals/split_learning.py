@@ -13,6 +13,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.engine.run import RunConfig
-from pipeline.evals.base import EVALS, EvalConfig, Indices, Outcome, Subject, spread
+from pipeline.evals.base import COUNTED, EVALS, EvalConfig, Indices, Outcome, Subject, spread
 from pipeline.evals.leakage import LeakageEvaluation, Shown, drawn, pixels_of
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch
@@ -58,6 +59,7 @@ class SplitLearning(LeakageEvaluation):
             return (FILE,)
 
     needs_pixels = True
+    without_error = MappingProxyType({"bytes_*": COUNTED})
     cfg: Config
 
     @classmethod

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.apart import apart
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import COUNTED, EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
 from pipeline.methods.permuted import PermutableConfig, rows_reason
@@ -45,6 +46,14 @@ class SplitWire(Evaluation):
             return ("outputs_apart", "weights_apart", "bytes_up", "bytes_down", "messages", "loss")
 
     needs_pixels = True
+    without_error = MappingProxyType(
+        {
+            "*_apart": ROUNDING,
+            "bytes_*": COUNTED,
+            "messages": COUNTED,
+            "loss": "of the last step alone",
+        }
+    )
     cfg: Config
 
     def precision_name(self) -> str:

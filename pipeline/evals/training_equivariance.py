@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from pipeline.dynamo import AdamW
 from pipeline.engine.run import RunConfig
 from pipeline.evals.apart import apart
-from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.evals.base import EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.locked import locked_with
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.permuted import PermutableConfig, permutable_reason, rows_reason
@@ -56,6 +57,13 @@ class TrainingEquivariance(Evaluation):
             named.append("unlocked_gradients_apart")
             return (*named, *map(_digits_name, named), "weights_moved")
 
+    without_error = MappingProxyType(
+        {
+            "*_apart": ROUNDING,
+            "*_digits": ROUNDING,
+            "weights_moved": "of one training",
+        }
+    )
     cfg: Config
 
     def precision_name(self) -> str:

@@ -6,6 +6,7 @@ out; `reasons` says why.
 """
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -109,7 +110,9 @@ def average_precision(records: Sequence[ImageRecord], resamples: int = 0, seed: 
         known = {name: 100 * float(value) for name, value in zip(names, evaluation.stats, strict=False) if value > -1}
         errors = resampled_errors(evaluation, resamples, seed) if resamples and known else []
         found.metrics.update(known)
-        found.errors.update({name: 100 * error for name, error in zip(names, errors, strict=False) if name in known})
+        found.errors.update(
+            {name: 100 * error for name, error in zip(names, errors, strict=False) if math.isfinite(error)}
+        )
     return found
 
 

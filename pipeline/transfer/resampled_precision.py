@@ -5,6 +5,7 @@ as there are, some of them several times: it is a weight for each image, and pre
 detections. With all weights 1 the statistics are COCO's own.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -39,12 +40,15 @@ class Matched:
 
 
 def resampled_errors(evaluation: Any, times: int, seed: int) -> list[float]:
-    """Standard errors of the statistics of a COCOeval_faster that ran with `separate_eval`, from 0 to 1."""
+    """Standard errors of the statistics of a COCOeval_faster that ran with `separate_eval`, from 0 to 1.
+
+    NaN of a statistic that hardly any resample has.
+    """
     num_images = len(evaluation.params.imgIds)
     draws = np.random.default_rng(seed).integers(0, num_images, (times, num_images))
     weights = np.stack([np.bincount(each, minlength=num_images) for each in draws]).astype(np.int32)
-    found = weighted_statistics(evaluation, weights)
-    return np.nanstd(found, axis=1, ddof=1).tolist()
+    known = [values[~np.isnan(values)] for values in weighted_statistics(evaluation, weights)]
+    return [float(values.std(ddof=1)) if len(values) > 1 else math.nan for values in known]
 
 
 def weighted_statistics(evaluation: Any, weights: np.ndarray) -> np.ndarray:

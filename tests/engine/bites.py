@@ -55,7 +55,7 @@ LABELS = {
     "eval.*.data": "names data sets; the evaluation gets their configs, and tests/study has two that differ in them",
     "eval.*cost.model.*": "the model has its own fields here",
     "eval.ensemble.seed": "it draws nothing",
-    "eval.detection.seed": "it draws nothing",
+    "eval.detection.seed": "it draws the errors alone",
     "eval.detection_pictures.seed": "it draws nothing",
     "eval.segmentation.seed": "it draws nothing",
     "eval.segmentation_pictures.seed": "it draws nothing",

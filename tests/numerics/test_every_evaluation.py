@@ -116,6 +116,15 @@ def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_el
     assert all(outcome.files.values()) and outcome.per_image.keys() <= outcome.errors.keys() <= outcome.metrics.keys()
 
 
+@pytest.mark.parametrize("name", ON_IMAGES)
+def test_compute__every_number_of_every_evaluation__has_a_standard_error_or_says_why_not(plain, name):
+    outcome, kind = plain(name), EVALS.get(name)
+    said = {metric for metric in outcome.metrics if kind.reason_without_error(metric)}
+    assert outcome.errors.keys() | said == outcome.metrics.keys()
+    assert not outcome.errors.keys() & said
+    assert all(math.isfinite(error) and error >= 0 for error in outcome.errors.values())
+
+
 FED = ("classify", "consistency", "knn", "linear_probe", "position_probe", "corruptions", "outliers", "calibration")
 
 

@@ -141,3 +141,21 @@ def test_overlaps__without_a_batch__is_empty():
     metric = Overlaps()
     metric.merge([metric.state()])
     assert metric.compute().metrics == {}
+
+
+def test_errors__of_rare_classes__are_those_of_the_bootstrap_over_images():
+    """As in ADE20K, most classes are in few images."""
+    draw = np.random.default_rng(0)
+    images, classes = 300, 40
+    shown = draw.uniform(size=(images, classes)) < np.maximum(0.6 / np.arange(1, classes + 1), 0.02)
+    truth = np.where(shown, draw.integers(50, 2000, (images, classes)), 0)
+    both = (truth * draw.beta(2, 1, (images, classes))).astype(int)
+    counts = np.stack([both, truth, both + draw.integers(0, 40, (images, classes))], axis=1)
+    found = Areas(counts).per_image()
+
+    def shares(drawn):
+        return np.array(Areas(drawn).shares()[:3])
+
+    resampled = [shares(counts[draw.integers(0, images, images)]) for _ in range(300)]
+    for name, spread in zip(("miou", "macc", "aacc"), np.std(resampled, axis=0), strict=True):
+        assert standard_error(found[name]) == pytest.approx(spread, rel=0.15), name

@@ -19,7 +19,7 @@ from pipeline.evals.attention import attention_of, entropies, look_at_attention,
 from pipeline.evals.attention_maps import HeadSums, lowest, offsets_of
 from pipeline.evals.base import EVALS
 from pipeline.evals.cls_attention import head_diversity
-from pipeline.evals.correlation_maps import CorrelationSums, neighbours
+from pipeline.evals.correlation_maps import CorrelationSums, across_means, neighbours
 from pipeline.evals.heat import coloured, limit_of, of_multiples
 from pipeline.evals.mixed_pictures import mixed
 from pipeline.models.patches import Grid, to_images, to_patches
@@ -365,3 +365,18 @@ def _png(page):
     buffer = io.BytesIO()
     page.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def test_across_errors__of_many_sets__are_the_spread_of_their_means():
+    """Images share a common part, so that pairs of them are not independent."""
+    grid, found = Grid(2, 2), []
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        common = torch.linspace(-1, 1, 32).reshape(4, 8).flip(0)
+        sums = CorrelationSums(grid)
+        for _ in range(3):
+            sums.add(common + torch.randn(30, 4, 8, generator=generator))
+        found.append((across_means(sums.across(), grid), sums.across_errors()))
+    for name in ("across_mean", "across_near", "across_same"):
+        spread = np.std([means[name] for means, _ in found], ddof=1)
+        assert np.mean([errors[name] for _, errors in found]) == pytest.approx(spread, rel=0.3), name
