@@ -25,10 +25,12 @@ HEADER += "# seeds: 4 in configs/scale/{scale}.yaml; snakemake headline; python 
 
 
 def kind_of(graph: Graph, cell: Cell) -> str:
-    """Names what a cell measures, such as `fashion_mnist classify: top1`; empty where no run was trained for it."""
+    """Names what a cell measures, such as `fashion_mnist classify: top1`.
+
+    Empty where no run was trained for it, and for differences of cells.
+    """
     run = graph.runs.get(cell.run or "")
-    metric = (cell.provenance or {}).get("metric")
-    return f"{run.data} {metric}" if run and run.trained and metric else ""
+    return f"{run.data} {(cell.provenance or {})['metric']}" if run and run.trained and cell.metric else ""
 
 
 def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[SeedValues]]:

@@ -206,10 +206,10 @@ def _conditions(found: dict[Cell, Reading], claim: Claim) -> str:
         words = [f"{len(noisy[groups[0][0]].per_image[0]):,} images"]
     elif len(noisy) > 1:
         words = ["not paired by image"]
-    seeds = sorted({reading.dof + 1 for reading in noisy.values()})
+    seeds = sorted({reading.dof + 1 for reading in found.values()})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    words.append(("one run" if len(noisy) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
-    spreads = [reading.seeds.spread for reading in noisy.values() if reading.is_one_run and reading.seeds]
+    words.append(("one run" if len(found) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
+    spreads = [reading.seeds.spread for reading in found.values() if reading.is_one_run and reading.seeds]
     if spreads:
         words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
     return ", ".join([*words, *filter(None, [_unknown(found, claim)])])
