@@ -425,7 +425,7 @@ def test_graph_json__damaged__is_made_anew(project, builds, damage):
 def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(shipped, study):
     expected = parse_file(Expected, CONFIGS / "expected" / f"{study}.yaml")
     cells = [(row, column, value) for row, columns in expected.rows.items() for column, value in columns.items()]
-    readings = {(row, column): Reading(value) for row, column, value in cells if value is not None}
+    readings = {(row, column): Reading(value, error=0.0) for row, column, value in cells if value is not None}
 
     judged = judge(shipped["paper"].claims[study], readings)
 

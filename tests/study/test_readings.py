@@ -87,7 +87,7 @@ def filled(graph: Graph, selection: str = "all"):
 
 
 def reading(graph: Graph, row: str, column: str):
-    return CellReadings([filled(graph)], graph.results)[f"toy.t1.{row}", column]
+    return CellReadings([filled(graph)], graph)[f"toy.t1.{row}", column]
 
 
 def test_cell__of_one_of_several_metrics__has_the_error_of_its_own(toy):
