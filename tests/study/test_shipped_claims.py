@@ -98,12 +98,15 @@ def test_private__in_all_but_one_of_three_metrics__is_not(verdict, worse):
 
 
 def leaks(below: float) -> dict[str, float]:
-    """Table 5 in which MJP is recovered worse by every metric, and lies this far below its ceiling; the others 1 dB."""
+    """Table 5 in which MJP is recovered worse by every metric, and lies this far below its ceiling.
+
+    The ceiling of the model without PEs is beyond what can be seen; how far one lies below that says nothing.
+    """
     numbers = {}
     for setting in ("1a", "2b"):
         for row, found in (
             ("deit-s", (0.03, 0.01, 20.0, 0.6, 21.0)),
-            ("deit-s-nope", (0.03, 0.01, 20.0, 0.6, 21.0)),
+            ("deit-s-nope", (0.03, 0.01, 20.0, 0.6, 77.0)),
             ("deit-s-mjp", (0.10, 0.02, 11.0, 0.4, 11.0 + below)),
         ):
             each = zip(SIMILARITY, found, strict=True)
