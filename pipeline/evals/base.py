@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, ClassVar
 
@@ -35,6 +35,7 @@ from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
+from pipeline.evals.finite import finite_outputs
 from pipeline.evals.needs import Needs
 from pipeline.evals.parts import Parts
 from pipeline.evals.pictures import as_shown, one_per_class
@@ -122,6 +123,12 @@ class Evaluation:
     def compute(self, *args: Any, **kwargs: Any) -> Outcome:
         """Its parameters are the roles of its subjects; each is given a Subject."""
         raise NotImplementedError
+
+    def evaluate(self, **subjects: Subject) -> Outcome:
+        """`compute`, with every output of the subjects checked before anything is kept or returned."""
+        with finite_outputs(subject.method for subject in subjects.values()) as watch:
+            self.parts = replace(self.parts, check=watch.refuse)
+            return self.compute(**subjects)
 
     @classmethod
     @functools.cache

@@ -110,7 +110,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
         planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
     )
     subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
-    outcome = evaluation.compute(**subjects)
+    outcome = evaluation.evaluate(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
     facts = _facts(planned, workshop, time.monotonic() - started)

@@ -25,7 +25,7 @@ from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Grid, grid_of, to_images, to_patches
-from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, protect
+from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, finite, protect
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 POSITIONS, UNKNOWN = "encoder.pos_embed", "unknown"
@@ -99,7 +99,7 @@ def attack(
     names = {"slots": (SLOTS, QKV), "parameters": (POSITIONS, QKV, UNKNOWN)[: 2 if hidden is None else 3]}
     mask = None if shuffled is None else shuffled[:, None]
     found = client.gradients(images[:, None], labels[:, None], mask, names[assumptions.given])
-    sent = protect(found, protection, seed)
+    sent = protect(finite(found), protection, seed)
     if assumptions.given == "slots":
         equations = _from_slots(client, sent, shuffled)
     else:
@@ -193,7 +193,8 @@ def _ceiling(method: Method, embedding: Embedding, images: Tensor, labels: Tenso
     if grid.size > len(embedding.weight):
         client = Client(method, torch.float64, first_norm=False, first_skips=False)
         mask = None if shuffled is None else shuffled[:, None]
-        rows = client.gradients(images[:, None], labels[:, None], mask, (SLOTS,))[SLOTS][:, 0, client.num_prefix :]
+        found = finite(client.gradients(images[:, None], labels[:, None], mask, (SLOTS,)))
+        rows = found[SLOTS][:, 0, client.num_prefix :]
         directions = torch.linalg.svd(rows, full_matrices=False).U
         seen = directions @ (directions.mT @ seen)
     return _as_images(seen, images, grid)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipeline.engine.protection import Protection, protected
+from pipeline.errors import NumericsError
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
 from pipeline.models.position import encode, num_prefix_tokens
@@ -82,6 +83,17 @@ class Client(nn.Module):
         in_dims = (None, 0, 0, None if shuffled is None else 0)
         with sdpa_kernel(SDPBackend.MATH):
             return vmap(grad(loss), in_dims)(wanted, images.to(self.dtype), labels, shuffled)
+
+
+def finite(gradients: Gradients) -> Gradients:
+    """The gradients, unless they have NaN or infinity, from which nothing can be recovered."""
+    broken = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    if broken:
+        raise NumericsError(
+            f"the gradient of {broken[0]} is not finite (NaN or infinity), so no image can be recovered from it; check "
+            "the weights of the model"
+        )
+    return gradients
 
 
 def protect(gradients: Gradients, protection: Protection, seed: int) -> Gradients:

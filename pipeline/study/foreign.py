@@ -20,7 +20,7 @@ from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig, parse_run
-from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
 from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
 from pipeline.evals.sources import PreparedSources
@@ -64,7 +64,7 @@ def evaluate_foreign(
             planned = foreign.planned(name)
             folder = foreign.results.evaluation(planned.name)
             yield Evaluated(name, evaluate_one(planned, folder, foreign.workshop), folder.result)
-        except (DataError, ConfigError) as error:
+        except (DataError, ConfigError, NumericsError) as error:
             yield Evaluated(name, reason=str(error))
 
 
