@@ -174,8 +174,8 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
 
     if options.model:
         return _evaluate_model(options)
-    if options.weights or options.evaluations:
-        raise ConfigError("--weights and names of evaluations go with --model; a job has its own")
+    if options.weights or options.evaluations or options.train:
+        raise ConfigError("--weights, --train and names of evaluations go with --model; a job has its own")
     graph = load_graph(options.scale or "demo")
     evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
     return 0
@@ -186,8 +186,8 @@ def _evaluate_model(options: argparse.Namespace) -> int:
     from pipeline.site import load_site
     from pipeline.study.foreign import evaluate_foreign
 
-    wanted, count = options.evaluations or ["robustness"], 0
-    for found in evaluate_foreign(options.model, options.weights, wanted, options.scale or "paper", load_site()):
+    wanted, count, scale = options.evaluations or ["robustness"], 0, options.scale or "paper"
+    for found in evaluate_foreign(options.model, options.weights, wanted, scale, load_site(), options.train):
         if found.result is None or found.file is None:
             print(f"{found.name:16} n/a: {found.reason}", flush=True)
             continue

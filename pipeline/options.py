@@ -207,14 +207,20 @@ def _add_evaluate(add: Callable[..., argparse.ArgumentParser]) -> None:
         "compute the evaluations of one job, or of any timm model; what is finished is not repeated",
         "With --job it is a step of the workflow. With --model it needs no run: `evaluate --model resnet50.a1_in1k "
         "robustness` fetches timm's weights, `evaluate --model deit_small_patch16_224 --weights deit.pth robustness` "
-        "takes them from a file. It prepares the data sets that it needs, reports those that this site does not have, "
-        "and prints every number with its standard error.",
+        "takes them from a file, `evaluate --model vit_base_patch16_224 --weights moco.pth.tar --train position_probe` "
+        "trains a probe on its features. It prepares the data sets that it needs, reports those that this site does not "
+        "have, and prints every number with its standard error.",
     )
     which = evaluate.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="a run and a group, such as RUN-quick; `status` lists them")
     which.add_argument("--model", metavar="NAME", help="a timm model, such as resnet50 or vit_base_patch16_224.mae")
     evaluate.add_argument(
         "--weights", type=Path, metavar="FILE", help="of --model: safetensors or .pth (default: timm's own, downloaded)"
+    )
+    evaluate.add_argument(
+        "--train",
+        action="store_true",
+        help="of --model: the train split, too, which linear_probe, knn and position_probe learn from",
     )
     evaluate.add_argument(
         "evaluations",

@@ -107,6 +107,8 @@ class Evaluation:
     site_files: ClassVar[tuple[str, ...]] = ()
     # Whether it shows, changes or recovers the pixels of its subjects' images; classified sounds have none.
     needs_pixels: ClassVar[bool] = False
+    # Whether something is trained on the train split of its subjects' data.
+    needs_train: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -137,12 +139,15 @@ class Evaluation:
 
     @classmethod
     def refusal(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        """Why it cannot be computed of these subjects, or nothing: its own reason, or that it needs images."""
+        """Why it cannot be computed of these subjects, or nothing: its own reason, or data that it needs."""
         if reason := cls.reason_against(cfg, subjects):
             return reason
         others = [run.data for run in subjects.values() if not isinstance(run.data, DataConfig)]
         if cls.needs_pixels and others:
             return f"it needs images, and data set {others[0].name} is of kind {others[0].kind}"
+        untrained = [run.data.name for run in subjects.values() if not run.data.num_train]
+        if cls.needs_train and untrained:
+            return f"data set {untrained[0]} has no train split to learn from (`evaluate --model` has one with --train)"
         return ""
 
     @classmethod

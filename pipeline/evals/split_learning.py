@@ -58,6 +58,7 @@ class SplitLearning(LeakageEvaluation):
             return (FILE,)
 
     needs_pixels = True
+    needs_train = True
     cfg: Config
 
     @classmethod

@@ -17,14 +17,15 @@ from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
+from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Grid, grid_of, to_images, to_patches
+from pipeline.models.patches import Encoder, Grid, grid_of, to_images, to_patches
 from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, finite, protect
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -95,6 +96,7 @@ def attack(
     `seed` is that of the noise with which the client protects its gradients.
     """
     client = Client(method, DTYPES[assumptions.gradients], assumptions.first_norm, assumptions.first_skips)
+    _refuse_other_algebra(method.encoder)
     hidden = shuffled if shuffled is not None and hasattr(method, UNKNOWN) else None
     names = {"slots": (SLOTS, QKV), "parameters": (POSITIONS, QKV, UNKNOWN)[: 2 if hidden is None else 3]}
     mask = None if shuffled is None else shuffled[:, None]
@@ -111,6 +113,19 @@ def attack(
         patches = torch.where(hidden[..., None], patches[:, -1:], patches[:, :-1])
     best = _ceiling(method, embedding, images, labels, shuffled)
     return Recovery(_as_images(patches, images, client.grid), best, condition, rank)
+
+
+def _refuse_other_algebra(encoder: Encoder) -> None:
+    """Between the pixels of a patch and its token there may be one linear map with a bias, and nothing else."""
+    embedding = encoder.patch_embed
+    norms = {"norm_pre": encoder.norm_pre, "patch_embed.norm": getattr(embedding, "norm", None)}
+    found = [name for name, norm in norms.items() if norm is not None and not isinstance(norm, nn.Identity)]
+    if found or getattr(getattr(embedding, "proj", None), "bias", None) is None:
+        what = f"a norm before its blocks ({', '.join(found)})" if found else "a patch embedding without a bias"
+        raise ConfigError(
+            f"APRIL solves linear equations from tokens to pixels, and this model has {what}; choose a ViT without it, "
+            "such as vit_small_patch16_224, or another attack"
+        )
 
 
 class Equations(NamedTuple):

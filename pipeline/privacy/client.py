@@ -23,7 +23,7 @@ from pipeline.engine.protection import Protection, protected
 from pipeline.errors import NumericsError
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
-from pipeline.models.position import encode, num_prefix_tokens
+from pipeline.models.position import encode, num_prefix_tokens, refuse_other_than_plain
 
 SLOTS = "slots"
 QKV = "encoder.blocks.0.attn.qkv.weight"
@@ -35,6 +35,7 @@ class Client(nn.Module):
 
     def __init__(self, method: Method, dtype: torch.dtype, first_norm: bool = True, first_skips: bool = True) -> None:
         super().__init__()
+        refuse_other_than_plain(method.encoder, "an attack on gradients")
         self.method: Any = copy.deepcopy(method).to(dtype).eval()
         encoder = self.method.encoder
         self.grid, self.num_prefix = grid_of(encoder), num_prefix_tokens(encoder)
