@@ -301,8 +301,8 @@ def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
         "make a key for a model, or recover the key of a locked one",
         "`key new --like vit.safetensors --model vit_base_patch16_224 --out vit.key` draws a key from the system's "
         "cryptographic generator; its file is readable by its owner alone, and is never overwritten. `key recover "
-        "--like original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have the "
-        "original weights.",
+        "--like original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have "
+        "the original weights.",
     )
     key.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find the one of a locked model")
     key.add_argument(

@@ -126,8 +126,7 @@ def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
     """From the weights, and from what is stated of them; a model that a key cannot lock exactly is refused."""
     parts = open_parts(model)
     sizes, names = sizes_of(model, parts), _names(parts)
-    said = {"the norms of its queries": sizes.num_heads, "--heads": heads}
-    said |= {"config.json": next((found for name in HEADS if (found := config_beside(model).get(name))), None)}
+    said = {"the norms of its queries": sizes.num_heads, "--heads": heads, "config.json": _recorded_heads(model)}
     architecture = ""
     if sizes.family == "vit":
         stated = stated_of(model, arch)
@@ -215,10 +214,15 @@ def _refuse_other_model(model: Path, parts: list[WeightFile], key: Key) -> None:
         raise CheckpointError(
             f"{model} is a {_words(sizes)}, the key is for a {_words(shape)}; use the key of this model"
         )
-    recorded = next((found for name in HEADS if (found := config_beside(model).get(name))), None)
-    known = sizes.num_heads or recorded
+    known = sizes.num_heads or _recorded_heads(model)
     if known is not None and known != shape.num_heads:
         raise CheckpointError(f"{model} has {known} heads, the key is for {shape.num_heads}; make another key")
+
+
+def _recorded_heads(model: Path) -> int | None:
+    """By the config.json of a model of transformers."""
+    config = config_beside(model)
+    return next((config[name] for name in HEADS if isinstance(config.get(name), int)), None)
 
 
 def _without_lock(metadata: dict[str, str]) -> dict[str, str]:

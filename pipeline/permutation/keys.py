@@ -13,7 +13,7 @@ Whoever has the key has the model: it is never printed, and its file is readable
 import hashlib
 import math
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from secrets import SystemRandom
@@ -152,9 +152,9 @@ def read_key(path: Path) -> Key:
         raise CheckpointError(f"{path} is not a key, or is damaged; expected a file of `key new`") from None
     if metadata.get("format") != FORMAT or {*found} != {*TENSORS}:
         raise CheckpointError(f"{path} is not a key; expected a file of `key new`")
-    tensors = [found[name].long() for name in TENSORS]
-    model = metadata.get("architecture", ""), frozenset(metadata.get("names", "").split("\n")) - {""}
-    key = Key(metadata.get("family"), metadata.get("kind"), *tensors, *model)  # type: ignore[arg-type]
+    key = Key(metadata.get("family"), metadata.get("kind"), *(found[name].long() for name in TENSORS))  # type: ignore[arg-type]
+    names = frozenset(metadata.get("names", "").split("\n")) - {""}
+    key = replace(key, architecture=metadata.get("architecture", ""), names=names)
     if not _is_valid(key):
         raise CheckpointError(f"{path} is damaged: what it holds are no permutations of its kind; restore the key")
     return key

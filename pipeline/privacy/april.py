@@ -26,6 +26,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, grid_of, to_images, to_patches
+from pipeline.models.position import refuse_other_than_plain
 from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, finite, protect
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -95,8 +96,10 @@ def attack(
 
     `seed` is that of the noise with which the client protects its gradients.
     """
+    refuse_other_than_plain(method.encoder, "APRIL")
+    if reason := reason_other_algebra(method.encoder):
+        raise ConfigError(f"APRIL's equations are not those of this model: {reason}; use another attack")
     client = Client(method, DTYPES[assumptions.gradients], assumptions.first_norm, assumptions.first_skips)
-    _refuse_other_algebra(method.encoder)
     hidden = shuffled if shuffled is not None and hasattr(method, UNKNOWN) else None
     names = {"slots": (SLOTS, QKV), "parameters": (POSITIONS, QKV, UNKNOWN)[: 2 if hidden is None else 3]}
     mask = None if shuffled is None else shuffled[:, None]
@@ -115,17 +118,16 @@ def attack(
     return Recovery(_as_images(patches, images, client.grid), best, condition, rank)
 
 
-def _refuse_other_algebra(encoder: Encoder) -> None:
-    """Between the pixels of a patch and its token there may be one linear map with a bias, and nothing else."""
-    embedding = encoder.patch_embed
-    norms = {"norm_pre": encoder.norm_pre, "patch_embed.norm": getattr(embedding, "norm", None)}
-    found = [name for name, norm in norms.items() if norm is not None and not isinstance(norm, nn.Identity)]
-    if found or getattr(getattr(embedding, "proj", None), "bias", None) is None:
-        what = f"a norm before its blocks ({', '.join(found)})" if found else "a patch embedding without a bias"
-        raise ConfigError(
-            f"APRIL solves linear equations from tokens to pixels, and this model has {what}; choose a ViT without it, "
-            "such as vit_small_patch16_224, or another attack"
-        )
+def reason_other_algebra(encoder: Encoder) -> str:
+    """Why the equations of this attack are not those of a plain ViT; empty where they are."""
+    early = {"norm_pre": encoder.norm_pre, "patch_embed.norm": encoder.patch_embed.norm}
+    normalised = [name for name, module in early.items() if not isinstance(module, nn.Identity)]
+    if normalised:
+        return f"{' and '.join(normalised)} stands before its first block, so tokens are not patches plus positions"
+    if encoder.patch_embed.proj.bias is None:
+        return "its patch embedding has no bias"
+    parts = {"norm1", "attn", "ls1", "norm2", "mlp", "ls2"} - {*dict(encoder.blocks[0].named_children())}
+    return f"its first block has no {', '.join(sorted(parts))}" if parts else ""
 
 
 class Equations(NamedTuple):
