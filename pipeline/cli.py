@@ -6,9 +6,10 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 import argparse
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ConfigError, PatchworkError, storage_problem
+from pipeline.errors import CheckpointError, ConfigError, PatchworkError, storage_problem
 from pipeline.logs import start_logging
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
 
     if options.model:
         return _evaluate_model(options)
-    if options.weights or options.evaluations:
-        raise ConfigError("--weights and names of evaluations go with --model; a job has its own")
+    if options.weights or options.evaluations or options.train:
+        raise ConfigError("--weights, --train and names of evaluations go with --model; a job has its own")
     graph = load_for_job(options.scale or "demo", options.job)
     evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
     return 0
@@ -192,8 +193,8 @@ def _evaluate_model(options: argparse.Namespace) -> int:
     from pipeline.site import load_site
     from pipeline.study.foreign import evaluate_foreign
 
-    wanted, count = options.evaluations or ["robustness"], 0
-    for found in evaluate_foreign(options.model, options.weights, wanted, options.scale or "paper", load_site()):
+    wanted, count, scale = options.evaluations or ["robustness"], 0, options.scale or "paper"
+    for found in evaluate_foreign(options.model, options.weights, wanted, scale, load_site(), options.train):
         if found.result is None or found.file is None:
             print(f"{found.name:16} n/a: {found.reason}", flush=True)
             continue
@@ -224,28 +225,35 @@ def key(options: argparse.Namespace, arguments: list[str]) -> None:
         return _recover(options)
     if options.out is None:
         raise ConfigError("key new: --out is missing; name the key to write, such as --out vit.key")
-    shape, are_alike = authorise.shape_for(options.like, options.heads, options.model)
-    made = new_key(shape, options.kind or ("shared" if are_alike else "independent"))
+    plan = authorise.plan_key(options.like, options.heads, options.model)
+    drawn = new_key(plan.shape, options.kind or ("shared" if plan.are_alike else "independent"))
+    made = replace(drawn, architecture=plan.architecture, names=plan.names)
     write_key(made, options.out)
     print(f"{options.out}: {authorise.described(made)}")
     print("keep a copy of it where nobody else can read it: without the key, a locked model cannot be unlocked")
 
 
 def _recover(options: argparse.Namespace) -> None:
-    from pipeline.permutation.authorise import described, shape_for
+    from pipeline.permutation.authorise import described, plan_key
     from pipeline.permutation.keys import write_key
     from pipeline.permutation.known_weights import recover_key
 
     if options.locked is None:
         raise ConfigError("key recover: --locked is missing; name the file whose key is to be found")
-    found = recover_key(options.locked, options.like, shape_for(options.like, options.heads, options.model)[0])
+    plan = plan_key(options.like, options.heads, options.model)
+    found = recover_key(options.locked, options.like, plan.shape)
+    if found.is_confirmed is False:
+        raise CheckpointError(
+            f"the key of {options.locked} was not found: {options.like} and the locked model resemble each other too "
+            "little for it, and no key was written; expected the original, or a model that was trained from it"
+        )
     print(f"found in {found.seconds:.1f} s: {described(found.key)}")
     print(f"smallest lead of a column over the next: {found.margin:.3f}")
     print("the original and this key give the locked file " + ("bit for bit" if found.is_exact else "only nearly"))
-    if found.is_confirmed is not None:
-        print(f"it is {'' if found.is_confirmed else 'not '}the key that the file names")
+    if found.is_confirmed:
+        print("it is the key that the file names")
     if options.out:
-        write_key(found.key, options.out)
+        write_key(replace(found.key, architecture=plan.architecture, names=plan.names), options.out)
         print(f"wrote {options.out}")
 
 

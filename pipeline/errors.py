@@ -25,7 +25,7 @@ class CheckpointError(PatchworkError):
 
 
 class NumericsError(PatchworkError):
-    """Training left the finite numbers more often than the recipe allows."""
+    """Training left the finite numbers more often than the recipe allows, or a model gave outputs outside of them."""
 
 
 class LaunchError(PatchworkError):

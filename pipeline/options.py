@@ -223,14 +223,20 @@ def _add_evaluate(add: Callable[..., argparse.ArgumentParser]) -> None:
         "compute the evaluations of one job, or of any timm model; what is finished is not repeated",
         "With --job it is a step of the workflow. With --model it needs no run: `evaluate --model resnet50.a1_in1k "
         "robustness` fetches timm's weights, `evaluate --model deit_small_patch16_224 --weights deit.pth robustness` "
-        "takes them from a file. It prepares the data sets that it needs, reports those that this site does not have, "
-        "and prints every number with its standard error.",
+        "takes them from a file, `evaluate --model vit_base_patch16_224 --weights moco.pth.tar --train position_probe` "
+        "trains a probe on its features. It prepares the data sets that it needs, reports those that this site does "
+        "not have, and prints every number with its standard error.",
     )
     which = evaluate.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="a run and a group, such as RUN-quick; `status` lists them")
     which.add_argument("--model", metavar="NAME", help="a timm model, such as resnet50 or vit_base_patch16_224.mae")
     evaluate.add_argument(
         "--weights", type=Path, metavar="FILE", help="of --model: safetensors or .pth (default: timm's own, downloaded)"
+    )
+    evaluate.add_argument(
+        "--train",
+        action="store_true",
+        help="of --model: the train split, too, which linear_probe, knn and position_probe learn from",
     )
     evaluate.add_argument(
         "evaluations",
@@ -309,10 +315,10 @@ def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
     key = add(
         "key",
         "make a key for a model, or recover the key of a locked one",
-        "`key new --like vit.safetensors --heads 12 --out vit.key` draws a key from the system's cryptographic "
-        "generator; its file is readable by its owner alone, and is never overwritten. `key recover --like "
-        "original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have the "
-        "original weights.",
+        "`key new --like vit.safetensors --model vit_base_patch16_224 --out vit.key` draws a key from the system's "
+        "cryptographic generator; its file is readable by its owner alone, and is never overwritten. `key recover "
+        "--like original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have "
+        "the original weights.",
     )
     key.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find the one of a locked model")
     key.add_argument(
@@ -325,8 +331,10 @@ def _add_locks(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     key.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
     key.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
-    key.add_argument("--heads", type=int, help="attention heads of a block (default: what config.json beside it says)")
-    key.add_argument("--model", metavar="NAME", help="the architecture of timm, which tells the heads as well")
+    key.add_argument("--heads", type=int, help="attention heads of a block, where no config.json beside it says it")
+    key.add_argument(
+        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json beside it says)"
+    )
     key.add_argument(
         "--kind",
         choices=["independent", "shared", "released"],

@@ -6,6 +6,7 @@ trained on, ignored in evaluation), images without objects. `area` may be missin
 """
 
 import json
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pipeline.data.outlines import LEAST_NUMBERS, Outline, bitmap, decompressed
 from pipeline.data.samples import Split, shortened
 from pipeline.errors import DataError
 
+log = logging.getLogger(__name__)
 IMAGES = {"train": "train2017", "val": "val2017"}
 ANNOTATIONS = {split: f"annotations/instances_{name}.json" for split, name in IMAGES.items()}
 PARTS = ("images", "annotations", "categories")
@@ -213,22 +215,17 @@ def _area(entry: dict[str, Any], outline: Outline, picture: _Image) -> float:
 
 
 def _file_problems(folder: Path, images: str, annotations: str, listed: list[str]) -> list[str]:
-    """How the files on disk differ from the list. A list of your own may leave files out, a published one does not."""
+    """What of the list is missing on disk. Files that the list does not name are left out, and counted in the log."""
     if not (folder / images).is_dir():
         return [f"{images}: folder not found"]
     present = set(listed_files(folder / images))
     # A file_name with a folder in it is rare, and then every file is asked for.
     missing = [file for file in listed if file not in present and not (folder / images / file).is_file()]
-    is_published = images in IMAGES.values() and annotations in ANNOTATIONS.values()
-    extra = sorted(present - set(listed)) if is_published else []
-    return [
-        f"{images}: found {len(found)} {what}: {shortened(found)}"
-        for found, what in (
-            (missing, f"images of {annotations} missing"),
-            (extra, f"files that {annotations} does not list"),
+    if extra := sorted(present - set(listed)):
+        log.info(
+            "%s: %d files that %s does not list are left out: %s", images, len(extra), annotations, shortened(extra)
         )
-        if found
-    ]
+    return [f"{images}: found {len(missing)} images of {annotations} missing: {shortened(missing)}"] if missing else []
 
 
 def _has(entry: Any, **types: type) -> bool:

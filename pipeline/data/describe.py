@@ -12,7 +12,7 @@ import yaml
 from pipeline.config import CONFIGS, Layers, parse, read_yaml, shown
 from pipeline.data.classified import DataConfig
 from pipeline.data.describe_dense import describe_objects, describe_pixels, has_class_maps, object_lists
-from pipeline.data.describe_sounds import describe_sounds, has_sounds
+from pipeline.data.describe_sounds import describe_sounds, has_sounds, refuse_sounds_without_lists
 from pipeline.data.described import Choices as Choices
 from pipeline.data.described import Description, cannot_describe, seen_as, shown_sizes
 from pipeline.data.folder import class_names, has_splits, read_folder
@@ -69,6 +69,7 @@ def _describe_classes(folder: Path, choices: Choices, workers: int, progress: bo
     for split, found in inspections.items():
         problems += image_problems(splits[split].samples, found)
     if problems:
+        refuse_sounds_without_lists(folder)
         raise cannot_describe(folder, problems, SOURCES["folder"].layout)
     every = [*inspections["train"], *inspections["val"]]
     seen, side = seen_as(inspections["train"], every, choices)

@@ -24,6 +24,17 @@ def has_sounds(folder: Path) -> bool:
     return any((folder / place / "validation_list.txt").is_file() for place in PLACES)
 
 
+def refuse_sounds_without_lists(folder: Path) -> None:
+    """For a folder that is not one of images: it may be one of clips that lacks the lists by which they are told."""
+    first = next(folder.rglob("*.[wW][aA][vV]"), None)
+    if first is not None:
+        raise DataError(
+            f"{folder}: found WAV files, such as {first.relative_to(folder)}, and no validation_list.txt; expected the "
+            "layout of Speech Commands: a folder for each word, and validation_list.txt and testing_list.txt beside "
+            "them, with lines such as word/file.wav; write these lists, and describe the folder again"
+        )
+
+
 def describe_sounds(folder: Path, choices: Choices, workers: int, progress: bool) -> Description:
     """Of spoken words."""
     _refuse_choices(choices)

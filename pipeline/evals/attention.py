@@ -14,7 +14,7 @@ from torch import Tensor
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import evaluating
 from pipeline.errors import ConfigError
-from pipeline.models.patches import Encoder
+from pipeline.models.patches import Encoder, grid_of
 from pipeline.models.position import encode, num_prefix_tokens
 
 See = Callable[[int, Tensor], None]
@@ -41,8 +41,12 @@ def look_at_attention(encoder: Encoder, images: Tensor, see: See) -> Tensor:
 @contextmanager
 def watched(encoder: Encoder, see: See) -> Iterator[None]:
     layers = [attention_of(block) for block in encoder.blocks]
+    tokens = num_prefix_tokens(encoder) + grid_of(encoder).size
     fused = [layer.fused_attn for layer in layers]
-    hooks = [layer.attn_drop.register_forward_hook(_shown_to(see, n)) for n, layer in enumerate(layers)]
+    hooks = [
+        layer.attn_drop.register_forward_hook(_shown_to(see, n, (layer.num_heads, tokens, tokens)))
+        for n, layer in enumerate(layers)
+    ]
     try:
         for layer in layers:
             layer.fused_attn = False
@@ -81,8 +85,14 @@ def entropies(weights: Tensor) -> Tensor:
     return torch.special.entr(weights).sum(dim=-1)
 
 
-def _shown_to(see: See, number: int) -> Callable[[Any, Any, Tensor], None]:
+def _shown_to(see: See, number: int, shape: tuple[int, ...]) -> Callable[[Any, Any, Tensor], None]:
     def hook(module: Any, given: tuple[Tensor, ...], found: Tensor) -> None:
-        see(number, given[0])  # before dropout
+        attention = given[0]  # before dropout
+        if attention.shape[1:] != shape:
+            raise ConfigError(
+                f"block {number + 1} has attention of the shape {tuple(attention.shape[1:])}; expected {shape}: one "
+                "map for each head, from token to token; leave this evaluation out for this model"
+            )
+        see(number, attention)
 
     return hook

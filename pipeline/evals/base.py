@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from types import MappingProxyType
@@ -37,6 +37,7 @@ from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.precision import Precision, in_precision, precision_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
+from pipeline.evals.finite import finite_outputs
 from pipeline.evals.needs import Needs
 from pipeline.evals.parts import Parts
 from pipeline.evals.pictures import as_shown, one_per_class
@@ -116,6 +117,8 @@ class Evaluation:
     is_exact: ClassVar[bool] = False
     # Patterns of metrics that have no standard error, such as bytes_*, and why; all others have one.
     without_error: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Whether something is trained on the train split of its subjects' data.
+    needs_train: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -133,6 +136,12 @@ class Evaluation:
         """Its parameters are the roles of its subjects; each is given a Subject."""
         raise NotImplementedError
 
+    def evaluate(self, **subjects: Subject) -> Outcome:
+        """`compute`, with every output of the subjects checked before anything is kept or returned."""
+        with finite_outputs(subject.method for subject in subjects.values()) as watch:
+            self.parts = replace(self.parts, check=watch.refuse)
+            return self.compute(**subjects)
+
     @classmethod
     @functools.cache
     def roles(cls) -> tuple[str, ...]:
@@ -140,12 +149,15 @@ class Evaluation:
 
     @classmethod
     def refusal(cls, cfg: EvalConfig, subjects: Mapping[str, RunConfig]) -> str:
-        """Why it cannot be computed of these subjects, or nothing: its own reason, or that it needs images."""
+        """Why it cannot be computed of these subjects, or nothing: its own reason, or data that it needs."""
         if reason := cls.reason_against(cfg, subjects):
             return reason
         others = [run.data for run in subjects.values() if not isinstance(run.data, DataConfig)]
         if cls.needs_pixels and others:
             return f"it needs images, and data set {others[0].name} is of kind {others[0].kind}"
+        untrained = [run.data.name for run in subjects.values() if not run.data.num_train]
+        if cls.needs_train and untrained:
+            return f"data set {untrained[0]} has no train split to learn from (`evaluate --model` has one with --train)"
         return ""
 
     @classmethod

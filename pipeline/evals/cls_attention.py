@@ -20,7 +20,7 @@ from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject,
 from pipeline.evals.heat import bar_of_multiples, limit_of, of_multiples
 from pipeline.evals.pictures import MIN_SIDE, labelled_grid
 from pipeline.models.patches import Encoder, grid_of
-from pipeline.models.position import num_prefix_tokens
+from pipeline.models.position import num_prefix_tokens, refuse_without_cls
 
 METRICS = ("head_diversity", "cls_entropy")
 
@@ -91,6 +91,7 @@ class CLSAttention(Evaluation):
 
 def cls_maps(encoder: Encoder, images: Tensor) -> Tensor:
     """(B, heads, N): attention from CLS to the patches in the last block, scaled to sum to 1."""
+    refuse_without_cls(encoder)
     last, kept = len(encoder.blocks) - 1, []
 
     def see(block: int, attention: Tensor) -> None:

@@ -16,12 +16,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.engine.validate import evaluating
+from pipeline.errors import ConfigError
 from pipeline.evals.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, refused_by, spread
 from pipeline.evals.heat import SIGNED, bar, coloured, zoom_to
 from pipeline.evals.pictures import grid_of_grids
 from pipeline.models.patches import Grid, grid_of
-from pipeline.models.position import encode, num_prefix_tokens
+from pipeline.models.position import encode, patch_tokens
 
 SIDE, MIN_RANGE = 840, 0.05
 GROUPS = 40  # of images
@@ -47,13 +48,15 @@ class CorrelationMaps(Evaluation):
     @torch.no_grad()
     def compute(self, model: Subject) -> Outcome:
         encoder = model.method.encoder
-        grid, first = grid_of(encoder), num_prefix_tokens(encoder)
+        grid = grid_of(encoder)
+        if grid.size < 2:
+            raise ConfigError("the model has one patch; expected at least two, whose vectors can be compared")
         sums = CorrelationSums(grid)
         chosen = spread(model.run.data.num_val, self.cfg.limit)
         for batch in self.batches(model.run.data, indices=chosen):
             with evaluating(encoder), self.precision():
                 tokens = encode(encoder, batch.images)
-            sums.add(tokens[:, first:])
+            sums.add(patch_tokens(encoder, tokens))
         within, across = sums.within(), sums.across()
         others = ~np.eye(grid.size, dtype=bool)
         metrics = {"within_mean": within[others].mean(), "within_near": within[neighbours(grid)].mean()}

@@ -117,7 +117,7 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
     site_precision = precision_of(workshop.site, workshop.world.device)
     # What states a precision of its own has all bits of it.
     with without_tf32() if evaluation.precision_name() != site_precision else nullcontext():
-        outcome = evaluation.compute(**subjects)
+        outcome = evaluation.evaluate(**subjects)
     _check(planned, outcome)
     files = _write_files(folder, outcome)
     errors, odd = written_errors(outcome.errors)

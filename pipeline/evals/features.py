@@ -16,12 +16,13 @@ from torch import Tensor
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import evaluating
+from pipeline.errors import ConfigError
 from pipeline.evals.base import EvalConfig, Evaluation, Subject, spread
 from pipeline.evals.parts import Arrays
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.models.patches import Encoder, to_images
-from pipeline.models.position import encode, num_prefix_tokens
+from pipeline.models.position import encode, num_prefix_tokens, refuse_without_cls
 
 Pool = Literal["run", "cls", "avg"]
 NUM_PARTS = 8  # the train split is worked off in so many parts; a killed evaluation repeats one of them at most
@@ -38,6 +39,7 @@ class ProbeConfig(EvalConfig):
 class Probe(Evaluation):
     """An evaluation of the features of any encoder of classified images, whatever trained it."""
 
+    needs_train = True
     cfg: ProbeConfig
 
     @classmethod
@@ -45,8 +47,6 @@ class Probe(Evaluation):
         for run in subjects.values():
             if run.task not in ("classify", "pretrain"):
                 return f"method {run.method.name} does not see classified images"
-            if not run.data.num_train:
-                return f"data set {run.data.name} has no train split, from which a probe learns"
         return ""
 
     def over_train(
@@ -77,18 +77,15 @@ class Probe(Evaluation):
 def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
     """Of each layer the mean over its patches, (B, D) in float32; stages differ in D."""
     encoder = method.encoder
-    if not hasattr(encoder, "patch_embed"):
-        return [
-            stage.float().mean(dim=(2, 3)) for stage in encoder.forward_intermediates(images, intermediates_only=True)
-        ]
-    num_prefix, found = num_prefix_tokens(encoder), []
-
-    def keep(tokens: Tensor) -> None:
-        found.append(tokens.flatten(1, -2)[:, num_prefix:].float().mean(dim=1))
-
     stages = _stages(encoder)
-    hooks = [stages[0].register_forward_pre_hook(lambda stage, given: keep(given[0]))]
-    hooks += [stage.register_forward_hook(lambda stage, given, made: keep(made)) for stage in stages]
+    if stages is None:
+        return [pooled_patches(encoder, stage) for stage in _feature_maps(encoder, images)]
+    found: list[Tensor] = []
+    hooks = [stages[0].register_forward_pre_hook(lambda stage, given: found.append(pooled_patches(encoder, given[0])))]
+    hooks += [
+        stage.register_forward_hook(lambda stage, given, made: found.append(pooled_patches(encoder, made)))
+        for stage in stages
+    ]
     try:
         encode(encoder, images, own_positions(method))
     finally:
@@ -100,14 +97,20 @@ def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
 def pooled_features(method: Method, images: Tensor, pool: Pool) -> Tensor:
     """(B, D) in float32, after the last norm: `run` as the model pools where it classifies, else CLS or the patches."""
     encoder = method.encoder
+    if pool == "cls":
+        refuse_without_cls(encoder)
     tokens = encode(encoder, images, own_positions(method))
     if pool == "run":
         return encoder.forward_head(tokens, pre_logits=True).float()
-    if pool == "cls":
-        return tokens[:, 0].float()
-    if not hasattr(encoder, "patch_embed"):
-        return tokens.float().mean(dim=(2, 3))
-    return tokens.flatten(1, -2)[:, num_prefix_tokens(encoder) :].float().mean(dim=1)
+    return tokens[:, 0].float() if pool == "cls" else pooled_patches(encoder, tokens)
+
+
+def pooled_patches(encoder: Encoder, layer: Tensor) -> Tensor:
+    """(B, D): the mean over the patches of a layer: tokens (B, P+N, D), or a map with channels last, as in a Swin."""
+    if layer.ndim == 3:
+        return layer[:, num_prefix_tokens(encoder) :].float().mean(dim=1)
+    is_last = getattr(encoder, "output_fmt", "NCHW") == "NHWC" and _stages(encoder) is not None
+    return layer.float().mean(dim=(1, 2) if is_last else (2, 3))
 
 
 def own_positions(method: Method) -> Tensor | None:
@@ -119,5 +122,19 @@ def own_positions(method: Method) -> Tensor | None:
     return table.flatten(2).transpose(1, 2)
 
 
-def _stages(encoder: Encoder) -> Sequence[Any]:
-    return encoder.layers if hasattr(encoder, "layers") else encoder.blocks
+def _stages(encoder: Encoder) -> Sequence[Any] | None:
+    """The blocks of a ViT, whose layers are tokens, or the stages of a Swin; None for any other model."""
+    if hasattr(encoder, "blocks") and hasattr(encoder, "num_prefix_tokens"):
+        return encoder.blocks
+    return encoder.layers if hasattr(encoder, "layers") and getattr(encoder, "output_fmt", "") == "NHWC" else None
+
+
+def _feature_maps(encoder: Encoder, images: Tensor) -> list[Tensor]:
+    """(B, D, H, W) of each stage, as timm lists them."""
+    try:
+        return encoder.forward_intermediates(images, intermediates_only=True, output_fmt="NCHW")
+    except AttributeError:
+        raise ConfigError(
+            f"timm lists no intermediate layers of {type(encoder).__name__}; expected a model with "
+            "`forward_intermediates`: leave this evaluation out for this model"
+        ) from None

@@ -31,10 +31,14 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """Named parts in a folder of one evaluation; `key` says what they depend on. Without a folder nothing is kept."""
+    """Named parts in a folder of one evaluation; `key` says what they depend on. Without a folder nothing is kept.
+
+    `check` raises if a part must not be kept.
+    """
 
     folder: Path | None = None
     key: str = ""
+    check: Callable[[], None] = lambda: None
 
     def once(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """What `compute` returned, now or before this evaluation was interrupted. Numbers are arrays without axes."""
@@ -44,6 +48,7 @@ class Parts:
             log.info("%s was finished before", name)
             return kept
         found = compute()
+        self.check()
         write_atomic(self._path(name), _as_bytes(found))
         shutil.rmtree(self._epochs_folder(name), ignore_errors=True)
         return found

@@ -21,7 +21,7 @@ from pydantic import Field
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.models.patches import Encoder, Grid
-from pipeline.models.position import num_prefix_tokens, position_grid
+from pipeline.models.position import position_grid, position_table
 
 TARGETS = ("mae_1d", "mae_2d")
 ONE_TABLE = "a model has one table of positions, which is no sample"
@@ -93,9 +93,9 @@ def reason_without_table(subjects: Mapping[str, RunConfig]) -> str:
 
 def tables_of(encoder: Encoder) -> tuple[np.ndarray, np.ndarray, Grid]:
     """Embeddings of the prefix tokens (P, D), those of the patches (N, D), in float64, and the grid of the patches."""
-    table = encoder.pos_embed[0].detach().cpu().double().numpy()
-    num_prefix = num_prefix_tokens(encoder)
-    return table[:num_prefix], table[num_prefix:], position_grid(encoder)
+    table, grid = position_table(encoder).detach().cpu().double().numpy(), position_grid(encoder)
+    num_prefix = len(table) - grid.size  # of the prefix tokens, some have no position
+    return table[:num_prefix], table[num_prefix:], grid
 
 
 def singular_values(table: np.ndarray, centred: bool) -> np.ndarray:

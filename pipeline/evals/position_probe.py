@@ -34,7 +34,7 @@ from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import grid_of, random_order
-from pipeline.models.position import encode, num_prefix_tokens, with_unknown
+from pipeline.models.position import encode, patch_tokens, with_unknown
 from pipeline.seeds import seed_everything
 
 VISIBLE = "position_top1_visible"
@@ -121,7 +121,7 @@ class PositionReader(nn.Module):
             places = random_order(len(images), self.grid.size, generator, images.device)
             images = shuffle_patches(images, places, self.grid)
         positions = with_unknown(encoder.pos_embed, self._mask(), masked) if self.has_positions else None
-        return encode(encoder, images, positions)[:, num_prefix_tokens(encoder) :].float(), masked
+        return patch_tokens(encoder, encode(encoder, images, positions)).float(), masked
 
     def _mask(self) -> Tensor:
         """(1, D): what takes the place of a masked position."""

@@ -53,13 +53,15 @@ class PreparedSources:
         from pipeline.engine.distributed import World, device_of
         from pipeline.engine.train import load_method
         from pipeline.evals.base import EvalConfig, Evaluation
+        from pipeline.evals.finite import finite_outputs
 
         config, world = self.run_of(run), World(0, 1, device_of(self.site.device))
         method = load_method(config, self.results.run(run), world)
         evaluation = Evaluation(EvalConfig(name="predict"), {}, self.results, self.site, world)
         found = []
-        for batch in evaluation.batches(config.data, batch=evaluation.full_batch(config.data)):
-            with torch.no_grad(), evaluation.precision():
-                logits = method.predict(batch.images).logits
-            found.append(logits.float().softmax(dim=1))
+        with finite_outputs([method]):
+            for batch in evaluation.batches(config.data, batch=evaluation.full_batch(config.data)):
+                with torch.no_grad(), evaluation.precision():
+                    logits = method.predict(batch.images).logits
+                found.append(logits.float().softmax(dim=1))
         return torch.cat(found).cpu().numpy()

@@ -59,6 +59,7 @@ class SplitLearning(LeakageEvaluation):
             return (FILE,)
 
     needs_pixels = True
+    needs_train = True
     without_error = MappingProxyType({"bytes_*": COUNTED})
     cfg: Config
 

@@ -46,6 +46,7 @@ class SplitWire(Evaluation):
             return ("outputs_apart", "weights_apart", "bytes_up", "bytes_down", "messages", "loss")
 
     needs_pixels = True
+    needs_train = True
     without_error = MappingProxyType(
         {
             "*_apart": ROUNDING,

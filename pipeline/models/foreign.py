@@ -4,10 +4,11 @@ How such a model sees images (size, mean, std, crop, interpolation) is in timm's
 of training, not the larger ones that timm tests some models with: images of ImageNet-C have 224 pixels.
 """
 
+import functools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save
@@ -16,8 +17,10 @@ from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.files import write_atomic
 from pipeline.models.architectures import unknown_architecture
+from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid
-from pipeline.models.weights import load_encoder
+from pipeline.models.position import has_position_table
+from pipeline.models.weights import load_encoder, open_checkpoint
 from pipeline.sizes import Size, pair
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,42 @@ class ForeignView:
     std: tuple[float, ...]
     crop: float
     interpolation: str
+
+
+class ForeignModel(ModelConfig):
+    """A model of timm as it is: family and positions follow from its structure, not from its name."""
+
+    @property
+    def family(self) -> Literal["vit", "swin", "cnn", "bert", "gpt2"]:
+        return structure_of(self.arch).family
+
+    @property
+    def positions(self) -> Literal["learn", "none", "sincos", "sincos_learn", "relative"]:
+        return "learn" if structure_of(self.arch).has_table else "none"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What evaluations ask of a model before they load it."""
+
+    family: Literal["vit", "swin", "cnn"]  # vit: tokens of patches in blocks; swin: stages of maps; cnn: any other
+    has_table: bool  # of absolute positions, one for each patch
+
+
+@functools.cache
+def structure_of(name: str) -> Structure:
+    """From the model without its weights, which takes a tenth of a second."""
+    with dynamo_deferred():
+        import timm
+
+    if problem := unknown_architecture(name):
+        raise ConfigError(f"--model {name}: {problem}")
+    with torch.device("meta"):
+        encoder: Any = timm.create_model(name)
+    grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
+    is_vit = hasattr(encoder, "blocks") and hasattr(encoder, "num_prefix_tokens") and grid is not None
+    is_swin = hasattr(encoder, "layers") and getattr(encoder, "output_fmt", "") == "NHWC"
+    return Structure("vit" if is_vit else "swin" if is_swin else "cnn", has_position_table(encoder))
 
 
 def view_of(name: str) -> ForeignView:
@@ -62,8 +101,13 @@ def view_of(name: str) -> ForeignView:
     return ForeignView(size, channels, found["mean"], found["std"], crop, found["interpolation"])
 
 
-def build_foreign(name: str, weights: Path, image_size: Size, channels: int, num_classes: int) -> Encoder:
-    """The model, filled from a file that must have all of its weights."""
+def build_foreign(
+    name: str, weights: Path, image_size: Size, channels: int, num_classes: int, must_classify: bool = True
+) -> Encoder:
+    """The model, filled from a file that must have all of its weights; it may lack the classifier, unless it must have.
+
+    The model then has no classes.
+    """
     with dynamo_deferred():
         import timm
 
@@ -75,13 +119,24 @@ def build_foreign(name: str, weights: Path, image_size: Size, channels: int, num
         encoder = timm.create_model(name, in_chans=channels, num_classes=num_classes)
     encoder.grid = _grid(encoder, image_size)
     report = load_encoder(encoder, weights)
-    if report.fresh:
+    if report.fresh and not must_classify and _has_no_classifier(encoder, weights):
+        encoder.reset_classifier(0)
+        log.info("%s has no classifier; it has features alone", weights)
+    elif report.fresh:
         raise CheckpointError(
             f"{weights} has no {', '.join(report.fresh)} of the shape that {name} with {num_classes} classes needs; "
             "expected all weights, because it is evaluated without training"
         )
     log.info("%s", report.summary())
     return encoder.to(memory_format=torch.channels_last)  # convolutions take half the time
+
+
+def _has_no_classifier(encoder: Encoder, weights: Path) -> bool:
+    """Whether the classifier, and nothing else of a model, is missing in a file."""
+    missing = encoder.state_dict().keys() - open_checkpoint(weights)[1].keys()
+    classifiers = encoder.default_cfg["classifier"]
+    heads = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    return bool(missing) and all(name.rpartition(".")[0] in heads for name in missing)
 
 
 def download(name: str, path: Path) -> Path:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
 
 PositionResampling = Literal["timm", "released"]
@@ -35,13 +36,80 @@ def sincos_positions(grid: Grid, width: int, num_prefix: int = 0) -> Tensor:
 
 
 def patch_positions(encoder: Encoder) -> Tensor:
-    """(N, D) position embeddings of the patches, without the prefix tokens."""
-    return encoder.pos_embed[0, num_prefix_tokens(encoder) :]
+    """(N, D) position embeddings of the patches; those of prefix tokens come before them, where a model has any."""
+    return position_table(encoder)[-position_grid(encoder).size :]
+
+
+def position_table(encoder: Encoder) -> Tensor:
+    """(P'+N, D): the table of absolute positions, where P' of the P prefix tokens have one."""
+    if not has_position_table(encoder):
+        raise ConfigError(
+            f"{type(encoder).__name__} has no table with a position for each patch; expected absolute positions "
+            "(`pos_embed`): leave this evaluation out for this model"
+        )
+    return encoder.pos_embed[0]
+
+
+def has_position_table(encoder: Encoder) -> bool:
+    """Whether a model adds absolute positions, one for each patch."""
+    table = getattr(encoder, "pos_embed", None)
+    grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
+    return isinstance(table, Tensor) and table.ndim == 3 and grid is not None and table.shape[1] >= math.prod(grid)
 
 
 def num_prefix_tokens(encoder: Encoder) -> int:
-    """Tokens before the patches: 1 (CLS) for a ViT, 0 for a Swin."""
+    """Tokens before the patches: 1 (CLS) for a plain ViT, more with registers or a distillation token, 0 for a Swin."""
     return getattr(encoder, "num_prefix_tokens", 0)
+
+
+def patch_tokens(encoder: Encoder, tokens: Tensor) -> Tensor:
+    """(B, N, D): of what `encode` returns, the tokens of the patches."""
+    expected = num_prefix_tokens(encoder) + grid_of(encoder).size
+    if tokens.ndim != 3 or tokens.shape[1] != expected:
+        raise ConfigError(
+            f"the last layer of {type(encoder).__name__} has the shape {tuple(tokens.shape[1:])}; expected {expected} "
+            "tokens, one for each patch: leave this evaluation out for this model"
+        )
+    return tokens[:, num_prefix_tokens(encoder) :]
+
+
+def refuse_without_cls(encoder: Encoder) -> None:
+    """For who looks at the class token, which is the first one where there is one."""
+    if getattr(encoder, "cls_token", None) is None:
+        raise ConfigError(
+            f"{type(encoder).__name__} has no class token here (it pools its patches, or registers come first); leave "
+            "this evaluation out for this model"
+        )
+
+
+def reason_not_plain(encoder: Encoder) -> str:
+    """Why `embed` is not what timm does with a model; empty for a ViT with a class token and a position for each token.
+
+    Only such a ViT can be run with other positions than its own.
+    """
+    from timm.models.vision_transformer import VisionTransformer
+
+    table = getattr(encoder, "pos_embed", None)
+    if type(encoder) is not VisionTransformer:
+        return f"it is a {type(encoder).__name__}, not timm's VisionTransformer"
+    if encoder.cls_token is None:
+        return "it has no class token"
+    if encoder.num_prefix_tokens > 1:
+        return f"it has {encoder.num_prefix_tokens} tokens before its patches (registers, or a distillation token)"
+    if not hasattr(encoder.patch_embed, "proj") or hasattr(encoder.patch_embed, "backbone"):
+        return "it embeds patches with a network of its own"
+    if table is not None and table.shape[1] != encoder.patch_embed.num_patches + 1:
+        return "its class token has no position"
+    return ""
+
+
+def refuse_other_than_plain(encoder: Encoder, what: str) -> None:
+    """`what` needs a ViT that runs with positions that it is given."""
+    if reason := reason_not_plain(encoder):
+        raise ConfigError(
+            f"{what} needs a ViT with a class token and a position for each token, such as vit_small_patch16_224 or "
+            f"deit_small_patch16_224; this model differs: {reason}"
+        )
 
 
 def with_unknown(pos_embed: Tensor, unknown: Tensor, shuffled: Tensor) -> Tensor:
@@ -73,16 +141,17 @@ def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) ->
 
     -> tokens (B, P+N, D) of a ViT; a feature map of a Swin, whose absolute positions timm does not know, or of a CNN.
     """
-    if not hasattr(encoder, "patch_embed"):
-        return encoder.forward_features(images)
+    own = getattr(encoder, "pos_embed", None)
     if positions is None:
-        positions = getattr(encoder, "pos_embed", None)
-    if hasattr(encoder, "layers"):  # Swin
+        positions = own
+    if not reason_not_plain(encoder):
+        return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
+    if positions is not None and hasattr(encoder, "layers"):  # Swin
         tokens = encoder.patch_embed(images)  # (B, H, W, D)
-        if positions is not None:
-            tokens = add_positions(tokens, positions.unflatten(1, tokens.shape[1:3]))
-        return encoder.norm(encoder.layers(tokens))
-    return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
+        return encoder.norm(encoder.layers(add_positions(tokens, positions.unflatten(1, tokens.shape[1:3]))))
+    if positions is not own:
+        refuse_other_than_plain(encoder, "running a model with other positions than its own")
+    return encoder.forward_features(images)
 
 
 def embed(encoder: Encoder, images: Tensor, positions: Tensor | None, grid: Grid | None = None) -> Tensor:

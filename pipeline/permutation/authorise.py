@@ -5,25 +5,24 @@ A locked file is safetensors with the same names and shapes, and can be shared: 
 a wrong key and a damaged file are refused before anything is written.
 """
 
-import json
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
-from pipeline.models.architectures import unknown_architecture
 from pipeline.permutation.keys import Family, Key, Shape
 from pipeline.permutation.new_files import new_folder
-from pipeline.permutation.rules import family_of, indices_of, rule_of
+from pipeline.permutation.rules import family_of, indices_of, lacking_in_blocks, rule_of
+from pipeline.permutation.stated import Stated, build_without_weights, config_beside, refuse_contradiction, stated_of
 from pipeline.permutation.weight_files import INDEX, Indices, WeightFile, open_parts, write_permuted
 
 PREFIX = "patchwork.lock."
 FINGERPRINT, DIGEST, OF_FAMILY = f"{PREFIX}fingerprint", f"{PREFIX}sha256", f"{PREFIX}family"
+MODE = f"{PREFIX}mode"  # of the original file, which the unlocked one gets
+PRIVATE = 0o600  # of what was locked before modes were kept
+CLASSIFIERS = ("head.", "head_dist.")  # a file may lack them
 HEADS = ("num_attention_heads", "n_head", "num_heads")  # in a config.json
 LIMITS = (
     "It is a permutation, not a cipher. It does not protect against:",
@@ -50,8 +49,9 @@ def lock(model: Path, key: Key, out: Path) -> None:
     parts = open_parts(model)
     if found := next((part.metadata[FINGERPRINT] for part in parts if FINGERPRINT in part.metadata), None):
         raise CheckpointError(f"{model} is locked already, with the key {found}; lock the original")
+    _refuse_other_structure(model, parts, key)
     added = {OF_FAMILY: key.family, FINGERPRINT: key.fingerprint()}
-    _write(model, parts, key, out, lambda part: part.metadata | added, is_inverse=False)
+    _write(model, parts, key, out, lambda part: part.metadata | added | {MODE: _mode(part.path)}, is_inverse=False)
 
 
 def unlock(model: Path, key: Key, out: Path) -> None:
@@ -83,12 +83,14 @@ def _write(
     _refuse_other_model(model, parts, key)
     digest_as = "" if is_inverse else DIGEST
     indices = [_indices(part, key, is_inverse) for part in parts]
+    # A locked file may be shared; an unlocked one is as private as the original.
+    modes = [int(part.metadata.get(MODE, f"{PRIVATE:o}"), 8) if is_inverse else 0o666 for part in parts]
     if not model.name.endswith(INDEX):
-        write_permuted(parts[0], out, indices[0], metadata(parts[0]), digest_as)
+        write_permuted(parts[0], out, indices[0], metadata(parts[0]), digest_as, modes[0])
         return
     with new_folder(out) as folder:
-        for part, each in zip(parts, indices, strict=True):
-            write_permuted(part, folder / part.path.name, each, metadata(part), digest_as)
+        for part, each, mode in zip(parts, indices, modes, strict=True):
+            write_permuted(part, folder / part.path.name, each, metadata(part), digest_as, mode)
         shutil.copyfile(model, folder / model.name)
 
 
@@ -110,19 +112,76 @@ def sizes_of(model: Path, parts: list[WeightFile]) -> Sizes:
     return Sizes(family, sides["residual"], len(blocks), attention, heads)
 
 
-def shape_for(model: Path, heads: int | None, arch: str | None) -> tuple[Shape, bool]:
-    """What a key for a checkpoint must know, and whether its heads must be permuted alike."""
-    sizes = sizes_of(model, open_parts(model))
-    num_heads = sizes.num_heads or heads or _heads_of_arch(arch) or _recorded_heads(model)
-    if num_heads is None:
+@dataclass(frozen=True)
+class KeyPlan:
+    """What a key for a checkpoint must know."""
+
+    shape: Shape
+    are_alike: bool  # the heads of a block must be permuted alike
+    architecture: str  # of timm; empty for a model of transformers
+    names: frozenset[str]  # of the tensors that a file of the model has
+
+
+def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
+    """From the weights, and from what is stated of them; a model that a key cannot lock exactly is refused."""
+    parts = open_parts(model)
+    sizes, names = sizes_of(model, parts), _names(parts)
+    said = {"the norms of its queries": sizes.num_heads, "--heads": heads, "config.json": _recorded_heads(model)}
+    architecture = ""
+    if sizes.family == "vit":
+        stated = stated_of(model, arch)
+        if stated is None:
+            raise ConfigError(
+                f"{model} does not tell what its blocks compute, nor how many heads they have, and no config.json "
+                "beside it does; name the architecture of timm with --model"
+            )
+        shape, names = _structure(model, stated, sizes, names)
+        said[stated.name], architecture = shape.num_heads, stated.architecture
+    elif lacking := lacking_in_blocks(names, sizes.family):
+        raise CheckpointError(f"{model} has no {lacking[0]}; expected all tensors of the model")
+    found = {source: count for source, count in said.items() if count is not None}
+    refuse_contradiction(f"the number of heads of {model}", found)
+    if not found:
         raise ConfigError(
             f"{model} does not tell the number of attention heads, and no config.json beside it does; say it with "
-            "--heads, or name the architecture of timm with --model"
+            "--heads"
         )
+    num_heads = next(iter(found.values()))
     if sizes.attention_width % num_heads:
         raise ConfigError(f"{num_heads} heads do not divide the {sizes.attention_width} columns of {model}")
     shape = Shape(sizes.family, sizes.width, sizes.depth, num_heads, sizes.attention_width)
-    return shape, sizes.num_heads is not None
+    return KeyPlan(shape, sizes.num_heads is not None, architecture, names)
+
+
+def _structure(model: Path, stated: Stated, sizes: Sizes, names: frozenset[str]) -> tuple[Shape, frozenset[str]]:
+    """What the modules of an architecture tell; a file that lacks a tensor of it, or has others, is refused."""
+    from pipeline.permutation.forward import shape_of
+
+    built = build_without_weights(stated, num_classes=1)
+    try:
+        shape = shape_of(built)
+    except ConfigError as error:
+        raise ConfigError(f"{stated.name}: {error}") from None
+    said = {source: f"{each.width} and {each.depth}" for source, each in ((stated.name, shape), ("its tensors", sizes))}
+    refuse_contradiction(f"width and depth of {model} (`model_args` in config.json may state others)", said)
+    expected = frozenset(built.state_dict())
+    _refuse_other_names(model, names, expected, stated.name)
+    return shape, expected
+
+
+def _refuse_other_names(model: Path, names: Collection[str], expected: Collection[str], what: str) -> None:
+    lacking = sorted(name for name in {*expected} - {*names} if not name.startswith(CLASSIFIERS))
+    others = sorted(name for name in {*names} - {*expected} if not name.startswith(CLASSIFIERS))
+    problems = [f"has no {name}" for name in lacking[:1]] + [f"has an unknown {name}" for name in others[:1]]
+    if problems:
+        raise CheckpointError(
+            f"{model} {' and '.join(problems)} ({len(lacking)} missing, {len(others)} unknown); expected all tensors "
+            f"of {what}, and no others"
+        )
+
+
+def _names(parts: list[WeightFile]) -> frozenset[str]:
+    return frozenset(entry.name for part in parts for entry in part.entries)
 
 
 def described(key: Key) -> str:
@@ -134,10 +193,18 @@ def described(key: Key) -> str:
     )
 
 
-def architecture_of(model: Path) -> str | None:
-    """The architecture of timm that a config.json beside the file names."""
-    found = _config_beside(model).get("architecture")
-    return found if isinstance(found, str) else None
+def _refuse_other_structure(model: Path, parts: list[WeightFile], key: Key) -> None:
+    """Compare a file with the model that the key was made for, whose structure was looked at then."""
+    _refuse_other_model(model, parts, key)
+    if key.family == "vit" and not key.architecture:
+        raise CheckpointError(
+            "the key does not tell for which architecture it was made, as keys from before do not; it unlocks what it "
+            "has locked: to lock a model, make a new key with `key new`"
+        )
+    if key.family == "vit":
+        stated_of(model, None, key.architecture)
+    if key.names:
+        _refuse_other_names(model, _names(parts), key.names, key.architecture or _words(key.shape))
 
 
 def _refuse_other_model(model: Path, parts: list[WeightFile], key: Key) -> None:
@@ -150,6 +217,12 @@ def _refuse_other_model(model: Path, parts: list[WeightFile], key: Key) -> None:
     known = sizes.num_heads or _recorded_heads(model)
     if known is not None and known != shape.num_heads:
         raise CheckpointError(f"{model} has {known} heads, the key is for {shape.num_heads}; make another key")
+
+
+def _recorded_heads(model: Path) -> int | None:
+    """By the config.json of a model of transformers."""
+    config = config_beside(model)
+    return next((config[name] for name in HEADS if isinstance(config.get(name), int)), None)
 
 
 def _without_lock(metadata: dict[str, str]) -> dict[str, str]:
@@ -170,30 +243,5 @@ def _words(sizes: Sizes | Shape) -> str:
     return f"{name} of width {sizes.width} with {sizes.depth} blocks"
 
 
-def _config_beside(model: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((model.parent / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _recorded_heads(model: Path) -> int | None:
-    config = _config_beside(model)
-    found = next((config[name] for name in HEADS if isinstance(config.get(name), int)), None)
-    return found or _heads_of_arch(config.get("architecture"), config.get("model_args") or {})
-
-
-def _heads_of_arch(arch: str | None, arguments: dict[str, Any] | None = None) -> int | None:
-    """The heads of an architecture of timm, without its weights."""
-    if not arch:
-        return None
-    if problem := unknown_architecture(arch):
-        raise ConfigError(f"--model {arch}: {problem}")
-    with dynamo_deferred():
-        import timm
-    with torch.device("meta"):
-        model = timm.create_model(arch.split(".")[0], **(arguments or {}))
-    if not hasattr(model, "blocks"):
-        raise ConfigError(f"--model {arch} is not a ViT; expected one, such as vit_base_patch16_224")
-    return model.blocks[0].attn.num_heads
+def _mode(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):04o}"

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from pipeline.errors import ConfigError
 from pipeline.permutation.keys import Family, Key, Shape, inverse
+from pipeline.permutation.structure import reason_not_exact
 
 Rows = Tensor | torch.Generator
 # product: by permutation matrices, as the paper does; it costs more, and in bf16 and fp16 it rounds the tokens.
@@ -69,21 +70,30 @@ def install(
 
 def blocks_of(model: nn.Module) -> tuple[Family, Any]:
     """The family of a model and its blocks; a head around it (`bert`, `transformer`) or a method is looked into."""
+    core = core_of(model)
+    if hasattr(core, "blocks"):
+        return "vit", core.blocks
+    if hasattr(getattr(core, "encoder", None), "layer"):
+        return "bert", core.encoder.layer
+    return "gpt2", core.h
+
+
+def core_of(model: nn.Module) -> Any:
+    """The part of a model that has the blocks."""
     inside: list[Any] = [getattr(model, name, None) for name in ("bert", "transformer", "encoder")]
     for core in (model, *inside):
-        if hasattr(core, "blocks"):
-            return "vit", core.blocks
-        if hasattr(getattr(core, "encoder", None), "layer"):
-            return "bert", core.encoder.layer
-        if hasattr(core, "wte") and hasattr(core, "h"):
-            return "gpt2", core.h
+        is_bert = hasattr(getattr(core, "encoder", None), "layer")
+        if hasattr(core, "blocks") or is_bert or (hasattr(core, "wte") and hasattr(core, "h")):
+            return core
     raise ConfigError(f"{type(model).__name__} is not a ViT of timm, nor a BERT or GPT-2 of transformers")
 
 
 def shape_of(model: nn.Module) -> Shape:
-    """Of the keys that fit a model."""
+    """Of the keys that fit a model; one that permuted columns would change is refused."""
     family, blocks = blocks_of(model)
     first = blocks[0]
+    if family == "vit" and (reason := reason_not_exact(core_of(model))):
+        raise ConfigError(f"a key cannot lock this model: {reason}")
     if family == "bert":
         inside = first.attention.self
         return Shape(

@@ -13,7 +13,7 @@ Whoever has the key has the model: it is never printed, and its file is readable
 import hashlib
 import math
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from secrets import SystemRandom
@@ -55,6 +55,8 @@ class Key:
     residual: Tensor  # (D,)
     heads: Tensor  # (L, H)
     inner: Tensor  # (L, H, columns of a head), within the head that comes to this place
+    architecture: str = ""  # of timm, for which it was made
+    names: frozenset[str] = frozenset()  # of the tensors of that model
 
     @property
     def shape(self) -> Shape:
@@ -127,6 +129,7 @@ def write_key(key: Key, path: Path) -> None:
         )
     tensors = {name: getattr(key, name).to(torch.int32).contiguous() for name in TENSORS}
     metadata = {"format": FORMAT, "kind": key.kind} | {name: str(value) for name, value in asdict(key.shape).items()}
+    metadata |= {"architecture": key.architecture, "names": "\n".join(sorted(key.names))}
     with new_file(path, mode=0o600) as file:
         file.write(save(tensors, metadata))
 
@@ -150,6 +153,8 @@ def read_key(path: Path) -> Key:
     if metadata.get("format") != FORMAT or {*found} != {*TENSORS}:
         raise CheckpointError(f"{path} is not a key; expected a file of `key new`")
     key = Key(metadata.get("family"), metadata.get("kind"), *(found[name].long() for name in TENSORS))  # type: ignore[arg-type]
+    names = frozenset(metadata.get("names", "").split("\n")) - {""}
+    key = replace(key, architecture=metadata.get("architecture", ""), names=names)
     if not _is_valid(key):
         raise CheckpointError(f"{path} is damaged: what it holds are no permutations of its kind; restore the key")
     return key

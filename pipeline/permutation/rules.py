@@ -102,6 +102,7 @@ GPT2 = {
     "mlp.c_proj.weight": (None, "residual"),
     "mlp.c_proj.bias": VECTOR,
 }
+OPTIONAL = ("attn.bias", "attn.masked_bias")  # tensors of a block that a file may lack
 FAMILIES: dict[Family, Names] = {
     "vit": Names(
         re.compile(r"blocks\.(?P<block>\d+)\.(?P<name>.+)"),
@@ -126,6 +127,17 @@ FAMILIES: dict[Family, Names] = {
         "attn.c_attn.weight",
     ),
 }
+
+
+def lacking_in_blocks(names: Iterable[str], family: Family) -> list[str]:
+    """Which parameters of the family its blocks lack, in words; those of a ViT differ from model to model."""
+    known = FAMILIES[family]
+    found: dict[int, set[str]] = {}
+    for name in names:
+        if place := known.blocks.fullmatch(name):
+            found.setdefault(int(place["block"]), set()).add(place["name"])
+    required = [name for name in known.rules if name not in OPTIONAL]
+    return [f"{name} in block {block}" for block in sorted(found) for name in required if name not in found[block]]
 
 
 def family_of(names: Iterable[str]) -> Family:

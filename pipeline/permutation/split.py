@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from pipeline.config import Strict
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.models.patches import Encoder
-from pipeline.models.position import embed, num_prefix_tokens
+from pipeline.models.position import embed, num_prefix_tokens, refuse_other_than_plain
 from pipeline.permutation.protections import FeatureProtection, Sent
 
 Kind = Literal["features", "test_features", "output_gradients", "outputs", "feature_gradients"]
@@ -195,8 +195,7 @@ class _Exchange(torch.autograd.Function):
 
 def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Client, Server]:
     """Both sides of a copy of a ViT, whose blocks the server gets."""
-    if not hasattr(encoder, "blocks") or not hasattr(encoder, "cls_token"):
-        raise ConfigError(f"split learning cuts a ViT before and after its blocks; {type(encoder).__name__} is not one")
+    refuse_other_than_plain(encoder, "split learning, which cuts a model before and after its blocks,")
     if protection.rows and any(hasattr(block.attn, "rel_pos") for block in encoder.blocks):
         raise ConfigError("row permutation needs blocks that know no positions; this model has relative ones in them")
     mine = copy.deepcopy(encoder)

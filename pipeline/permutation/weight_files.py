@@ -138,7 +138,12 @@ def open_parts(path: Path) -> list[WeightFile]:
 
 
 def write_permuted(
-    source: WeightFile, path: Path, indices: Mapping[str, Indices], metadata: dict[str, str], digest_as: str = ""
+    source: WeightFile,
+    path: Path,
+    indices: Mapping[str, Indices],
+    metadata: dict[str, str],
+    digest_as: str = "",
+    mode: int = 0o666,
 ) -> None:
     """Write a file of the same tensors, each permuted by an index per side; None: the side stays.
 
@@ -147,7 +152,7 @@ def write_permuted(
     refuse_existing(path)
     require_space(path.parent, source.path.stat().st_size, path.name)
     digest, unknown = hashlib.sha256(), {digest_as: "0" * 64} if digest_as else {}
-    with source.path.open("rb") as origin, new_file(path) as file, explained(path):
+    with source.path.open("rb") as origin, new_file(path, mode) as file, explained(path):
         file.write(encoded_header(source.with_metadata(metadata | unknown)))
         for entry in source.entries:
             for piece in source.pieces(entry, origin, indices[entry.name]):

@@ -17,15 +17,17 @@ from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
+from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Grid, grid_of, to_images, to_patches
-from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, protect
+from pipeline.models.patches import Encoder, Grid, grid_of, to_images, to_patches
+from pipeline.models.position import refuse_other_than_plain
+from pipeline.privacy.client import QKV, SLOTS, Client, Gradients, finite, protect
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 POSITIONS, UNKNOWN = "encoder.pos_embed", "unknown"
@@ -94,12 +96,15 @@ def attack(
 
     `seed` is that of the noise with which the client protects its gradients.
     """
+    refuse_other_than_plain(method.encoder, "APRIL")
+    if reason := reason_other_algebra(method.encoder):
+        raise ConfigError(f"APRIL's equations are not those of this model: {reason}; use another attack")
     client = Client(method, DTYPES[assumptions.gradients], assumptions.first_norm, assumptions.first_skips)
     hidden = shuffled if shuffled is not None and hasattr(method, UNKNOWN) else None
     names = {"slots": (SLOTS, QKV), "parameters": (POSITIONS, QKV, UNKNOWN)[: 2 if hidden is None else 3]}
     mask = None if shuffled is None else shuffled[:, None]
     found = client.gradients(images[:, None], labels[:, None], mask, names[assumptions.given])
-    sent = protect(found, protection, seed)
+    sent = protect(finite(found), protection, seed)
     if assumptions.given == "slots":
         equations = _from_slots(client, sent, shuffled)
     else:
@@ -111,6 +116,18 @@ def attack(
         patches = torch.where(hidden[..., None], patches[:, -1:], patches[:, :-1])
     best = _ceiling(method, embedding, images, labels, shuffled)
     return Recovery(_as_images(patches, images, client.grid), best, condition, rank)
+
+
+def reason_other_algebra(encoder: Encoder) -> str:
+    """Why the equations of this attack are not those of a plain ViT; empty where they are."""
+    early = {"norm_pre": encoder.norm_pre, "patch_embed.norm": encoder.patch_embed.norm}
+    normalised = [name for name, module in early.items() if not isinstance(module, nn.Identity)]
+    if normalised:
+        return f"{' and '.join(normalised)} stands before its first block, so tokens are not patches plus positions"
+    if encoder.patch_embed.proj.bias is None:
+        return "its patch embedding has no bias"
+    parts = {"norm1", "attn", "ls1", "norm2", "mlp", "ls2"} - {*dict(encoder.blocks[0].named_children())}
+    return f"its first block has no {', '.join(sorted(parts))}" if parts else ""
 
 
 class Equations(NamedTuple):
@@ -193,7 +210,8 @@ def _ceiling(method: Method, embedding: Embedding, images: Tensor, labels: Tenso
     if grid.size > len(embedding.weight):
         client = Client(method, torch.float64, first_norm=False, first_skips=False)
         mask = None if shuffled is None else shuffled[:, None]
-        rows = client.gradients(images[:, None], labels[:, None], mask, (SLOTS,))[SLOTS][:, 0, client.num_prefix :]
+        found = finite(client.gradients(images[:, None], labels[:, None], mask, (SLOTS,)))
+        rows = found[SLOTS][:, 0, client.num_prefix :]
         directions = torch.linalg.svd(rows, full_matrices=False).U
         seen = directions @ (directions.mT @ seen)
     return _as_images(seen, images, grid)

@@ -20,9 +20,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipeline.engine.protection import Protection, protected
+from pipeline.errors import NumericsError
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
-from pipeline.models.position import encode, num_prefix_tokens
+from pipeline.models.position import encode, num_prefix_tokens, refuse_other_than_plain
 
 SLOTS = "slots"
 QKV = "encoder.blocks.0.attn.qkv.weight"
@@ -34,6 +35,7 @@ class Client(nn.Module):
 
     def __init__(self, method: Method, dtype: torch.dtype, first_norm: bool = True, first_skips: bool = True) -> None:
         super().__init__()
+        refuse_other_than_plain(method.encoder, "an attack on gradients")
         self.method: Any = copy.deepcopy(method).to(dtype).eval()
         encoder = self.method.encoder
         self.grid, self.num_prefix = grid_of(encoder), num_prefix_tokens(encoder)
@@ -82,6 +84,17 @@ class Client(nn.Module):
         in_dims = (None, 0, 0, None if shuffled is None else 0)
         with sdpa_kernel(SDPBackend.MATH):
             return vmap(grad(loss), in_dims)(wanted, images.to(self.dtype), labels, shuffled)
+
+
+def finite(gradients: Gradients) -> Gradients:
+    """The gradients, unless they have NaN or infinity, from which nothing can be recovered."""
+    broken = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    if broken:
+        raise NumericsError(
+            f"the gradient of {broken[0]} is not finite (NaN or infinity), so no image can be recovered from it; check "
+            "the weights of the model"
+        )
+    return gradients
 
 
 def protect(gradients: Gradients, protection: Protection, seed: int) -> Gradients:

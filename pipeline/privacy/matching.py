@@ -26,7 +26,7 @@ from tqdm import tqdm
 from pipeline.config import Strict
 from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
-from pipeline.privacy.client import Client, Gradients, protect
+from pipeline.privacy.client import Client, Gradients, finite, protect
 from pipeline.privacy.distances import DISTANCES
 from pipeline.privacy.labels import recover_labels
 from pipeline.privacy.priors import disagreement, patch_borders, size, total_variation
@@ -266,7 +266,7 @@ def observe(
         raise ValueError(f"{len(images)} images do not make groups of {cfg.batch}")
     images, labels = (each.unflatten(0, (-1, cfg.batch)) for each in (images, labels))
     hidden = None if shuffled is None else shuffled.unflatten(0, (-1, cfg.batch))
-    gradients = client.gradients(images, labels, hidden)
+    gradients = finite(client.gradients(images, labels, hidden))
     if protection.is_on:
         gradients = {name: value.to(client.dtype) for name, value in protect(gradients, protection, seed).items()}
     if cfg.labels == "recovered":

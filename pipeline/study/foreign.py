@@ -1,8 +1,10 @@
 """Any timm model through evaluations of configs/eval, without a run or a study of its own.
 
 The model is evaluated as a weight file is (`train: false`), on the set that the scale has in place of ImageNet-1K; of
-that set only the validation images are needed, under a name of their own. Every set is seen as the model sees images.
-Results lie where those of studies do, and what is finished is not computed again.
+that set only the validation images are needed, under a name of their own, unless something is to be trained on the
+features of the model (`with_train`). Every set is seen as the model sees images. A file without a classifier, such as
+that of a pretraining, has features alone. Results lie where those of studies do, and what is finished is not computed
+again.
 """
 
 import logging
@@ -20,14 +22,13 @@ from pipeline.data.prepare import prepare
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig, parse_run
-from pipeline.errors import CheckpointError, ConfigError, DataError
+from pipeline.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
 from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
 from pipeline.evals.sources import PreparedSources
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
-from pipeline.models.encoder import ModelConfig
-from pipeline.models.foreign import ForeignView, build_foreign, download, view_of
+from pipeline.models.foreign import ForeignModel, ForeignView, build_foreign, download, view_of
 from pipeline.records import EvalResult
 from pipeline.results import ScaleFolder, results_of
 from pipeline.site import Site, data_folder, weights_path
@@ -52,19 +53,19 @@ class Evaluated:
 
 
 def evaluate_foreign(
-    model: str, weights: Path | None, wanted: Iterable[str], scale: str, site: Site
+    model: str, weights: Path | None, wanted: Iterable[str], scale: str, site: Site, with_train: bool = False
 ) -> Iterator[Evaluated]:
     """Evaluations of a timm model, one after the other; a set that is missing stops only those that need it."""
     chosen = chosen_evaluations(wanted)
     torch.set_num_threads(site.threads)
-    foreign = Foreign.of(model, weights, scale, site)
+    foreign = Foreign.of(model, weights, scale, site, with_train)
     for name in chosen:
         try:
             foreign.prepare(foreign.run.data)
             planned = foreign.planned(name)
             folder = foreign.results.evaluation(planned.name)
             yield Evaluated(name, evaluate_one(planned, folder, foreign.workshop), folder.result)
-        except (DataError, ConfigError) as error:
+        except (DataError, ConfigError, NumericsError) as error:
             yield Evaluated(name, reason=str(error))
 
 
@@ -90,8 +91,20 @@ class AsItIs(Supervised):
     """Whatever timm does between an image and its classes; our own encoders are run with positions of their own."""
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
+        self._refuse_without_classifier()
         found = self.encoder.forward_features(images)
         return Prediction(self.encoder.forward_head(found, pre_logits=True), self.encoder.forward_head(found))
+
+    def classify(self, tokens: Tensor) -> Prediction:
+        self._refuse_without_classifier()
+        return super().classify(tokens)
+
+    def _refuse_without_classifier(self) -> None:
+        if not self.encoder.num_classes:
+            raise ConfigError(
+                "the weight file has no classifier; expected one for evaluations that classify: those of features, "
+                "such as linear_probe, knn and position_probe with --train, work without it"
+            )
 
 
 class ForeignWorkshop(Workshop):
@@ -102,7 +115,7 @@ class ForeignWorkshop(Workshop):
             data: Any = run.data
             cfg: Any = run.method
             file = weights_path(self.site, run.init or "")
-            encoder = build_foreign(run.model.arch, file, data.image_size, data.channels, data.num_classes)
+            encoder = build_foreign(run.model.arch, file, data.image_size, data.channels, data.num_classes, False)
             method = AsItIs(cfg, encoder)
             self.loaded[run.name] = Subject(run, method.to(self.world.device).eval())
         return self.loaded[run.name]
@@ -121,13 +134,13 @@ class Foreign:
     prepared: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: str, weights: Path | None, scale: str, site: Site) -> "Foreign":
+    def of(cls, model: str, weights: Path | None, scale: str, site: Site, with_train: bool = False) -> "Foreign":
         view = view_of(model)
-        data = _own_set(_scale(scale), view)
+        data = _own_set(_scale(scale), view, with_train)
         file = weights.expanduser().absolute() if weights else weights_path(site, f"{FILE}{model}.safetensors")
         run = RunConfig(
             method=Supervised.Config(),
-            model=ModelConfig(name=model, arch=model),
+            model=ForeignModel(name=model, arch=model),
             data=data,
             optim=OptimConfig(epochs=1, global_batch=2, micro_batch=2, base_lr=1.0),  # it is not trained
             init=f"{FILE}{file}",
@@ -182,7 +195,7 @@ class Foreign:
             data = self._as_in_a_study(data)
         if source := source_set(data):
             origin = fragment("data", scale.replace_data.get(source, source), file)[1]["data"]["name"]
-            if origin != getattr(self.run.data, "part_of", None):
+            if origin != self.run.data.folder_name:
                 raise DataError(f"{data.name} is made from {origin}, which is not the set of the model")
             data = data.model_copy(update={"made_from": self.run.data.name})
         return {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
@@ -203,13 +216,13 @@ def _scale(name: str) -> Scale:
     return parse_file(Scale, CONFIGS / "scale" / f"{name}.yaml")
 
 
-def _own_set(scale: Scale, view: ForeignView) -> BaseDataConfig:
-    """The validation images of the set that the model classifies."""
+def _own_set(scale: Scale, view: ForeignView, with_train: bool = False) -> BaseDataConfig:
+    """The validation images of the set that the model classifies, or all of its images."""
     name = scale.replace_data.get(CLASSIFIED, CLASSIFIED)
     file, content = fragment("data", name, "evaluate")
     whole = Layers((file, content)).below("data").merged()
     val = {"name": f"{whole['name']}-val", "part_of": whole["name"], "num_train": 0}
-    return _seen(parse_data(Layers((file, merge(whole, val))), "data."), view)
+    return _seen(parse_data(Layers((file, whole if with_train else merge(whole, val))), "data."), view)
 
 
 def _seen(data: Any, view: ForeignView) -> Any:

@@ -68,7 +68,7 @@ def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attac
         return lambda victim, target: _by_matching(victim, target, cfg)
     if iterations is not None:
         raise ConfigError("--iterations is of cosine and gradvit; april solves equations")
-    if reason := _reason_against_april(victim):
+    if reason := april.reason_other_algebra(victim.method.encoder):
         raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     return _by_april
 
@@ -82,19 +82,6 @@ def _by_april(victim: Victim, target: Target) -> Found:
         cfg.model_dump(),
         {"condition": finite(found.condition), "rank": finite(found.rank)},
     )
-
-
-def _reason_against_april(victim: Victim) -> str:
-    """Why its equations are not those of this model; empty where they are."""
-    encoder: Any = victim.method.encoder
-    early = {"norm_pre": encoder.norm_pre, "patch_embed.norm": encoder.patch_embed.norm}
-    normalised = [name for name, module in early.items() if not isinstance(module, torch.nn.Identity)]
-    if normalised:
-        return f"{' and '.join(normalised)} stands before its first block, so tokens are not patches plus positions"
-    if encoder.patch_embed.proj.bias is None:
-        return "its patch embedding has no bias"
-    parts = {"norm1", "attn", "ls1", "norm2", "mlp", "ls2"} - {*dict(encoder.blocks[0].named_children())}
-    return f"its first block has no {', '.join(sorted(parts))}" if parts else ""
 
 
 def _search(name: AttackName, victim: Victim, iterations: int | None) -> GradientMatching.Config:

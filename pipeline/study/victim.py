@@ -76,7 +76,9 @@ def _of_timm(name: str, weights: Path | None, scale: str | None, site: Site, dev
         from timm.models import is_model_in_modules
 
     if not is_model_in_modules(name.split(".")[0], PLAIN):
-        raise ConfigError(f"--model {name} is not a ViT; the attacks are on ViTs, such as vit_small_patch16_224")
+        raise ConfigError(
+            f"--model {name} is not a plain ViT of timm, such as vit_small_patch16_224, which the attacks need"
+        )
     view = view_of(name)
     if weights:
         file = weights.expanduser().absolute()
@@ -95,7 +97,8 @@ def _num_classes(name: str, file: Path) -> int:
     from timm.models import get_pretrained_cfg
 
     stated, (_, tensors) = get_pretrained_cfg(name), open_checkpoint(file)
-    classifier = f"{stated.classifier if stated else 'head'}.weight"
+    heads = stated.classifier if stated else "head"
+    classifier = f"{heads if isinstance(heads, str) else heads[0]}.weight"  # a distilled model has two
     if classifier not in tensors:
         raise CheckpointError(
             f"{file} has no {classifier}; expected the weights of a classifier: the gradient that a client sends is "

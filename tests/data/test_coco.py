@@ -164,7 +164,6 @@ MISTAKES = {
     "leads out": (lambda content: content["images"][0].update(file_name="../x.jpg"), "leads out of the folder"),
     "other categories": (lambda content: content["categories"][0].update(name="people"), "have other categories"),
     "one category less": (lambda content: content["categories"].pop(1), "train: found 2 categories, expected 3"),
-    "not listed": (lambda content: content["images"].pop(2), "1 files that annotations/instances_train2017.json does"),
     "missing": (lambda content: content["images"][0].update(file_name="x.jpg"), "1 images of annotations/instances_"),
     "other size": (lambda content: content["images"][1].update(height=41), "found 60x40 pixels, annotations/instanc"),
     "no images": (lambda content: content.pop("images"), "found no list of images; expected an object of images, "),
@@ -181,9 +180,9 @@ def test_coco__mistake_in_the_list__is_refused_with_the_entry(tmp_path, name):
 
 def test_coco__several_mistakes__are_reported_at_once(tmp_path):
     write_coco(tmp_path)
-    for name in ("negative width", "unknown image", "not listed"):
+    for name in ("negative width", "unknown image"):
         edit_list(tmp_path, MISTAKES[name][0] if name != "unknown image" else unknown_second)
-    assert "number of problems: 3" in refusal(tmp_path)
+    assert "number of problems: 2" in refusal(tmp_path)
 
 
 def unknown_second(content):
@@ -203,6 +202,16 @@ def test_coco__no_list_and_no_folder__are_refused(tmp_path):
     shutil.rmtree(tmp_path / "val2017")
     found = refusal(tmp_path)
     assert "annotations/instances_train2017.json: not found" in found and "val2017: folder not found" in found
+
+
+def test_coco__files_that_no_list_names__are_left_out_and_counted(tmp_path, caplog):
+    write_coco(tmp_path)
+    expected = len(open_split(config("coco"), tmp_path, "train"))
+    for number in range(3):
+        (tmp_path / "train2017" / f"extra{number}.jpg").write_bytes(b"never opened")
+    with caplog.at_level("INFO"):
+        assert len(open_split(config("coco"), tmp_path, "train")) == expected
+    assert "train2017: 3 files that annotations/instances_train2017.json does not list are left out" in caplog.text
 
 
 def test_coco__damaged_picture__is_named(tmp_path):

@@ -80,3 +80,10 @@ def test_describe__real_clips__are_as_many_words_as_have_clips_in_both_lists(rea
     cfg = reread(configs, described(folder))
     assert len(cfg.words) == 29 and cfg.num_classes == 30
     prepare(cfg, folder, tmp_path / "out", progress=False)
+
+
+def test_describe__clips_without_lists__are_not_taken_for_images(sounds):
+    for name in ("validation_list.txt", "testing_list.txt"):
+        (sounds / name).unlink()
+    text = message_of(described, sounds)
+    assert "found WAV files" in text and "validation_list.txt" in text and "image" not in text

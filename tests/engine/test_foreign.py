@@ -268,3 +268,54 @@ def test_real_classifier__on_photographs_in_published_layouts__sees_them_as_know
     assert number["outliers", "auroc"] > 60 and number["outliers", "aupr"] > 50  # half of them are outliers
     assert number["corruptions", "top1_severity_1"] > number["corruptions", "top1_severity_5"]
     assert number["corruptions", "error_brightness"] < number["corruptions", "error_glass_blur"]
+
+
+# The train split
+
+
+def moco_file(folder):
+    """A pretrained ViT as MoCo v3 publishes it: no classifier, a projection in its place."""
+    torch.manual_seed(0)
+    state = timm.create_model("test_vit", in_chans=1, num_classes=0, img_size=28, patch_size=4).state_dict()
+    state |= {"head.0.weight": torch.randn(8, 64), "head.2.weight": torch.randn(8, 8)}
+    path = folder / "moco.pth.tar"
+    torch.save({"state_dict": {f"module.base_encoder.{name}": value for name, value in state.items()}}, path)
+    return path
+
+
+@pytest.fixture
+def small_fashion(monkeypatch):
+    """The demo's set as a small ViT of timm sees it, and a short probe."""
+    changes = {"replace_data": {"imagenet1k": "fashion_mnist"}}
+    changes |= {"eval": {"position_probe": {"epochs": 1, "train_limit": 40}}}
+    scale = foreign._scale("demo").model_copy(update=changes)
+    monkeypatch.setattr(foreign, "_scale", lambda name: scale)
+    view = dataclasses.replace(view_of("test_vit"), image_size=28, channels=1, mean=(0.286,), std=(0.353,))
+    monkeypatch.setattr(foreign, "view_of", lambda name: view)
+
+
+@pytest.mark.slow
+def test_evaluate_foreign__pretrained_file_with_the_train_split__is_probed_and_does_not_classify(
+    tmp_path, results, small_fashion, monkeypatch
+):
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **{"patch_size": 4} | options))
+    wanted = ["position_probe", "classify"]
+    found = {
+        each.name: each
+        for each in evaluate_foreign("test_vit", moco_file(tmp_path), wanted, "demo", Site(device="cpu"), True)
+    }
+    assert 0 <= found["position_probe"].result.metrics["position_top1"] <= 100
+    assert "no classifier" in found["classify"].reason
+
+
+@pytest.mark.slow
+def test_evaluate_foreign__probe_without_the_train_split__says_how_to_get_it(tmp_path, results):
+    path = weights_of(tmp_path, "test_resnet", **DEMO)
+    (found,) = evaluate_foreign("test_resnet", path, ["knn"], "demo", Site(device="cpu"))
+    assert "no train split" in found.reason and "--train" in found.reason
+
+
+def test_command__of_a_job_with_a_train_split__is_refused(capsys):
+    assert main(["evaluate", "--job", "some-job", "--train"]) == 1
+    assert "go with --model" in capsys.readouterr().err

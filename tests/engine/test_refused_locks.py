@@ -123,13 +123,16 @@ def test_lock__over_an_existing_file__is_refused(ready, tmp_path, capsys):
     assert "never overwritten" in capsys.readouterr().err and files_in(tmp_path) == before
 
 
-def test_key__for_a_file_that_does_not_tell_its_heads__asks_for_them(checkpoints, tmp_path, capsys):
-    assert main(["key", "new", "--like", str(checkpoints["vit"]), "--out", str(tmp_path / "mine.key")]) == 1
-    assert "--heads" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
+def test_key__for_a_vit_whose_architecture_is_not_stated__asks_for_it(checkpoints, tmp_path, capsys):
+    command = ["key", "new", "--like", str(checkpoints["vit"]), "--out", str(tmp_path / "mine.key"), "--heads", "2"]
+    assert main(command) == 1
+    assert "--model" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
 
 
 def test_key__with_a_number_of_heads_that_does_not_divide__is_refused(checkpoints, tmp_path, capsys):
-    command = ["key", "new", "--like", str(checkpoints["vit"]), "--out", str(tmp_path / "mine.key"), "--heads", "5"]
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(checkpoints["gpt2"].read_bytes())  # without its config.json
+    command = ["key", "new", "--like", str(model), "--out", str(tmp_path / "mine.key"), "--heads", "5"]
     assert main(command) == 1
     assert "do not divide" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
 
@@ -142,10 +145,27 @@ def test_key__for_a_checkpoint_of_timms_hub__takes_the_heads_from_its_config(che
     assert read_key(tmp_path / "mine.key").shape.num_heads == 2
 
 
-def test_key__with_other_heads_than_the_config_says__does_not_lock(checkpoints, tmp_path, capsys):
-    key = make_key(checkpoints["bert"], tmp_path / "mine.key", "--heads", "8")
+def test_key__with_other_heads_than_the_config_says__is_refused(checkpoints, tmp_path, capsys):
+    command = ["key", "new", "--like", str(checkpoints["bert"]), "--out", str(tmp_path / "mine.key"), "--heads", "8"]
+    assert main(command) == 1
+    assert "8 by --heads, 4 by config.json" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
+
+
+def test_key__of_other_heads_than_the_config_says__does_not_lock(checkpoints, tmp_path, capsys):
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(checkpoints["bert"].read_bytes())  # without its config.json
+    key = make_key(model, tmp_path / "mine.key", "--heads", "8")
     assert lock(checkpoints["bert"], key, tmp_path / "locked.safetensors") == 1
     assert "has 4 heads" in capsys.readouterr().err
+
+
+def test_key__for_a_bert_that_lacks_a_norm__is_refused(checkpoints, tmp_path, capsys):
+    name = "bert.encoder.layer.1.output.LayerNorm.bias"
+    weights = {each: value for each, value in load_file(checkpoints["bert"]).items() if each != name}
+    save_file(weights, tmp_path / "part.safetensors")
+    command = ["key", "new", "--like", str(tmp_path / "part.safetensors"), "--heads", "4"]
+    assert main([*command, "--out", str(tmp_path / "mine.key")]) == 1
+    assert "has no output.LayerNorm.bias in block 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

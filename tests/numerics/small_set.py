@@ -120,7 +120,7 @@ class SmallWorld:
         data, made = sets_of_roles(kind, self.data, folder, self.results, eval_crop=crop)
         site = self.site.model_copy(update={"data": {**self.site.data, **made}})
         evaluation = kind(cfg, data, self.results, site, peer or ALONE)
-        return evaluation.compute(**dict(zip(kind.roles(), subjects, strict=True)))
+        return evaluation.evaluate(**dict(zip(kind.roles(), subjects, strict=True)))
 
 
 def make_world(folder, results, paint=lambda pixels: pixels) -> SmallWorld:

@@ -297,7 +297,7 @@ def test_server__gradients_of_another_batch__refuses():
 
 
 def test_split__of_a_cnn__is_refused():
-    with pytest.raises(ConfigError, match="ResNet is not one"):
+    with pytest.raises(ConfigError, match="it is a ResNet, not"):
         split(build_encoder(tiny_resnet(), 28, 1, 10))
 
 
