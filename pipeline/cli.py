@@ -333,12 +333,14 @@ def frame(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def noise(options: argparse.Namespace, arguments: list[str]) -> None:
+    from pipeline.config import shown
     from pipeline.report.seed_noise import write_noise
     from pipeline.report.tables import fill_table
-    from pipeline.study.graph import load_graph
 
-    graph = load_graph(options.scale)
-    print(f"wrote {write_noise(graph, [fill_table(graph, key, options.rows) for key in graph.selected(options.rows)])}")
+    freshness = _freshness(options.scale)
+    graph = freshness.graph
+    tables = [fill_table(graph, key, options.rows, freshness) for key in graph.selected(options.rows)]
+    print(f"wrote {shown(write_noise(graph, tables))}")
 
 
 def track(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -203,10 +203,12 @@ class Freshness:
     def _source(self, name: str) -> str | None:
         """What a set is made with, as it is now: the samples of another one, the weights of a run, or code."""
         if name.endswith(".py"):
-            return digest_behind(PACKAGE / name)
+            return digest_behind(PACKAGE / name) if (PACKAGE / name).exists() else None
         with suppress(DataError):
-            if name not in self.graph.data and not name.endswith("/train"):
+            if name in self.graph.runs:
                 return self.weights_of(name)
+            if name.removesuffix("/train") not in self.graph.data:
+                return None
             splits = self.manifest(name.removesuffix("/train")).splits
             return splits["train" if name.endswith("/train") else "val"].fingerprint
         return None

@@ -46,7 +46,7 @@ class Cost(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(f"{case}_{what}" for case in self.cases for what in ("time_s", "memory_gib"))
 
-    without_error = MappingProxyType({"*_memory_gb": COUNTED})
+    without_error = MappingProxyType({"*_memory_gib": COUNTED})
     cfg: Config
 
     def compute(self) -> Outcome:

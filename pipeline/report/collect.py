@@ -32,7 +32,8 @@ def collect_tables(
 ) -> tuple[list[FilledTable], list[JudgedStudy]]:
     """Tables and claims; with `freshness`, cells say whether their results are stale (`fill_table`)."""
     tables = [fill_table(graph, key, selection, freshness) for key in graph.selected(selection)]
-    return tables, [judge_tables(graph, study, tables) for study in graph.studies()]
+    named = {study: {*graph.judged_on(study, selection)} for study in graph.studies()}
+    return tables, [judge_tables(graph, study, [each for each in tables if each.id in named[study]]) for study in named]
 
 
 def _run(graph: Graph, name: str) -> RunSummary:

@@ -21,6 +21,7 @@ class Cell(Record):
     values: list[float] = Field([], description="one per seed")
     spread: float | None = Field(None, description="standard deviation over seeds; None for one seed")
     error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
+    image_error: float | None = Field(None, description="standard error over images, which all seeds share")
     n: int = Field(0, description="seeds")
     count: int | None = Field(None, description="images that a mean is over")
     metric: str = ""

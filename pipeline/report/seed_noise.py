@@ -1,7 +1,7 @@
 """How much seeds differ at a scale, by metric and data set: what a single run cannot tell about itself.
 
 It is measured wherever a cell has several seeds: in the tables at hand, and in configs/noise, where `pipeline noise`
-writes what it finds. A measurement counts as long as the configs still name its runs.
+writes what it finds. A measurement counts as long as the configs still name its runs; a stale one does not.
 """
 
 import math
@@ -21,16 +21,19 @@ from pipeline.study.entries import Graph
 from pipeline.study.spec import Noise, SeedValues
 
 HEADER = "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
-HEADER += "# seeds: 4 in configs/scale/{scale}.yaml; snakemake headline; python -m pipeline noise --scale {scale}\n"
+HEADER += "# seeds: 4 in configs/scale/{scale}.yaml, then Snakemake, then: python -m pipeline noise --scale {scale}\n"
 
 
 def kind_of(graph: Graph, cell: Cell) -> str:
     """Names what a cell measures, such as `fashion_mnist classify: top1`.
 
-    Empty where no run was trained for it, and for differences of cells.
+    What training itself measures is another thing for each method, such as its loss. Empty where no run was trained,
+    and for differences of cells.
     """
-    run = graph.runs.get(cell.run or "")
-    return f"{run.data} {(cell.provenance or {})['metric']}" if run and run.trained and cell.metric else ""
+    run, metric = graph.runs.get(cell.run or ""), (cell.provenance or {}).get("metric", "")
+    if run is None or not run.trained or not cell.metric:
+        return ""
+    return f"{run.data} {metric}" if metric != cell.metric else f"{run.data} {run.method}: {metric}"
 
 
 def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[SeedValues]]:
@@ -38,17 +41,21 @@ def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[Seed
     found: dict[str, dict[str, SeedValues]] = {}
     for table in tables:
         for _, _, cell in table.cells():
-            if cell.n > 1 and cell.run and (kind := kind_of(graph, cell)):
+            if cell.n > 1 and cell.run and not cell.stale and (kind := kind_of(graph, cell)):
                 found.setdefault(kind, {})[cell.run] = SeedValues(run=cell.run, values=cell.values)
     return {kind: list(by_run.values()) for kind, by_run in found.items()}
 
 
 def seed_noise(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, SeedNoise]:
     """By what cells measure: the deviation over seeds, over all runs that were trained with several."""
-    here = measured(graph, tables)
-    known = {kind: [each for each in values if each.run in graph.runs] for kind, values in graph.noise.items()}
-    together = {kind: {each.run: each for each in known.get(kind, []) + here.get(kind, [])} for kind in known | here}
-    return {kind: pooled(values.values()) for kind, values in together.items() if values}
+    return {kind: pooled(values) for kind, values in _with_known(graph, measured(graph, tables)).items()}
+
+
+def _with_known(graph: Graph, found: dict[str, list[SeedValues]]) -> dict[str, list[SeedValues]]:
+    """With what was known before, of other runs and metrics."""
+    kinds = sorted({*graph.noise, *found})
+    together = {kind: {each.run: each for each in graph.noise.get(kind, []) + found.get(kind, [])} for kind in kinds}
+    return {kind: list(values.values()) for kind, values in together.items()}
 
 
 def pooled(measurements: Iterable[SeedValues]) -> SeedNoise:
@@ -71,7 +78,7 @@ def write_noise(graph: Graph, tables: Iterable[FilledTable]) -> Path:
             f"no number at scale {graph.scale} has several seeds; write seeds: 4 into "
             f"{shown(CONFIGS / 'scale' / f'{graph.scale}.yaml')}, run Snakemake, then this again"
         )
-    noise, path = Noise(provenance=provenance(), metrics=found), noise_file(graph.scale)
+    noise, path = Noise(provenance=provenance(), metrics=_with_known(graph, found)), noise_file(graph.scale)
     text = yaml.safe_dump(noise.model_dump(mode="json"), sort_keys=True, width=120, default_flow_style=None)
     write_text(path, HEADER.format(scale=graph.scale) + text)
     return path

@@ -134,12 +134,13 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
         kind = kind_of(self.graph, cell)
         return Reading(
             value=cell.ours,
-            error=cell.error if cell.n == 1 else None,
+            error=cell.image_error if cell.metric else cell.error,
             seed_error=cell.error if cell.n > 1 else None,
             dof=max(cell.n - 1, 0),
             per_image=tuple(per_image(self.graph.results, cell)),
             images=cell.images,
             source=_measurement(cell),
+            run=cell.run or "",
             tolerance=cell.tolerance,
             is_one_run=bool(kind) and cell.n == 1,
             seeds=self.noise.get(kind),
@@ -204,12 +205,15 @@ def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]
             )
     values = [record.metrics[entry.metric] or 0.0 for _, record in records]
     spread = stdev(values) if len(values) > 1 else None
-    own_error = records[0][1].errors.get(entry.metric)
+    errors = [record.errors.get(entry.metric) for _, record in records]
+    known = [error for error in errors if error is not None]
+    image_error = math.sqrt(fmean(error**2 for error in known)) if len(known) == len(errors) else None
     return Cell(
         ours=fmean(values) if len(values) > 1 else values[0],
         values=values,
         spread=spread,
-        error=own_error if spread is None else spread / math.sqrt(len(values)),
+        error=errors[0] if spread is None else spread / math.sqrt(len(values)),
+        image_error=image_error,
         n=len(values),
         metric=entry.metric,
         run=_run_of(records[0][1]),

@@ -10,8 +10,9 @@ whatever the others say. A number that is missing may still refute it, so undeci
 tells the reader what to do first: run the missing rows, then more seeds or images.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
@@ -42,12 +43,13 @@ class Reading:
     """What a cell shows and how well it is known, in the cell's own unit."""
 
     value: float
-    error: float | None = None  # standard error over images of one seed's mean; None: not known
+    error: float | None = None  # standard error over images, which seeds share; None: not known
     seed_error: float | None = None  # standard error of the mean over seeds; None: one seed
     dof: int = 0  # number of seeds - 1
     per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
     images: str = ""  # names the images and their order; cells with the same one are paired
     source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
+    run: str = ""  # names the training; cells of the same one move together with its seed
     tolerance: float | None = None  # of its column
     is_one_run: bool = False  # of one training; another seed would give another number
     seeds: SeedNoise | None = None  # of such a run; None: not measured at this scale
@@ -164,19 +166,18 @@ def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Claim) -
 
     is_exact = claim.type == "exact"
     used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
+    if claim.type == "cost":  # counted or timed: what is not known of its noise is small
+        used = {key: replace(cell, error=cell.error or 0.0, is_one_run=False) for key, cell in found.items()}
     outcome = draw_outcome(comparison, used, claim.margin)
     wrong = [step for step in outcome.steps if step.is_false]
     verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
     telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
-    how = (
-        "decided by the numbers alone"
-        if is_exact
-        else _conditions(found, claim)
-        if telling.noise
-        else _unknown(found, claim)
-    )
-    room = f"not worse by {_plain(telling.margin)}" if telling.margin else ""
-    return verdict, ", ".join(filter(None, [_difference(telling), room, how])), telling.doubt
+    how = [f"allowing {_plain(telling.margin)}" if telling.margin else ""]
+    if is_exact or telling.is_equality:
+        how.append("decided by the numbers alone")
+    else:
+        how += [_conditions(used) if telling.noise else "", _unknown(used, telling)]
+    return verdict, ", ".join(filter(None, [_difference(telling), *how])), telling.doubt
 
 
 def _difference(step: "Step") -> str:
@@ -189,10 +190,10 @@ def _difference(step: "Step") -> str:
 
 
 def _plain(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) >= 0.01 or not value else f"{value:.2g}"
 
 
-def _conditions(found: dict[Cell, Reading], claim: Claim) -> str:
+def _conditions(found: dict[Cell, Reading]) -> str:
     """How its cells were measured: `paired over 1,000 images, one run each; seeds differ by 4.8 here`."""
     from pipeline.study.noise import paired
 
@@ -212,20 +213,17 @@ def _conditions(found: dict[Cell, Reading], claim: Claim) -> str:
     spreads = [reading.seeds.spread for reading in found.values() if reading.is_one_run and reading.seeds]
     if spreads:
         words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
-    return ", ".join([*words, *filter(None, [_unknown(found, claim)])])
+    return ", ".join(words)
 
 
-def _unknown(found: dict[Cell, Reading], claim: Claim) -> str:
+def _unknown(found: dict[Cell, Reading], step: "Step") -> str:
     """Which cells have a noise that is not known, and what is made of that."""
     unknown = {f"{row}:{column}": reading for (row, column), reading in found.items() if not reading.is_known}
     if not unknown:
         return ""
-    from pipeline.study.noise import smallest_that_counts
-
-    below = smallest_that_counts(unknown.values(), claim.margin)
     what = "noise" if all(not reading.has_noise for reading in unknown.values()) else "noise of training"
-    says = f", so differences below {_plain(below)} say nothing" if below else ""
-    return f"the {what} of {', '.join(unknown)} is not known{says}"
+    below = f"differences below {_plain(step.unknown)}" if math.isfinite(step.unknown) else "differences"
+    return f"the {what} of {', '.join(unknown)} is not known, so {below} say nothing"
 
 
 def _digits(value: float) -> str:

@@ -60,11 +60,13 @@ class Comparison:
         return [_operation(op, self.text) for op in self.tree.ops]
 
     @property
-    def is_between_cells(self) -> list[bool]:
-        """Of each operator, whether cells stand on both of its sides."""
-        terms = (self.tree.left, *self.tree.comparators)
-        named = [any(isinstance(node, ast.Name) and node.id in self.named for node in ast.walk(term)) for term in terms]
-        return [left and right for left, right in itertools.pairwise(named)]
+    def sides(self) -> list[tuple[list[Cell], list[Cell]]]:
+        """The cells left and right of each operator."""
+        terms = [
+            [cell for node in ast.walk(term) if isinstance(node, ast.Name) for cell in self.named.get(node.id, [])]
+            for term in (self.tree.left, *self.tree.comparators)
+        ]
+        return list(itertools.pairwise(terms))
 
     def terms(self, values: Mapping[Cell, Any], functions: Functions = FUNCTIONS) -> list[Any]:
         """What stands left and right of each operator, for these values of the cells: numbers or arrays of them."""

@@ -8,7 +8,7 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -171,7 +171,7 @@ def build_graph(scale: str, builder: "ModelBuilder | None" = None, layers: dict[
     studies = {name: _add_study(graph, spec, name, collector, builder, layers) for name in in_order}
     _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
     with collector:
-        graph.noise = _noise(scale)
+        graph.noise = _noise(scale, graph.runs)
     collector.finish()
     return graph
 
@@ -261,21 +261,16 @@ def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) 
             where = f"{shown(CONFIGS / 'study' / f'{name}.yaml')}: claims.{key}.holds"
             with collector:
                 resolved = resolve(claim, known, where)
-                _check_tolerances(resolved, studies, where)
+                _check_differences(resolved, studies, where)
                 graph.claims.setdefault(name, {})[f"{name}.{key}"] = resolved
 
 
-def _check_tolerances(claim: ResolvedClaim, studies: dict[str, Study], where: str) -> None:
-    """Where noise is not known, or a claim says `not worse`, the tolerance of a column says what is small."""
-    if claim.type in ("exact", "cost") or claim.margin:  # costs are counted or timed, not trained
-        return
+def _check_differences(claim: ResolvedClaim, studies: dict[str, Study], where: str) -> None:
+    """A column of differences has no noise of its own; that of the cells behind it is known."""
     for row, column in [cell for each in claim.comparisons() for cell in each.cells]:
         study, table, _ = row.split(".", 2)
-        if studies[study].all_tables[table].columns[column].tolerance is None:
-            raise ConfigError(
-                f"{where}: the column of {row}:{column} has no tolerance, which says what is small where noise is not "
-                "known; give it one, or give the claim a margin"
-            )
+        if claim.type != "exact" and (of := studies[study].all_tables[table].columns[column].delta):
+            raise ConfigError(f"{where}: {row}:{column} is a difference; compare the cells of {of} themselves")
 
 
 def _papers_first(studies: list[str]) -> list[str]:
@@ -283,10 +278,12 @@ def _papers_first(studies: list[str]) -> list[str]:
     return sorted(studies, key=lambda name: name not in names(CONFIGS / "expected"))
 
 
-def _noise(scale: str) -> dict[str, list[SeedValues]]:
-    """What was measured at this scale, if anything was."""
+def _noise(scale: str, runs: Container[str]) -> dict[str, list[SeedValues]]:
+    """What was measured at this scale, of runs that the configs still name."""
     path = CONFIGS / "noise" / f"{scale}.yaml"
-    return parse_file(Noise, path).metrics if path.exists() else {}
+    measured = parse_file(Noise, path).metrics if path.exists() else {}
+    known = {kind: [each for each in values if each.run in runs] for kind, values in measured.items()}
+    return {kind: values for kind, values in known.items() if values}
 
 
 def _expected(study: str) -> Expected:

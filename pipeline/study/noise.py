@@ -47,6 +47,7 @@ class Step:
     margin: float  # that `right` is given, or `left` if it should be the smaller one
     unknown: float  # a difference below it says nothing; 0 where the noise of all cells is known
     is_false: bool
+    is_equality: bool = False
 
     @property
     def doubt(self) -> float:
@@ -64,54 +65,61 @@ class Outcome:
 
 
 def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None) -> Outcome:
-    """`margin` is the claim's own; without it, the largest tolerance of the columns."""
-    unknown = smallest_that_counts((reading for reading in readings.values() if not reading.is_known), margin)
-    room = margin if margin is not None else smallest_that_counts(readings.values(), margin)
+    """`margin` is the claim's, for cells whose columns have no tolerance."""
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = comparison.terms(_draw(readings), FUNCTIONS)
-        gaps = [np.broadcast_to(left - right, DRAWS) for left, right in itertools.pairwise(drawn)]
-    steps, holds = [], np.ones((2, DRAWS), bool)
-    parts = zip(itertools.pairwise(measured), gaps, comparison.operators, comparison.is_between_cells, strict=True)
-    for (left, right), gap, operator, is_between in parts:
-        leeway = room if is_between and operator in (ge, le) else 0.0
-        shift = leeway if operator is ge else -leeway
+        # Cells of one run share its seed: their mean has all of its noise, their difference less. Both are asked.
+        drawn = [comparison.terms(_draw(readings, is_shared), FUNCTIONS) for is_shared in (False, True)]
+    steps, holds = [], np.ones((4, DRAWS), bool)
+    parts = zip(itertools.pairwise(measured), comparison.operators, comparison.sides, strict=True)
+    for number, ((left, right), operator, sides) in enumerate(parts):
+        cells = [[readings[cell] for cell in side] for side in sides]
+        room = _tolerance(itertools.chain(*cells), margin or 0.0) if all(cells) and operator in (ge, le) else 0.0
+        gap, shift = left - right, room if operator is ge else -room
+        gaps = np.stack([np.broadcast_to(terms[number] - terms[number + 1], DRAWS) for terms in drawn])
         if operator is eq:  # draws are never equal; the numbers themselves decide
-            gap = np.full(DRAWS, left - right)
-        held = operator(np.stack([gap, 2 * (left - right) - gap]) + shift, 0)
-        if operator is not eq and abs(left - right + shift) < unknown:
-            held = np.stack([np.ones(DRAWS, bool), np.zeros(DRAWS, bool)])  # neither true nor false
-        low, high = np.nanpercentile(gap, [100 * (1 - SURE), 100 * SURE])
+            gaps = np.full((2, DRAWS), gap)
+        held = operator(np.concatenate([gaps, 2 * gap - gaps]) + shift, 0)
+        unknown = _tolerance((each for each in itertools.chain(*cells) if not each.is_known), margin or np.inf)
+        if operator is not eq and abs(gap + shift) < unknown:
+            held[0], held[1] = True, False  # neither true nor false
+        low, high = np.nanpercentile(gaps, [100 * (1 - SURE), 100 * SURE], axis=1)
         is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
-        steps.append(Step(left, right, float(high - low) / 2, leeway, unknown, is_false))
+        steps.append(Step(left, right, float((high - low).max()) / 2, room, unknown, is_false, operator is eq))
         holds &= held
-    return Outcome(steps, is_true=holds.mean(axis=1).min() >= SURE)
+    return Outcome(steps, is_true=bool(holds.mean(axis=1).min() >= SURE))
 
 
-def smallest_that_counts(readings: Iterable["Reading"], margin: float | None) -> float:
-    """The largest tolerance of these cells; a column without one has the claim's margin."""
-    return max((margin or 0.0 if each.tolerance is None else each.tolerance for each in readings), default=0.0)
+def _tolerance(readings: Iterable["Reading"], without: float) -> float:
+    """The largest tolerance of these cells; `without` is for a column that has none."""
+    return max((without if each.tolerance is None else each.tolerance for each in readings), default=0.0)
 
 
-def _draw(readings: Mapping[Cell, "Reading"]) -> dict[Cell, np.ndarray]:
-    """DRAWS numbers for each cell; the same measurement in two cells is drawn once."""
+def _draw(readings: Mapping[Cell, "Reading"], is_shared: bool) -> dict[Cell, np.ndarray]:
+    """DRAWS numbers for each cell; the same measurement in two cells is drawn once.
+
+    `is_shared`: the noise of training moves all cells of a run together.
+    """
     generator = np.random.default_rng(0)
     first: dict[object, Cell] = {}  # a measurement -> the first cell that shows it
     for cell, reading in readings.items():
         first.setdefault(_identity(cell, reading), cell)
     once = {cell: readings[cell] for cell in first.values()}
     noise = _noise_of_images(once, generator)
+    by_run: dict[object, np.ndarray] = {}
     for cell, reading in once.items():
-        if reading.seed_error:
-            noise[cell] = noise[cell] + reading.seed_error * generator.standard_t(reading.dof, DRAWS)
-        elif reading.is_one_run and reading.seeds:
-            noise[cell] = noise[cell] + reading.seeds.spread * generator.standard_t(reading.seeds.dof, DRAWS)
+        spread, dof = (reading.seed_error, reading.dof) if reading.seed_error else reading.seeds or (0.0, 0)
+        if spread and (reading.seed_error or reading.is_one_run):
+            draws = generator.standard_t(dof, DRAWS)
+            if is_shared:
+                draws = by_run.setdefault((reading.run or cell, dof), draws)
+            noise[cell] = noise[cell] + spread * draws
     return {cell: reading.value + noise[first[_identity(cell, reading)]] for cell, reading in readings.items()}
 
 
 def _identity(cell: Cell, reading: "Reading") -> object:
     by_image = tuple(values.tobytes() for values in reading.per_image)
-    return (reading.images, by_image) if by_image else (reading.source or cell)
+    return reading.source or ((reading.images, by_image) if by_image else cell)
 
 
 def _noise_of_images(readings: Mapping[Cell, "Reading"], generator: np.random.Generator) -> dict[Cell, np.ndarray]:

@@ -223,8 +223,8 @@ class Claim(Strict):
     margin: float | None = Field(
         None,
         gt=0,
-        description="what >= and <= between cells leave room for, in place of the column's tolerance; in a column "
-        "without one, also the smallest difference that says anything where noise is not known",
+        description="stands for the tolerance of columns that have none: what >= and <= between cells leave room for, "
+        "and the smallest difference that says anything where noise is not known",
     )
 
 
