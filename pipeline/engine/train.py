@@ -150,7 +150,8 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_ste
     metrics = {"params_m": num_params / 1e6}
     metrics |= {f"val_{name}": value for name, value in found.metrics.items()}
     metrics |= {f"best_val_{name}": value for name, value in trainer.best.items()}
-    errors, odd = written_errors({"params_m": 0.0} | {f"val_{name}": value for name, value in found.errors.items()})
+    known = {f"val_{name}": value for name, value in found.errors.items() if math.isfinite(found.metrics[name])}
+    errors, odd = written_errors({"params_m": 0.0} | known)
     paths = trainer.paths
     made = paths.encoder, paths.heads, paths.metrics, paths.config, paths.started
     kept = {"kept_step": trainer.best_weights.step} if trainer.best_weights else {}

@@ -134,7 +134,7 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
         kind = kind_of(self.graph, cell)
         return Reading(
             value=cell.ours,
-            error=cell.image_error if cell.metric else cell.error,
+            error=cell.image_error if cell.n > 1 else cell.error,
             seed_error=cell.error if cell.n > 1 else None,
             dof=max(cell.n - 1, 0),
             per_image=tuple(per_image(self.graph.results, cell)),

@@ -80,7 +80,9 @@ def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], mar
         if operator is eq:  # draws are never equal; the numbers themselves decide
             gaps = np.full((2, DRAWS), gap)
         held = operator(np.concatenate([gaps, 2 * gap - gaps]) + shift, 0)
-        unknown = _tolerance((each for each in itertools.chain(*cells) if not each.is_known), margin or np.inf)
+        measurements = [{_identity(cell, readings[cell]) for cell in side} for side in sides]
+        in_doubt = [each for each in itertools.chain(*cells) if not each.is_known]
+        unknown = _tolerance(in_doubt, margin or np.inf) if measurements[0] != measurements[1] else 0.0
         if operator is not eq and abs(gap + shift) < unknown:
             held[0], held[1] = True, False  # neither true nor false
         low, high = np.nanpercentile(gaps, [100 * (1 - SURE), 100 * SURE], axis=1)

@@ -106,4 +106,4 @@ class AveragePrecision(Metric):
         found = average_precision(records, self.resamples, self.seed)
         if "ap_b" not in found.metrics:
             raise DataError(f"none of {len(records)} images has an object that counts; average precision needs some")
-        return found
+        return Found(found.metrics, found.errors, len(records))

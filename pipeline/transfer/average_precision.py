@@ -10,12 +10,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from pipeline.engine.metrics import Found
 from pipeline.transfer.detections import Detections, paste, to_original
 from pipeline.transfer.resampled_precision import resampled_errors
 
@@ -93,14 +92,21 @@ def _runs(host: Mapping[str, Tensor]) -> list[bytes]:
     return [content[start:end] for start, end in pairwise(edges)]
 
 
-def average_precision(records: Sequence[ImageRecord], resamples: int = 0, seed: int = 0) -> Found:
+class Precision(NamedTuple):
+    """Statistics by name, and standard errors of those that have one."""
+
+    metrics: dict[str, float]
+    errors: dict[str, float]
+
+
+def average_precision(records: Sequence[ImageRecord], resamples: int = 0, seed: int = 0) -> Precision:
     """The twelve statistics of boxes (ap_b, ...) and of masks (ap_m, ...), those that the set can tell.
 
     Their standard errors are by the bootstrap over images, with this many resamples; 0: none.
     """
     from faster_coco_eval import COCO, COCOeval_faster
 
-    found = Found(count=len(records))
+    found = Precision({}, {})
     for letter, kind in KINDS.items():
         truth = COCO(_truth(records), print_function=log.debug)
         results = truth.loadRes(list(_results(records, kind)))

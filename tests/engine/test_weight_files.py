@@ -75,5 +75,7 @@ def test_weight_file__replaced_by_another__is_evaluated_again(lab, tmp_path, com
 def test_weight_file__not_found__is_one_message_that_names_it(lab, tmp_path):
     planned = weight_file(lab, tmp_path / "mini.safetensors")
     (tmp_path / "mini.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"mini\.safetensors not found; expected the weights that init"):
+    with pytest.raises(
+        CheckpointError, match=r"mini\.safetensors not found; finish the run that writes it, or put the file there"
+    ):
         lab.evaluate(planned)

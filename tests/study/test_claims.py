@@ -8,10 +8,10 @@ from pipeline.study.formula import parse
 from pipeline.study.spec import Claim
 
 READINGS = {
-    ("s.t1.low", "top1"): Reading(70.0),
-    ("s.t1.mid", "top1"): Reading(75.0),
-    ("s.t1.high", "top1"): Reading(80.0),
-    ("s.t1.zero", "top1"): Reading(0.0),
+    ("s.t1.low", "top1"): Reading(70.0, error=0.0),
+    ("s.t1.mid", "top1"): Reading(75.0, error=0.0),
+    ("s.t1.high", "top1"): Reading(80.0, error=0.0),
+    ("s.t1.zero", "top1"): Reading(0.0, error=0.0),
     ("s.t1.noisy", "top1"): Reading(75.0, error=5.0),
     ("s.t1.absent", "top1"): None,
 }
@@ -66,7 +66,7 @@ def test_judge__every_comparison__is_shown_with_its_verdict_and_numbers():
             text=TRUE,
             verdict="true",
             cells={"s.t1.low:top1": 70.0},
-            reason="70 against 75, the noise of s.t1.low:top1 is not known",
+            reason="70 against 75",
         ),
         Predicate(
             text=OPEN,
@@ -86,8 +86,7 @@ def test_judge__cells_without_number__are_the_reason():
 def test_judge__several_comparisons__counts_those_that_decide():
     found = judged(TRUE, FALSE, "s.t1.low:top1 > 71").reason
 
-    why = "the noise of s.t1.low:top1 is not known"
-    assert found == f"2 of 3 comparisons are false; the clearest: 70 against 75, {why}"
+    assert found == "2 of 3 comparisons are false; the clearest: 70 against 75"
 
 
 def test_judge__division_by_zero__is_undecided_and_says_so():

@@ -1,6 +1,7 @@
 """Claims with noise: verdicts against standard errors worked out here in a few lines, paired and unpaired."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,11 +202,24 @@ def test_equality__is_decided_without_noise_also_in_a_chain():
     assert verdict("60 < a == 70 ", a=unpaired(70.0)) == "true"
 
 
-def test_noise_not_known__is_decided_by_the_numbers_and_says_so():
+def test_noise_not_known__without_a_tolerance__decides_nothing_and_says_so():
     claim = judged(" a > b ", a=Reading(71.0), b=unpaired(60.0))
 
-    assert claim.verdict == "true"
-    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known")
+    assert claim.verdict == "within noise"
+    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known, so differences say nothing")
+
+
+def test_noise_not_known__of_a_cost__is_decided_by_the_numbers():
+    assert judged(" a > b ", type="cost", a=Reading(71.0), b=Reading(60.0)).verdict == "true"
+
+
+def test_noise_not_known__in_one_step_of_a_chain__does_not_hide_that_another_is_refuted():
+    known = {"error": 0.1, "tolerance": 0.4}
+
+    assert (
+        verdict(" a < b < c ", a=Reading(70.0, tolerance=5), b=Reading(71.0, **known), c=Reading(69.0, **known))
+        == "false"
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,16 +286,43 @@ def test_not_worse__equal_up_to_the_tolerance__holds_and_says_the_margin(value, 
     claim = judged(" a >= b ", a=Reading(value, **many), b=Reading(81.3, **many))
 
     assert claim.verdict == expected
-    assert "not worse by 0.4" in claim.reason
+    assert "allowing 0.4" in claim.reason
     assert verdict(" b <= a ", a=Reading(value, **many), b=Reading(81.3, **many)) == expected
 
 
-def test_not_worse__margin_of_the_claim__is_taken_in_place_of_the_tolerance():
-    cells = {A: Reading(79.5, error=0.02, tolerance=0.4), B: Reading(81.3, error=0.02, tolerance=0.4)}
+def test_not_worse__margin_of_the_claim__stands_for_a_tolerance_that_is_missing():
+    cells = {A: Reading(79.5, error=0.02), B: Reading(81.3, error=0.02)}
     claim = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:top1 >= s.t1.b:top1"], margin=2.0)
 
     assert judge({"s.c1": claim}, cells)[0].verdict == "true"
     assert judge({"s.c1": claim.model_copy(update={"margin": None})}, cells)[0].verdict == "false"
+    stricter = {cell: replace(reading, tolerance=0.4) for cell, reading in cells.items()}
+    assert judge({"s.c1": claim}, stricter)[0].verdict == "false"
+
+
+def test_one_run__mean_over_its_cells__has_all_noise_of_its_seed():
+    cells = {name: Reading(71.5, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 1000), run="r") for name in "abc"}
+
+    assert verdict("mean( a , b , c ) > 70", **cells) == "within noise"  # 1.5 < 1.96; of three runs it would be 1.13
+    apart = {name: replace(reading, run=name) for name, reading in cells.items()}
+    assert verdict("mean( a , b , c ) > 70", **apart) == "true"
+
+
+def test_one_run__difference_of_its_cells__is_not_taken_for_sure():
+    a, b = (Reading(value, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 1000), run="r") for value in (71.5, 70.0))
+
+    assert verdict(" a > b ", a=a, b=b) == "within noise"
+
+
+def test_equal_values_by_image__of_two_runs__are_two_measurements():
+    a, _ = accuracies(700, 0, 0, 300)
+
+    assert verdict(" a > b ", a=paired(a, source="one"), b=paired(a.copy(), source="other")) == "false"
+    several = {"seed_error": 1.0, "dof": 1000}
+    assert (
+        verdict(" a > b ", a=paired(a, source="one", **several), b=paired(a, source="other", **several))
+        == "within noise"
+    )
 
 
 def test_not_worse__than_a_number__has_no_margin():

@@ -24,7 +24,7 @@ def toy_graph(seeds: dict[str, int], holds: list[str]) -> Graph:
     """Rows a and b with their numbers of seeds, and claims that hold their cells against each other."""
     runs = {row: [f"{row}{seed}" for seed in range(count)] for row, count in seeds.items()}
     names = [name for row in runs.values() for name in row]
-    about = {"config": {"method": {"fidelity": "paper"}}, "label": "run", "data": "toy", "init": None}
+    about = {"config": {"method": {"name": "toy", "fidelity": "paper"}}, "label": "run", "data": "toy", "init": None}
     table = {"study": "toy", "study_title": "Toy", "label": "Table 1", "title": "Toys", "note": "", "columns": COLUMNS}
     claim = {"statement": "x", "type": "directional", "holds": holds}
     rows = {f"toy.t1.{row}": _row(row, names, is_headline=row != "c") for row, names in runs.items()}
@@ -129,7 +129,8 @@ def test_reading__of_one_seed__has_its_error_and_the_images_of_its_own_metric(to
 def test_reading__of_three_seeds__has_their_error_and_degrees_of_freedom_and_every_seeds_images(toy):
     graph = toy({"a": 3, "b": 1}, top1={"a0": 0.5, "a1": 0.6, "a2": 0.8})
     found = reading(graph, "a", "top1")
-    assert found.error is None and found.dof == 2
+    of_images = [np.sqrt(share * (1 - share) / IMAGES) * 100 for share in (0.5, 0.6, 0.8)]
+    assert found.error == pytest.approx(np.sqrt(np.mean(np.square(of_images))), rel=0.02) and found.dof == 2
     assert found.seed_error == pytest.approx(statistics.stdev([50, 60, 80]) / math.sqrt(3))
     assert [values.mean() for values in found.per_image] == pytest.approx([50, 60, 80])
 

@@ -11,6 +11,7 @@ from pipeline.errors import DataError
 from pipeline.report.seed_noise import measured, pooled, seed_noise, write_noise
 from pipeline.report.tables import fill_table, judge_tables
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint
+from pipeline.study.graph import build_graph
 from pipeline.study.spec import SeedValues
 
 SEEDS = {f"{A[:-6]}aaaaa{seed}": top1 for seed, top1 in enumerate((79.0, 80.5, 81.7), start=1)}
@@ -71,11 +72,14 @@ def test_file__written_and_read__gives_the_same_noise_to_a_project_without_seeds
     assert content["provenance"]["commit"] and path.read_text().startswith("# What seeds do at scale toy")
 
 
-def test_file__of_runs_that_no_config_names_any_more__does_not_count(toy):
-    graph = measure(toy)
-    graph.noise = {KIND: [SeedValues(run="supervised-vit-toy-e9-s0-999999", values=[1.0, 2.0])]}
+def test_file__of_runs_that_no_config_names_any_more__does_not_count(project):
+    values = {"values": [1.0, 2.0]}
+    run = next(iter(build_graph("demo").runs))
+    project.write(
+        "noise/demo.yaml", {"provenance": {}, "metrics": {KIND: [{"run": "gone", **values}, {"run": run, **values}]}}
+    )
 
-    assert seed_noise(graph, tables_of(graph)) == {}
+    assert build_graph("demo").noise == {KIND: [SeedValues(run=run, **values)]}
 
 
 def test_write__no_cell_of_several_seeds__says_what_to_do(toy):

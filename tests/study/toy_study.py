@@ -42,7 +42,12 @@ def cells_of(run: str) -> dict[str, dict]:
 
 def toy_graph() -> Graph:
     """Three runs, one table, one study; the paper's numbers can be expected."""
-    about = {"config": {"method": {"fidelity": "paper"}}, "data": "toy", "init": None, "studies": ["toy"]}
+    about = {
+        "config": {"method": {"name": "toy", "fidelity": "paper"}},
+        "data": "toy",
+        "init": None,
+        "studies": ["toy"],
+    }
     runs = {name: {**about, "label": f"Run {name[-6:]}"} for name in (A, B, C)}
     rows = {
         key: {

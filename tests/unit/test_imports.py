@@ -13,7 +13,7 @@ FLOORS = [
     {"errors"},
     {"config", "source", "seeds", "dynamo", "sizes", "trees", "processes"},
     {"files", "registry", "logs", "recording", "naming", "images"},
-    {"records", "provenance"},
+    {"records", "provenance", "code"},
     {"models"},
     {"results", "permutation", "transfer"},
     {"data", "methods"},
