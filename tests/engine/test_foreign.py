@@ -27,7 +27,7 @@ from pipeline.site import Site
 from pipeline.study import foreign
 from pipeline.study.foreign import AsItIs, chosen_evaluations, evaluate_foreign
 
-CORRUPTED = 2  # photographs that are put through every corruption
+CORRUPTED = 3  # photographs that are put through every corruption
 DEMO = {"in_chans": 1, "num_classes": 10}  # what the demo's set has
 
 
