@@ -11,7 +11,10 @@ from typing import NamedTuple
 from pipeline.registry import EVALS, KINDS, METHODS, TASKS, Registry
 from pipeline.source import PACKAGE, digest_behind
 
-LOOP = PACKAGE / "engine/loop.py"
+# What is handed over as an argument is found by no import of those who use it: processes, the config of a run.
+HANDED_OVER = (PACKAGE / "engine/distributed.py", PACKAGE / "engine/run.py")
+TRAINING = (PACKAGE / "engine/loop.py", PACKAGE / "engine/train.py", *HANDED_OVER)
+EVALUATING = (PACKAGE / "evals/evaluate.py", *HANDED_OVER)
 
 
 class Named(NamedTuple):
@@ -24,12 +27,12 @@ class Named(NamedTuple):
 
 def code_of_run(run: Named) -> str:
     """A digest of the code that trains a run."""
-    return _digest(frozenset({LOOP, *_files(run)}))
+    return _digest(frozenset({*TRAINING, *_files(run)}))
 
 
 def code_of_evaluation(name: str, subjects: Iterable[Named], kinds: Iterable[str]) -> str:
     """A digest of the code that evaluates subjects on data of these kinds."""
-    files = [*_file(EVALS, name), *(path for subject in subjects for path in _files(subject))]
+    files = [*EVALUATING, *_file(EVALS, name), *(path for subject in subjects for path in _files(subject))]
     return _digest(frozenset({*files, *(path for kind in kinds for path in _file(KINDS, kind))}))
 
 

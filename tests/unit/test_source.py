@@ -92,13 +92,15 @@ RUN = Named("mjp", "classify", "images")
 def test_code_of_run__what_its_config_names_and_the_loop__count(files_behind):
     code_of_run(RUN)
     expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"]]
-    assert {*files_behind} == {*expected, source.PACKAGE / "engine/loop.py"}
+    everywhere = [source.PACKAGE / "engine" / f"{name}.py" for name in ("loop", "train", "distributed", "run")]
+    assert {*files_behind} == {*expected, *everywhere}
 
 
 def test_code_of_evaluation__its_subjects_and_its_data__count(files_behind):
     code_of_evaluation("classify", [RUN], ["corrupted"])
     expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"], KINDS.files()["corrupted"]]
-    assert {*files_behind} == {*expected, EVALS.files()["classify"]}
+    everywhere = [source.PACKAGE / f"{name}.py" for name in ("evals/evaluate", "engine/distributed", "engine/run")]
+    assert {*files_behind} == {*expected, *everywhere, EVALS.files()["classify"]}
 
 
 @pytest.mark.slow
