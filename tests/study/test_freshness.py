@@ -1,8 +1,6 @@
 """What must be remade, and why; and `verify`, which says so with the command that makes it."""
 
 import json
-import os
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from result_files import SITE, finish, write_evaluation, write_training
 from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
 from pipeline.data.stamp import Stamp
 from pipeline.errors import CheckpointError
-from pipeline.files import Digests, digest, digest_by_stat, held, write_text
+from pipeline.files import Digests, digest, held, write_text
 from pipeline.freshness import Freshness
 from pipeline.inputs import find_inputs
 from pipeline.outputs import (
@@ -432,34 +430,6 @@ def test_made_set__of_any_kind__has_a_maker_whose_version_is_part_of_its_code(ki
     assert bool(found.maker) == ("made_from" in found.Config.model_fields)
     if found.maker:
         assert Definition(PACKAGE / found.maker, "VERSION") in code_behind(PACKAGE / found.maker)
-
-
-def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):
-    path, kept = tmp_path / "weights", tmp_path / "digests.json"
-    path.write_text("one")
-    first = Digests(kept)
-    known = first.of(path)
-    first.keep()
-    monkeypatch.setattr("pipeline.files.digest", lambda path: "read")
-    assert Digests(kept).of(path) == known and Digests().of(path) == "read"
-    path.write_text("another")
-    assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None
-    kept.write_text("{")
-    assert Digests(kept).of(path) == "read"
-
-
-def test_digests__file_replaced_by_one_of_the_same_size_and_time__is_read_again(tmp_path):
-    path, other, found = tmp_path / "weights", tmp_path / "other", Digests()
-    for each, text in ((path, "one"), (other, "two")):
-        each.write_text(text)
-        os.utime(each, ns=(0, 0))
-    before = found.of(path), digest_by_stat(path)
-    other.replace(path)
-    assert found.of(path) == digest_by_stat(path) == digest(path) != before[0] == before[1]
-    time.sleep(0.02)  # the clock of file systems ticks every few milliseconds
-    path.write_text("six")  # in place, with the time set back
-    os.utime(path, ns=(0, 0))
-    assert found.of(path) == digest_by_stat(path) == digest(path)
 
 
 def test_targets__of_the_demo__name_files_that_rules_make(graph):
