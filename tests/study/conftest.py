@@ -75,6 +75,7 @@ def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     for path in (root / "configs" / "study").glob("*.yaml"):
         if path.stem != "mjp":
             path.unlink()
+    shutil.rmtree(root / "configs/noise")  # verdicts of tests do not depend on what was measured
     copy = Project(root)
     for module in (check, config, explain, seed_noise, site, draft, graph):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)

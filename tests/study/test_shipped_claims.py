@@ -21,7 +21,7 @@ def verdict(graph):
 
     def decide(claim: str, numbers: dict[str, float]) -> str:
         claims = graph.claims[claim.split(".")[0]]
-        readings = {tuple(cell.split(":")): Reading(value) for cell, value in numbers.items()}
+        readings = {tuple(cell.split(":")): Reading(value, error=0.0) for cell, value in numbers.items()}
         (judged,) = judge({claim: claims[claim]}, readings)
         return judged.verdict
 
