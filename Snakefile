@@ -8,7 +8,7 @@
 from snakemake.logging import logger
 from snakemake.utils import min_version
 
-from pipeline.other_code import made_by_other_code
+from pipeline.other_code import notices
 from workflow.console import Console
 from workflow.follower import Follower
 
@@ -51,7 +51,7 @@ FOLLOWER = Follower(SCALE)
 
 onstart:
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
-    for notice in made_by_other_code(graph(SCALE)):
+    for notice in notices(graph(SCALE)):
         logger.warning(str(notice))
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
     or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")

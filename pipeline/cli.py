@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.check import all_scales, check_configs, expanded_studies, runs_trained
-    from pipeline.other_code import made_by_other_code
+    from pipeline.other_code import notices
 
     if options.expanded is not None:
         print(expanded_studies(options.expanded), end="")
@@ -94,7 +94,7 @@ def check(options: argparse.Namespace, arguments: list[str]) -> None:
             start = f", from {run.config['init']}" if run.config["init"] else ""
             note = ", not trained: no table shows it" if run.trained and name not in trained else ""
             print(f"{name:60} {run.label}{start}{note}")
-        for notice in made_by_other_code(graph):
+        for notice in notices(graph):
             print(notice)
         figures = sum(table.figure is not None for table in graph.tables.values())
         tables = f"{len(graph.tables) - figures} tables, {figures} figures"

@@ -16,6 +16,7 @@ from pipeline.records import EvalResult, Kind, TrainRecord, read_record, write_r
 from pipeline.study.entries import Graph
 
 CodeOf = Literal["method", "evaluation"]
+NUM_SHOWN = 2  # at each start of Snakemake
 
 
 class Code(NamedTuple):
@@ -69,6 +70,16 @@ def made_by_other_code(graph: Graph) -> list[OtherCode]:
         if made_by != code.today and (code.kind, code.name, made_by, code.today) not in known:
             found[code.kind, code.name][result] = made_by, code.today
     return [_other_code(graph, kind, name, changes) for (kind, name), changes in sorted(found.items())]
+
+
+def notices(graph: Graph) -> list[str]:
+    """A line each; of many, which one edit of shared code makes, the first ones and how to see all."""
+    lines = [str(each) for each in made_by_other_code(graph)]
+    if len(lines) <= NUM_SHOWN:
+        return lines
+    command = f"python -m pipeline verify --scale {graph.scale}"
+    rest = f"{len(lines) - NUM_SHOWN} more methods and evaluations have changed since their results"
+    return [*lines[:NUM_SHOWN], f"{rest}: `{command}` names them, `{command} --accept-code` accepts all"]
 
 
 def _other_code(graph: Graph, kind: CodeOf, name: str, changes: dict[str, tuple[str, str]]) -> OtherCode:

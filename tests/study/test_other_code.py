@@ -7,7 +7,7 @@ from pipeline.cli import main
 from pipeline.errors import ConfigError
 from pipeline.explain import explain
 from pipeline.freshness import Freshness
-from pipeline.other_code import AcceptedCodes, accept_code, made_by_other_code
+from pipeline.other_code import AcceptedCodes, accept_code, made_by_other_code, notices
 from pipeline.records import read_record
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -57,6 +57,20 @@ def test_other_code__in_the_message__says_how_to_accept_it(graph, monkeypatch):
     monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
     (notice,) = made_by_other_code(graph)
     assert "if not, `python -m pipeline verify --scale demo --accept-code supervised` records that" in str(notice)
+
+
+def test_notices__one_edit_that_touches_many__are_two_lines_and_how_to_see_all(graph, monkeypatch):
+    monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
+    assert notices(graph) == [str(each) for each in made_by_other_code(graph)]
+    monkeypatch.setattr(Graph, "code_of_evaluation", lambda graph, name: "changed")
+    every = made_by_other_code(graph)
+    assert len(every) > 3
+    *first, rest = notices(graph)
+    assert first == [str(each) for each in every[:2]]
+    assert (
+        rest.startswith(f"{len(every) - 2} more methods and evaluations")
+        and "verify --scale demo --accept-code`" in rest
+    )
 
 
 def test_accept_code__then__is_silent_until_the_code_changes_again(graph, run, monkeypatch):
