@@ -52,7 +52,7 @@ FOLLOWER = Follower(SCALE)
 onstart:
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
     for notice in notices(graph(SCALE)):
-        logger.warning(str(notice))
+        logger.warning(notice)
     # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
     or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     freshness(SCALE).digests.keep()
