@@ -25,7 +25,7 @@ PARTS = ("Snakefile", "configs", "pipeline", "workflow")
 SEEDS = 10
 EVALUATIONS = {"classify": "top1", "consistency": "consistency", "calibration": "ece"}
 LOAD = "from pipeline.study.graph import load_graph; graph = load_graph('demo')"
-# A job reads its own entries alone; here the first job of the file.
+# A job reads only its own entries; here that is the first job of the file.
 LOAD_FOR_JOB = (
     "from pipeline.results import results_of; from pipeline.study.graph import load_for_job; "
     "lines = results_of('demo').graph.open(); next(line for line in lines if line.startswith('\"eval_jobs\"')); "

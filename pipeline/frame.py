@@ -1,14 +1,13 @@
 """Every metric of a scale as one long frame, for a notebook or a spreadsheet."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import CONFIGS, names, nearest, read_yaml
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError
 from pipeline.freshness import open_freshness
-from pipeline.records import EvalResult, Kind, Measured, TrainRecord, read_record
+from pipeline.records import EvalResult, Measured, TrainRecord, read_intact
 from pipeline.results import RunFolder, ScaleFolder, results_of
 from pipeline.site import load_site
 from pipeline.study.graph import load_graph
@@ -40,20 +39,14 @@ def frame(scale: str = "demo") -> "pd.DataFrame":
     for name in results.run_names():
         folder = results.run(name)
         if folder.done.exists():
-            lines += _frame_lines(results, folder.done, _read(folder.done, TrainRecord), "train", {"model": name}, why)
+            record = read_intact(folder.done, TrainRecord)
+            lines += _frame_lines(results, folder.done, record, "train", {"model": name}, why)
     for each in results.evaluations():
         if each.result.exists():
-            result = _read(each.result, EvalResult)
+            result = read_intact(each.result, EvalResult)
             about = (result.evaluation, result.subjects) if result else (each.name.rpartition("-")[0], {})
             lines += _frame_lines(results, each.result, result, *about, why)
     return pd.DataFrame(lines, columns=FRAME_COLUMNS)
-
-
-def _read(path: Path, kind: type[Kind]) -> Kind | None:
-    """A record; None for a damaged one."""
-    with suppress(DataError):
-        return read_record(path, kind)
-    return None
 
 
 def _staleness(scale: str) -> Callable[[str], str]:

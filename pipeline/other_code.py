@@ -7,12 +7,11 @@ Code changes remake nothing by themselves. Whoever knows that a change affects n
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pipeline.config import CONFIGS, Record, names, nearest, read_yaml
-from pipeline.errors import ConfigError, DataError
-from pipeline.records import EvalResult, Kind, TrainRecord, read_record, write_record
+from pipeline.errors import ConfigError
+from pipeline.records import EvalResult, TrainRecord, read_intact, write_record
 from pipeline.study.entries import Graph
 
 CodeOf = Literal["method", "evaluation"]
@@ -109,7 +108,7 @@ def accept_code(graph: Graph, chosen: list[str]) -> list[OtherCode]:
 
 def accepted_code(graph: Graph) -> list[AcceptedCode]:
     """Everything accepted so far; nothing where the record is missing or damaged, so that the user is asked again."""
-    found = _intact(graph.results.accepted_code, AcceptedCodes)
+    found = read_intact(graph.results.accepted_code, AcceptedCodes)
     return found.accepted if found else []
 
 
@@ -123,21 +122,13 @@ def accepted_on(graph: Graph, code: Code, made_by: str) -> str:
 def _finished(graph: Graph) -> Iterator[tuple[str, str, Code]]:
     """Result, digest of the code that made it, code of today. A result without a digest is older than those."""
     for name, run in graph.runs.items():
-        record = _intact(graph.results.run(name).done, TrainRecord)
+        record = read_intact(graph.results.run(name).done, TrainRecord)
         if record and (made_by := record.provenance.get("code")):
             yield name, made_by, Code("method", run.method, graph.code_of_run(name))
     for name, entry in graph.evals.items():
-        result = _intact(graph.results.evaluation(name).result, EvalResult)
+        result = read_intact(graph.results.evaluation(name).result, EvalResult)
         if result and (made_by := result.provenance.get("code")):
             yield name, made_by, Code("evaluation", entry.config["name"], graph.code_of_evaluation(name))
-
-
-def _intact(path: Path, kind: type[Kind]) -> Kind | None:
-    """A record; None where it is missing or damaged, which `verify` reports in its own place."""
-    try:
-        return read_record(path, kind)
-    except DataError:
-        return None
 
 
 def _method_files(name: str) -> list[str]:

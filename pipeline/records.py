@@ -161,5 +161,13 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
         raise DataError(f"{shown(path)} is damaged ({what}); run the workflow, which makes it again") from None
 
 
+def read_intact(path: Path, kind: type[Kind]) -> Kind | None:
+    """A record; None where it is missing or damaged, which `verify` reports in its own place."""
+    try:
+        return read_record(path, kind)
+    except DataError:
+        return None
+
+
 def write_record(path: Path, record: BaseModel) -> None:
     write_sealed(path, record.model_dump(mode="json"))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeline.config import CONFIGS, names, read_yaml
 from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, lock_of, remove, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, read_record, short_digest
+from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, read_intact, read_record, short_digest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -328,11 +327,11 @@ class RunFolder:
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""
-        return _read_if_intact(self.finished) or _read_if_intact(self.done)
+        return read_intact(self.finished, TrainRecord) or read_intact(self.done, TrainRecord)
 
     def trained(self) -> TrainRecord:
         """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
-        found = _read_if_intact(self.done) or _read_if_intact(self.finished)
+        found = read_intact(self.done, TrainRecord) or read_intact(self.finished, TrainRecord)
         if found is None:
             raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")
         return found
@@ -388,9 +387,3 @@ def find_run(name: str, scale: str | None = None) -> RunFolder:
         names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
         raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
     return (exact or found)[0]
-
-
-def _read_if_intact(path: Path) -> TrainRecord | None:
-    with suppress(DataError):
-        return read_record(path, TrainRecord)
-    return None

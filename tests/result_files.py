@@ -72,6 +72,14 @@ def finish(graph: Graph, files: Iterable[str], metrics: dict | None = None) -> N
         finish_one(graph, file, metrics or {})
 
 
+def finish_run(graph: Graph, name: str, per_image: dict[str, list[float]] | None = None) -> None:
+    """A run trained and evaluated by the code of today."""
+    write_training(graph, name, {"params_m": 1.0}, provenance={**ORIGIN, "code": graph.code_of_run(name)})
+    for each in graph.evaluations_of(name):
+        about = {**ORIGIN, "code": graph.code_of_evaluation(each)}
+        write_evaluation(graph, each, {"top1": 70.0}, per_image, provenance=about)
+
+
 def finish_one(graph: Graph, file: str, metrics: dict) -> None:
     kind, name, *_ = file.split("/")
     if kind == "data":

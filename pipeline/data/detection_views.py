@@ -2,7 +2,7 @@
 
 As in detectron2: flip; resize so that the picture fits into a drawn multiple of S x S; cut out S x S at random, or put
 the picture into the top left corner where it is smaller. Resizing is Pillow's bilinear one. Objects stay polygons:
-boxes are the bounds of what is seen of them, between pixels, and the loss draws masks inside of each region. The
+boxes are the bounds of what is seen of them, between pixels, and the loss draws masks inside each region. The
 alternative draws bitmaps at the size of the view, whose bounds are the boxes, in whole pixels; outlines that are
 published as runs of pixels are bitmaps in both. Polygons are cut at the border of the view one by one; detectron2 drops
 some that cross themselves when it does so.

@@ -101,7 +101,7 @@ def moved(polygons: Polygons, factors: Sequence[float], offset: Sequence[float])
 
 
 def cut(polygon: np.ndarray, width: float, height: float) -> np.ndarray:
-    """The part of a polygon (2k,) inside of 0 to width and 0 to height, a side at a time; (0,) where there is none.
+    """The part of a polygon (2k,) that lies between 0 and width, 0 and height, cut a side at a time; (0,) if none does.
 
     Parts that are apart stay one polygon, joined along the border by edges that lie on each other and enclose nothing.
     """
@@ -127,7 +127,7 @@ def _cut_at(points: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarra
 
 
 def extent(polygons: Polygons, width: float, height: float) -> np.ndarray:
-    """float64 (4,): x1 y1 x2 y2 of the parts of polygons inside of 0 to width and 0 to height; zeros where none is."""
+    """float64 (4,): x1 y1 x2 y2 of what polygons have between 0 and width, 0 and height; zeros if nothing."""
     found = []
     for polygon in polygons:
         points, whole = cut(polygon, width, height).reshape(-1, 2), polygon.reshape(-1, 2)
@@ -140,7 +140,7 @@ def extent(polygons: Polygons, width: float, height: float) -> np.ndarray:
 
 
 def _holds(polygon: np.ndarray, point: np.ndarray) -> bool:
-    """Whether a point is inside of a polygon (k, 2), or one of its own."""
+    """Whether a point is inside a polygon (k, 2), or one of its own."""
     after = np.roll(polygon, -1, axis=0)
     spans = (polygon[:, 1] > point[1]) != (after[:, 1] > point[1])
     height = np.where(spans, after[:, 1] - polygon[:, 1], 1.0)
@@ -151,7 +151,7 @@ def _holds(polygon: np.ndarray, point: np.ndarray) -> bool:
 def edges_of(outlines: Sequence[Polygons]) -> np.ndarray:
     """float64 (n, most edges, 4): x1 y1 x2 y2 of the edges of each object's polygons, zeros after the last.
 
-    All polygons run in the same direction: inside of them, an object's crossings then never cancel out.
+    All polygons run in the same direction: inside them, an object's crossings then never cancel out.
     """
     objects = [[_directed(polygon.reshape(-1, 2)) for polygon in polygons] for polygons in outlines]
     counts = [sum(map(len, polygons)) for polygons in objects]

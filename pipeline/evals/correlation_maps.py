@@ -129,7 +129,7 @@ class CorrelationSums:
 
 
 def across_means(across: np.ndarray, grid: Grid) -> dict[str, float]:
-    """Of correlations (N, N) of different images: over different positions, over neighbours, over the same position."""
+    """Means of correlations (N, N) between two images: at different positions, at neighbours, at the same position."""
     others = ~np.eye(grid.size, dtype=bool)
     return {
         "across_mean": float(across[others].mean()),

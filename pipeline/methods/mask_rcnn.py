@@ -11,7 +11,7 @@ Built from torchvision's parts, and trained as detectron2 trains ViTDet. Where t
 | divisor of the RPN's losses | anchors that were sampled | rpn_samples for each image, found or not                |
 | proposals in training       | 2000                      | 1000                                                    |
 | box outputs                 | also for background       | a box and a mask for each class of objects, no other    |
-| targets of masks            | shares of pixels          | 0 or 1: polygons drawn inside of the region, or bitmaps |
+| targets of masks            | shares of pixels          | 0 or 1: polygons drawn inside the region, or bitmaps    |
 |                             |                           | from a half (`data.outlines`)                           |
 | masks put into the image    | box rounded, then resized | bilinear between the centres of pixels                  |
 | heads                       | two linear layers         | RPN 2 convolutions; boxes 4, 1 linear; masks 4; LayerNorm |

@@ -89,7 +89,7 @@ def core_of(model: nn.Module) -> Any:
 
 
 def shape_of(model: nn.Module) -> Shape:
-    """Of the keys that fit a model; one that permuted columns would change is refused."""
+    """The rules by which keys permute a model; a model that permuted columns would change is refused."""
     family, blocks = blocks_of(model)
     first = blocks[0]
     if family == "vit" and (reason := reason_not_exact(core_of(model))):

@@ -18,13 +18,14 @@ from pipeline.provenance import provenance
 from pipeline.report.records import Cell, FilledTable
 from pipeline.study.claims import SeedNoise
 from pipeline.study.entries import Graph
+from pipeline.study.graph import noise_file
 from pipeline.study.spec import Noise, SeedValues
 
 HEADER = "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
 HEADER += "# seeds: 4 in configs/scale/{scale}.yaml, then Snakemake, then: python -m pipeline noise --scale {scale}\n"
 
 
-def kind_of(graph: Graph, cell: Cell) -> str:
+def quantity_of(graph: Graph, cell: Cell) -> str:
     """Names what a cell measures, such as `fashion_mnist classify: top1`.
 
     What training itself measures is another thing for each method, such as its loss. Empty where no run was trained,
@@ -41,8 +42,8 @@ def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[Seed
     found: dict[str, dict[str, SeedValues]] = {}
     for table in tables:
         for _, _, cell in table.cells():
-            if cell.n > 1 and cell.run and not cell.stale and (kind := kind_of(graph, cell)):
-                found.setdefault(kind, {})[cell.run] = SeedValues(run=cell.run, values=cell.values)
+            if cell.n > 1 and cell.run and not cell.stale and (quantity := quantity_of(graph, cell)):
+                found.setdefault(quantity, {})[cell.run] = SeedValues(run=cell.run, values=cell.values)
     return {kind: list(by_run.values()) for kind, by_run in found.items()}
 
 
@@ -64,10 +65,6 @@ def pooled(measurements: Iterable[SeedValues]) -> SeedNoise:
     moved = [each for each in values if variance(each)] or values
     dof = sum(len(each) - 1 for each in moved)
     return SeedNoise(math.sqrt(sum(variance(each) * (len(each) - 1) for each in moved) / dof), dof)
-
-
-def noise_file(scale: str) -> Path:
-    return CONFIGS / "noise" / f"{scale}.yaml"
 
 
 def write_noise(graph: Graph, tables: Iterable[FilledTable]) -> Path:

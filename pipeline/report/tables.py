@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.freshness import Freshness
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
-from pipeline.report.seed_noise import kind_of, seed_noise
+from pipeline.report.seed_noise import quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import CellEntry, Graph, RowEntry, TableEntry
@@ -131,7 +131,7 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
         cell = self.cells[key]
         if cell.ours is None:
             return None
-        kind = kind_of(self.graph, cell)
+        quantity = quantity_of(self.graph, cell)
         return Reading(
             value=cell.ours,
             error=cell.image_error if cell.n > 1 else cell.error,
@@ -142,8 +142,8 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
             source=_measurement(cell),
             run=cell.run or "",
             tolerance=cell.tolerance,
-            is_one_run=bool(kind) and cell.n == 1,
-            seeds=self.noise.get(kind),
+            is_one_run=bool(quantity) and cell.n == 1,
+            seeds=self.noise.get(quantity),
         )
 
 

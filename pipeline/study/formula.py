@@ -37,6 +37,7 @@ _OPERATIONS: dict[type, Operator] = {
 }
 
 Cell = tuple[str, str]  # full row id, column
+Sides = tuple[list[Cell], list[Cell]]  # what stands left and right of an operator
 Sets = Mapping[str, list[str]]  # a set as it is written -> its cells, written row:column
 Functions = Mapping[str, Callable[[list[Any]], Any]]
 FUNCTIONS: Functions = {"min": min, "max": max, "mean": lambda values: sum(values) / len(values)}
@@ -60,7 +61,7 @@ class Comparison:
         return [_operation(op, self.text) for op in self.tree.ops]
 
     @property
-    def sides(self) -> list[tuple[list[Cell], list[Cell]]]:
+    def sides(self) -> list[Sides]:
         """The cells left and right of each operator."""
         terms = [
             [cell for node in ast.walk(term) if isinstance(node, ast.Name) for cell in self.named.get(node.id, [])]

@@ -278,9 +278,14 @@ def _papers_first(studies: list[str]) -> list[str]:
     return sorted(studies, key=lambda name: name not in names(CONFIGS / "expected"))
 
 
+def noise_file(scale: str) -> Path:
+    """What seeds do at a scale; `pipeline noise` writes it."""
+    return CONFIGS / "noise" / f"{scale}.yaml"
+
+
 def _noise(scale: str, runs: Container[str]) -> dict[str, list[SeedValues]]:
     """What was measured at this scale, of runs that the configs still name."""
-    path = CONFIGS / "noise" / f"{scale}.yaml"
+    path = noise_file(scale)
     measured = parse_file(Noise, path).metrics if path.exists() else {}
     known = {kind: [each for each in values if each.run in runs] for kind, values in measured.items()}
     return {kind: values for kind, values in known.items() if values}

@@ -14,7 +14,6 @@ difference is therefore also mirrored at the measured one, and a verdict needs b
 the two are the same.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.study.formula import Cell, Comparison, Functions
+from pipeline.study.formula import Cell, Comparison, Functions, Operator, Sides
 
 if TYPE_CHECKING:
     from pipeline.study.claims import Reading
@@ -71,25 +70,39 @@ def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], mar
         # Cells of one run share its seed: their mean has all of its noise, their difference less. Both are asked.
         drawn = [comparison.terms(_draw(readings, is_shared), FUNCTIONS) for is_shared in (False, True)]
     steps, holds = [], np.ones((4, DRAWS), bool)
-    parts = zip(itertools.pairwise(measured), comparison.operators, comparison.sides, strict=True)
-    for number, ((left, right), operator, sides) in enumerate(parts):
-        cells = [[readings[cell] for cell in side] for side in sides]
-        room = _tolerance(itertools.chain(*cells), margin or 0.0) if all(cells) and operator in (ge, le) else 0.0
-        gap, shift = left - right, room if operator is ge else -room
+    for number, (operator, sides) in enumerate(zip(comparison.operators, comparison.sides, strict=True)):
         gaps = np.stack([np.broadcast_to(terms[number] - terms[number + 1], DRAWS) for terms in drawn])
-        if operator is eq:  # draws are never equal; the numbers themselves decide
-            gaps = np.full((2, DRAWS), gap)
-        held = operator(np.concatenate([gaps, 2 * gap - gaps]) + shift, 0)
-        measurements = [{_identity(cell, readings[cell]) for cell in side} for side in sides]
-        in_doubt = [each for each in itertools.chain(*cells) if not each.is_known]
-        unknown = _tolerance(in_doubt, margin or np.inf) if measurements[0] != measurements[1] else 0.0
-        if operator is not eq and abs(gap + shift) < unknown:
-            held[0], held[1] = True, False  # neither true nor false
-        low, high = np.nanpercentile(gaps, [100 * (1 - SURE), 100 * SURE], axis=1)
-        is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
-        steps.append(Step(left, right, float((high - low).max()) / 2, room, unknown, is_false, operator is eq))
+        left, right = measured[number : number + 2]
+        step, held = _take_step(left, right, gaps, operator, *_small(operator, sides, readings, margin))
+        steps.append(step)
         holds &= held
     return Outcome(steps, is_true=bool(holds.mean(axis=1).min() >= SURE))
+
+
+def _take_step(
+    left: float, right: float, gaps: np.ndarray, operator: Operator, room: float, unknown: float
+) -> tuple[Step, np.ndarray]:
+    """One step, and in which draws it holds: those around the measured difference, then the same mirrored at it."""
+    gap, shift = left - right, room if operator is ge else -room
+    if operator is eq:  # draws are never equal; the numbers themselves decide
+        gaps = np.full_like(gaps, gap)
+    held = operator(np.concatenate([gaps, 2 * gap - gaps]) + shift, 0)
+    if operator is not eq and abs(gap + shift) < unknown:
+        held[0], held[1] = True, False  # neither true nor false
+    low, high = np.nanpercentile(gaps, [100 * (1 - SURE), 100 * SURE], axis=1)
+    is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
+    return Step(left, right, float((high - low).max()) / 2, room, unknown, is_false, operator is eq), held
+
+
+def _small(
+    operator: Operator, sides: Sides, readings: Mapping[Cell, "Reading"], margin: float | None
+) -> tuple[float, float]:
+    """What a step leaves room for, and the difference below which it says nothing."""
+    cells = [readings[cell] for side in sides for cell in side]
+    room = _tolerance(cells, margin or 0.0) if all(sides) and operator in (ge, le) else 0.0
+    left, right = ({_identity(cell, readings[cell]) for cell in side} for side in sides)
+    in_doubt = [each for each in cells if not each.is_known] if left != right else []  # equal to itself, without doubt
+    return room, _tolerance(in_doubt, margin or np.inf)
 
 
 def _tolerance(readings: Iterable["Reading"], without: float) -> float:

@@ -2,7 +2,7 @@
 
 COCO's own rasteriser rounds points to fifths of a pixel, walks along each edge, and notes for each column the row at
 which an edge crosses its middle. Here all edges of all boxes do so at once, with the same roundings. Polygons run in
-one direction, so that an object's crossings add up to more than nothing inside of any of its polygons.
+one direction, so that an object's crossings add up to more than nothing inside any of its polygons.
 """
 
 import torch

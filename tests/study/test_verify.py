@@ -1,7 +1,7 @@
 """`verify` on the command line."""
 
 import pytest
-from result_files import ORIGIN, write_evaluation, write_training
+from result_files import finish_run
 
 from pipeline.cli import main
 from pipeline.code import Named, code_of_run
@@ -17,10 +17,7 @@ def graph(project):
     """One run trained and evaluated."""
     graph = load_graph("demo")
     (name,) = graph.tables[TABLE].rows[ROW].runs[""]
-    write_training(graph, name, {"params_m": 1.0}, provenance={**ORIGIN, "code": graph.code_of_run(name)})
-    for each in graph.evaluations_of(name):
-        code = graph.code_of_evaluation(each)
-        write_evaluation(graph, each, {"top1": 70.0}, PER_IMAGE, provenance={**ORIGIN, "code": code})
+    finish_run(graph, name, PER_IMAGE)
     return graph
 
 
