@@ -24,7 +24,7 @@ from pipeline.data.opening import open_split
 from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
 from pipeline.data.staging import StagedView
-from pipeline.engine.batchnorm import synchronised
+from pipeline.engine.batchnorm import RunningStatistics, synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
@@ -90,6 +90,7 @@ class Trainer:
         self.ema = _moving_average(self.method, run.optim.ema_decay)
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.recorder = recorder_for(site, self.method, world)
+        self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()
         self.meters, self.meetings = Meters(world), Meetings(world)
         share = run.optim.num_micro // world.size
@@ -144,6 +145,7 @@ class Trainer:
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
         """Forward and backward over this process's share of the global batch; returns the mean loss of them all."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
+        self.statistics.begin()
         for micro in share:
             since = time.perf_counter()
             inputs, targets = next(micros)
@@ -151,7 +153,9 @@ class Trainer:
             part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
                 self.recorder.run(part, *self._seen(inputs, targets, micro))
+            self.statistics.add(micro)
             self.meters.count(self.micro_step.names, 1 / len(share))
+        self.statistics.share()
         return self._meet()
 
     def _meet(self) -> Tensor:
