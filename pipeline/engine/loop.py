@@ -20,7 +20,7 @@ from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.manifest import MANIFEST, read_manifest
-from pipeline.data.opening import open_split
+from pipeline.data.opening import open_for_training, side_for_training
 from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
 from pipeline.data.staging import StagedView
@@ -55,6 +55,7 @@ from pipeline.trees import Tree, batch_size
 log = logging.getLogger(__name__)
 
 SPLITS: tuple[SplitName, ...] = ("train", "val")
+SHRUNK_TO = "shrunk_to"  # among the inputs in a checkpoint: the side of the images that crops are cut from
 
 
 def build_method(run: RunConfig) -> Method:
@@ -99,9 +100,12 @@ class Trainer:
         self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
+        state = self._usable_checkpoint()
+        # Decided when the run began, and the same in all processes.
+        self.shrunk_to: int | None = world.gather(self._side(state))[0]
         self._open_data(data)
         self.checkpoints.require_space(self._num_bytes())
-        self._restore()
+        self._restore(state)
 
     def fit(self) -> Found:
         """Train to the end; returns the validation of the weights to export, which is the last or the best."""
@@ -211,8 +215,7 @@ class Trainer:
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
-        splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
-        self.shrunk_to = getattr(splits["train"], "shrunk_to", None)  # of a cache: crops are cut from smaller images
+        splits = {each: open_for_training(data, folder, each, index, site.cache, self.shrunk_to) for each in SPLITS}
         views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
         if on_device(site, self.world.device):
             manifest = read_manifest(index / MANIFEST)
@@ -223,6 +226,17 @@ class Trainer:
         self.val_sizes = sizes_for(self.task, self.world.device, self.task.at_once)
         loader = eval_loader(val, view, self.val_sizes.batch, *self._share(), self.task.collate)
         self.val_loader = kept_if_placed(loader, val)
+
+    def _side(self, state: dict[str, Any]) -> int | None:
+        """The side of the images that crops of training are cut from, as a cache has them; none: as their files are.
+
+        A run goes on with what it began with, whether a machine has the cache or not.
+        """
+        if state:
+            known = (state["inputs"] or {}).get(SHRUNK_TO)
+            return int(known) if known else None
+        data = self.run.data
+        return side_for_training(data, self.paths.manifest(data.name).parent) if self.site.cache else None
 
     def _loader(self) -> Any:
         plan, samples = batch_plan(self.run), self.train_samples
@@ -286,7 +300,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
-            "inputs": self._inputs_state(),
+            "inputs": {**self._known_inputs, **({SHRUNK_TO: str(self.shrunk_to)} if self.shrunk_to else {})} or None,
             "step": self.step,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -316,17 +330,22 @@ class Trainer:
         if self.world.is_main:
             self.checkpoints.save(self.step, self._state())
 
-    def _restore(self) -> None:
+    def _usable_checkpoint(self) -> dict[str, Any]:
+        """The newest one, if it is of this run and of these inputs."""
         state = self.checkpoints.latest() or {}
         if state and state["run"] != self.run.name:
             log.warning(
                 "the checkpoint after step %d is of run %s and not used: %s starts from the beginning",
                 *(state["step"], state["run"], self.run.name),
             )
-            state = {}
-        if state and state["inputs"] != self._inputs_state():
+            return {}
+        known = {key: value for key, value in (state.get("inputs") or {}).items() if key != SHRUNK_TO}
+        if state and known != self._known_inputs:
             log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
-            state = {}
+            return {}
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
         # Checkpoints from before there were errors have none.
         self.last_validation = Found(
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
@@ -354,9 +373,9 @@ class Trainer:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
             self.timing = MetricsFile(self.paths.timing, None if state else 0)
 
-    def _inputs_state(self) -> dict[str, str | None] | None:
-        known = self.inputs.model_dump() if self.inputs else None
-        return {**(known or {}), "shrunk_to": str(self.shrunk_to)} if self.shrunk_to else known
+    @property
+    def _known_inputs(self) -> dict[str, str | None]:
+        return self.inputs.model_dump() if self.inputs else {}
 
 
 def batch_plan(run: RunConfig) -> BatchPlan:

@@ -1,4 +1,6 @@
-"""Runs that train from a cache of decoded images: resumed exactly, and never half of them with, half without it."""
+"""Runs that train from a cache of decoded images: what they see is decided once, wherever the cache is."""
+
+import shutil
 
 import numpy as np
 import pytest
@@ -34,9 +36,14 @@ def photos(tmp_path_factory):
 
 
 def train(photos, results, stop=None, has_cache=True, **site):
+    data, cache = tiny_run(PHOTOS).data, results / "cache" if has_cache else None
+    prepare(data, photos, RunFolder(results, "").manifest("photos").parent, progress=False, cache=cache)
+    return go_on(photos, results, has_cache, stop, **site)
+
+
+def go_on(photos, results, has_cache, stop=None, **site):
     run = tiny_run(PHOTOS)
     paths, cache = RunFolder(results, run.name), results / "cache" if has_cache else None
-    prepare(run.data, photos, paths.manifest("photos").parent, progress=False, cache=cache)
     trainer = Trainer(run, paths, photos, Site(device="cpu", cache=cache, **site), ALONE, stop or StopRequest())
     first = trainer.step
     try:
@@ -56,8 +63,22 @@ def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identica
 
 
 @pytest.mark.slow
-def test_cached_run__begun_without_the_cache__begins_again(photos, tmp_path, caplog):
-    train(photos, tmp_path, StopAfter(2), has_cache=False)
-    _, first = train(photos, tmp_path)
-    assert first == 0
-    assert "of other inputs and not used" in caplog.text
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_cached_run__goes_on_where_the_cache_is_missing__ends_bit_identical(photos, tmp_path, caplog, has_cache):
+    """On the disk of another node, or because the site file no longer names one."""
+    whole, _ = train(photos, tmp_path / "whole", views="host")
+    train(photos, tmp_path / "parts", StopAfter(2), views="host")
+    shutil.rmtree(tmp_path / "parts" / "cache")
+    resumed, first = go_on(photos, tmp_path / "parts", has_cache, views="device")
+    assert (resumed.shrunk_to, first) == (32, 2)
+    assert differing(weights_of(whole), weights_of(resumed)) == []
+    assert ("so train images are decoded from their files: the same pixels, more slowly" in caplog.text) == has_cache
+
+
+@pytest.mark.slow
+def test_cached_run__begun_without_a_cache__sees_the_files_to_its_end(photos, tmp_path):
+    whole, _ = train(photos, tmp_path / "whole", has_cache=False)
+    train(photos, tmp_path / "parts", StopAfter(2), has_cache=False)
+    resumed, first = train(photos, tmp_path / "parts")
+    assert (resumed.shrunk_to, first) == (None, 2)
+    assert differing(weights_of(whole), weights_of(resumed)) == []
