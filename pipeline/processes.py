@@ -13,7 +13,6 @@ from multiprocessing.util import Finalize
 from threading import Thread
 from typing import NoReturn
 
-
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # what a job may be asked to stop with
 
 

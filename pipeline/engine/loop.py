@@ -35,6 +35,7 @@ from pipeline.engine.meetings import Meetings
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
+from pipeline.engine.pauses import Pauses
 from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
@@ -110,7 +111,8 @@ class Trainer:
     def fit(self) -> Found:
         """Train to the end; returns the validation of the weights to export, which is the last or the best."""
         run, micros = self.run, iter(self._loader())
-        stopwatch, saved_at = Stopwatch(), time.monotonic()
+        stopwatch = Stopwatch()
+        pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
         while self.step < run.total_steps:
             self.schedule.step_update(self.step)
@@ -123,13 +125,11 @@ class Trainer:
                 self._log(stopwatch)
             if self._is_due(run.optim.validate_every * run.steps_per_epoch):
                 self._validate()
-            if not self._can_pause():
-                continue
-            must_stop = self.world.any(self.stop.is_raised)
-            if must_stop or time.monotonic() - saved_at > self.site.checkpoint_s:
+            pause = pauses.after(self.step)
+            if pause.must_save:
                 self._save()
-                saved_at = time.monotonic()
-            if must_stop:
+                pauses.saved()
+            if pause.must_stop:
                 self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
                 why = self.stop.why or "a peer was asked to stop"
                 raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
@@ -258,11 +258,6 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.run.total_steps
 
-    def _can_pause(self) -> bool:
-        # Several processes pause only where they meet anyway: no step waits for the others' flags, and the running
-        # means of all of them are empty, so that the main process's checkpoint is complete.
-        return self.world.size == 1 or self._is_due(self.run.optim.log_every)
-
     def _log(self, stopwatch: Stopwatch) -> None:
         means = self.meters.read()
         num_skips = int(self.num_skips)
@@ -297,7 +292,7 @@ class Trainer:
     def _append(self, **values: float) -> None:
         self.metrics.append(step=self.step, epoch=round(self.step / self.run.steps_per_epoch, 4), **values)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, meters: dict[str, Any]) -> dict[str, Any]:
         return {
             "run": self.run.name,
             "inputs": {**self._known_inputs, **({SHRUNK_TO: str(self.shrunk_to)} if self.shrunk_to else {})} or None,
@@ -305,7 +300,7 @@ class Trainer:
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ema": self.ema.state_dict() if self.ema else None,
-            "meters": self.meters.state_dict(),
+            "meters": meters,
             "num_skips": self.num_skips,
             "best": self.best,
             "best_weights": self.best_weights.state_dict() if self.best_weights else None,
@@ -327,8 +322,9 @@ class Trainer:
         return num_bytes * (3 + bool(self.ema) + bool(self.best_weights))
 
     def _save(self) -> None:
+        meters = self.meters.state_dict()  # of all processes
         if self.world.is_main:
-            self.checkpoints.save(self.step, self._state())
+            self.checkpoints.save(self.step, self._state(meters))
 
     def _usable_checkpoint(self) -> dict[str, Any]:
         """The newest one, if it is of this run and of these inputs."""
