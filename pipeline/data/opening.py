@@ -55,8 +55,8 @@ def open_for_training(
         return kept.open(samples)
     if kept:
         log.warning(
-            "%s: %s on %s, so %s images are decoded from their files: the same pixels, more slowly; `%s` there writes "
-            "it",
+            "%s: %s on %s, so %s images are decoded from their files: the same pixels, more slowly; "
+            "`%s --cache-only` there writes it",
             *(kept.pixels, problem, platform.node(), split, prepare_command(index / MANIFEST)),
         )
     samples.preload()

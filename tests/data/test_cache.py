@@ -16,7 +16,7 @@ from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, train_loader
 from pipeline.data.manifest import read_manifest
 from pipeline.data.opening import open_for_training, open_split, side_for_training
-from pipeline.data.prepare import prepare
+from pipeline.data.prepare import fill_cache, prepare
 from pipeline.data.residence import PlacedImages, completed_on_device
 from pipeline.data.transforms import eval_view
 from pipeline.errors import PatchworkError
@@ -271,6 +271,21 @@ def test_open_for_training__cache_missing_on_this_machine__shows_the_same_pixels
         assert (label, kept.name(index)) == (same_label, found.name(index))
         shown = (np.asarray(each) if split == "train" else view(each) for each in (one, other))
         np.testing.assert_array_equal(*shown)
+
+
+def test_fill_cache__set_verified_on_another_machine__leaves_its_manifest_and_decodes_once(
+    images, tmp_path, monkeypatch
+):
+    cfg, manifest = config("imagenet", **SEEN), tmp_path / "out" / "manifest.json"
+    prepare(cfg, images, tmp_path / "out", progress=False)
+    before, inspect = manifest.read_bytes(), kind_of(cfg).inspect
+    # Runs may start while it decodes.
+    monkeypatch.setattr(type(kind_of(cfg)), "inspect", lambda kind, *given: (manifest.read_bytes(), inspect(*given))[1])
+    fill_cache(cfg, images, tmp_path / "out", tmp_path / "cache", progress=False)
+    assert all(isinstance(opened(cfg, images, tmp_path, split), CachedImages) for split in ("train", "val"))
+    monkeypatch.setattr(type(kind_of(cfg)), "inspect", None)
+    fill_cache(cfg, images, tmp_path / "out", tmp_path / "cache", progress=False)
+    assert manifest.read_bytes() == before
 
 
 def test_open_for_training__run_that_began_without_a_cache__sees_the_files(images, tmp_path):
