@@ -89,6 +89,7 @@ class RunningStatistics:
 
     A running value r becomes (1 - a) r + a s with the statistic s of each micro-batch and the momentum a. That is a
     sum, to which every process adds the terms of its own micro-batches: after each, the norms' buffers hold its s.
+    A method calls its encoder once for a micro-batch.
     """
 
     def __init__(self, encoder: nn.Module, num_micro: int, world: World) -> None:
