@@ -130,6 +130,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> None:
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
     from pipeline.data.kind import kind_of, source_set
+    from pipeline.data.prepare import fill_cache
     from pipeline.data.prepare import prepare as prepare_data
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
@@ -137,17 +138,18 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
+    folder, out, seen = data_folder(site, data), graph.results.manifest(data.name).parent, as_runs_see(graph, data.name)
+    if options.cache_only:
+        if not site.cache:
+            raise ConfigError("--cache-only writes to the folder that `cache` names in the site file; found none")
+        fill_cache(data, folder, out, site.cache, site.workers, seen=seen)
+        print(f"{data.name}: the cache in {site.cache} has all that runs of scale {options.scale} see")
+        return
     if source_set(data):  # needs torch, which verifying a set does not
         from pipeline.study.planned import sources_of
 
         sources = sources_of(graph, site)
-    manifest = graph.results.manifest(data.name)
-    found = prepare_data(
-        *(data, data_folder(site, data), manifest.parent, site.workers),
-        sources=sources,
-        cache=site.cache,
-        seen=as_runs_see(graph, data.name),
-    )
+    found = prepare_data(data, folder, out, site.workers, sources=sources, cache=site.cache, seen=seen)
     counts = " + ".join(str(split.count) for split in found.splits.values())
     print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 

@@ -195,6 +195,11 @@ def _add_steps(add: Callable[..., argparse.ArgumentParser]) -> None:
     prepare = add("prepare", "verify a data set and write its manifest", "Every sample is read and decoded once.")
     _scale_and_site(prepare)
     prepare.add_argument("--data", required=True, help="name of a data set that a run of this scale uses")
+    prepare.add_argument(
+        "--cache-only",
+        action="store_true",
+        help="write what the site's `cache` lacks of a set that is verified already: on a node with a disk of its own",
+    )
     train = add("train", "train one run, or continue it", "On a SLURM site it submits the job and waits for it.")
     _scale_and_site(train)
     which = train.add_mutually_exclusive_group(required=True)

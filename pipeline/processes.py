@@ -6,10 +6,24 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.util import Finalize
 from threading import Thread
 from typing import NoReturn
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # what a job may be asked to stop with
+
+
+@contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Processes that are started meanwhile never receive a request to stop; this one receives it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:

@@ -43,8 +43,9 @@ class Site(Strict):
     cache: Path | None = Field(
         None,
         description="folder to which `prepare` writes decoded images, from which training reads them; for training "
-        "they are shrunk to 8/7 of what a model sees, and crops are cut from that; evaluations read them where the "
-        "pixels that they see are the same; null: files are decoded each time",
+        "they are shrunk to 8/7 of what a model sees, and crops are cut from that; a machine whose folder lacks them "
+        "does so each time; evaluations read them where the pixels that they see are the same; null: files are decoded "
+        "each time",
     )
     weights: str | None = Field(
         None,

@@ -3,14 +3,15 @@
 A split is one file of pixels and one of places, with a record that is written last. Images with a longer short side
 than the cache's are shrunk to it. For validation it is the side that evaluation resizes to, so that its views are the
 same to the last bit; for training it is 8/7 of what the model sees, 256 of 224 pixels, and crops are cut from that.
+
+A machine that lacks the cache shrinks the images of the files each time it reads them: the same pixels, more slowly.
 """
 
 import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,25 @@ class CacheRecord(Strict):
     interpolation: str
     channels: int
     version: int = 1
+
+    def shrinks(self, largest: tuple[int, int]) -> bool:
+        """Whether images of a set may change that is nowhere wider or higher than this."""
+        return min(largest) > self.side
+
+    def shrunk_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of an image of this width and height, rounded as torchvision's Resize does."""
+        width, height = size
+        shorter = min(width, height)
+        if shorter <= self.side:
+            return height, width
+        longer = int(self.side * max(width, height) / shorter)
+        return (longer, self.side) if height > width else (self.side, longer)
+
+    def shrunk(self, image: Image.Image) -> Image.Image:
+        height, width = self.shrunk_size(image.size)
+        if (width, height) == image.size:
+            return image
+        return image.resize((width, height), Image.Resampling[self.interpolation.upper()])
 
 
 def train_side(size: Size) -> int:
@@ -71,19 +91,30 @@ class Decoded(NamedTuple):
         return self.pixels.shape[1]
 
 
-class CachedImages(ImageSet):
-    """Images of a cache, with the names and labels of the files that they were decoded from."""
+class DerivedImages(ImageSet):
+    """Images that are made from those of files, with their names and labels."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.images, self.labels, self.mode = images, images.labels, images.mode
+
+    def name(self, index: int) -> str:
+        return self.images.name(index)
+
+    def content(self, index: int) -> bytes:
+        return self.images.content(index)
+
+    def listing(self) -> bytes | memoryview:
+        return self.images.listing()
+
+
+class CachedImages(DerivedImages):
+    """Images of a cache."""
 
     gives_arrays = False  # in place of Pillow's images, for views that only cut
 
-    def __init__(self, images: ImageSet, pixels: np.ndarray, places: np.ndarray, side: int) -> None:
-        self.images, self.labels, self.mode = images, images.labels, images.mode
-        self.pixels, self.places, self.side = pixels, places, side
-
-    @property
-    def shrunk_to(self) -> int | None:
-        """The side that larger images were shrunk to; none if there are no larger ones."""
-        return self.side if self.places[:, 1:].min(axis=1).max() == self.side else None
+    def __init__(self, images: ImageSet, pixels: np.ndarray, places: np.ndarray) -> None:
+        super().__init__(images)
+        self.pixels, self.places = pixels, places
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return (self.decoded(index) if self.gives_arrays else self.image(index)), self.labels[index]
@@ -95,18 +126,23 @@ class CachedImages(ImageSet):
     def image(self, index: int) -> Image.Image:
         return self.decoded(index).image
 
-    def name(self, index: int) -> str:
-        return self.images.name(index)
-
-    def content(self, index: int) -> bytes:
-        return self.images.content(index)
-
-    def listing(self) -> bytes | memoryview:
-        return self.images.listing()
-
     def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "CachedImages":
         chosen = self.places[np.asarray(indices, int)]
-        return CachedImages(self.images.subset(indices, labels), self.pixels, chosen, self.side)
+        return CachedImages(self.images.subset(indices, labels), self.pixels, chosen)
+
+
+class ShrunkImages(DerivedImages):
+    """Images of files as a cache would hold them."""
+
+    def __init__(self, images: ImageSet, record: CacheRecord) -> None:
+        super().__init__(images)
+        self.record = record
+
+    def image(self, index: int) -> Image.Image:
+        return self.record.shrunk(self.images.image(index))
+
+    def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "ShrunkImages":
+        return ShrunkImages(self.images.subset(indices, labels), self.record)
 
 
 class SplitCache:
@@ -137,7 +173,7 @@ class SplitCache:
     def open(self, images: ImageSet) -> CachedImages:
         """Mapped into memory: nothing is read before it is used."""
         pixels = np.memmap(self.pixels, dtype=np.uint8, mode="r").reshape(-1, self.expected.channels)
-        return CachedImages(images, pixels, _read_places(self.places), self.expected.side)
+        return CachedImages(images, pixels, _read_places(self.places))
 
     def write(self, images: ImageSet, sizes: Iterable[tuple[int, int]], workers: int, progress: bool) -> None:
         """Decode what is missing; `sizes` are the width and height of every file."""
@@ -148,11 +184,12 @@ class SplitCache:
                 return
             self._remove_outdated()
             done = self._kept()
-            total = self.expected.channels * sum(height * width for height, width in map(self.shrunk_size, sizes))
+            total = self.expected.channels * sum(prod(self.expected.shrunk_size(size)) for size in sizes)
             missing = total - (self.pixels_part.stat().st_size if done else 0)
             require_space(self.folder, missing, f"the cache of {len(images)} {self.split} images")
-            self._announce(images, total, len(images) - done, workers)
-            self._append(images, done, workers, progress)
+            shrunk = ShrunkImages(images, self.expected)
+            self._announce(shrunk, total, len(images) - done, workers)
+            self._append(shrunk, done, workers, progress)
             for part, whole in ((self.pixels_part, self.pixels), (self.places_part, self.places)):
                 os.replace(part, whole)
             write_json(self.record, self.expected.model_dump())
@@ -165,15 +202,6 @@ class SplitCache:
             if path not in (self.pixels_part, self.places_part):
                 remove(path)
 
-    def shrunk_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of an image of this width and height, rounded as torchvision's Resize does."""
-        width, height = size
-        side, shorter = self.expected.side, min(width, height)
-        if shorter <= side:
-            return height, width
-        longer = int(side * max(width, height) / shorter)
-        return (longer, side) if height > width else (side, longer)
-
     def _kept(self) -> int:
         """How many images are there already; what follows the last whole one is cut off."""
         if not (self.pixels_part.exists() and self.places_part.exists()):
@@ -185,17 +213,17 @@ class SplitCache:
         os.truncate(self.pixels_part, int(ends[done - 1]) * self.expected.channels if done else 0)
         return done
 
-    def _announce(self, images: ImageSet, num_bytes: int, missing: int, workers: int) -> None:
+    def _announce(self, images: ShrunkImages, num_bytes: int, missing: int, workers: int) -> None:
         since = time.perf_counter()
         for index in range(min(TRIED, len(images))):
-            shrunk(images, index, self)
+            images.image(index)
         each = (time.perf_counter() - since) / min(TRIED, len(images)) / max(workers, 1)
         log.info(
             "cache of %d %s images in %s: %.1f MB, %d images to decode, about %.0f min",
             *(len(images), self.split, self.folder, num_bytes / 1e6, missing, max(1, missing * each / 60)),
         )
 
-    def _append(self, images: ImageSet, done: int, workers: int, progress: bool) -> None:
+    def _append(self, images: ShrunkImages, done: int, workers: int, progress: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (
             explained(self.pixels_part),
@@ -206,7 +234,7 @@ class SplitCache:
         ):
             for begin in range(done, len(images), BLOCK):
                 # A pool decodes all that it is given, however slowly that is written: so not everything at once.
-                for found in run(partial(_decoded, cache=self), range(begin, min(begin + BLOCK, len(images)))):
+                for found in run(_decoded, range(begin, min(begin + BLOCK, len(images)))):
                     place = pixels.tell() // self.expected.channels, *found.shape[:2]
                     pixels.write(found.data)
                     places.write(np.array(place, dtype=np.int64).data)
@@ -216,18 +244,10 @@ class SplitCache:
                     os.fsync(file.fileno())
 
 
-def shrunk(images: ImageSet, index: int, cache: SplitCache) -> np.ndarray:
+def _decoded(index: int) -> np.ndarray:
     """uint8 (height, width) or (height, width, 3)."""
-    image = images.image(index)
-    height, width = cache.shrunk_size(image.size)
-    if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling[cache.expected.interpolation.upper()])
-    return np.ascontiguousarray(image)
-
-
-def _decoded(index: int, cache: SplitCache) -> np.ndarray:
     images: Any = forked_samples()
-    return shrunk(images, index, cache)
+    return np.ascontiguousarray(images.image(index))
 
 
 def _read_places(path: Path) -> np.ndarray:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import added, nearest
 from pipeline.data.augment import Augment
-from pipeline.data.cache import CacheRecord, SplitCache, eval_side, train_side
+from pipeline.data.cache import CacheRecord, eval_side, train_side
 from pipeline.data.images import FileImages, ImageSet, class_problems
 from pipeline.data.inspection import ImageInspection, image_problems, inspect_images
 from pipeline.data.kind import KINDS, BaseDataConfig, PublishedKind, View, common_summary
@@ -197,20 +197,19 @@ class ClassifiedImages(PublishedKind):
             modes=dict(sorted(Counter(look.mode for look in looks).items())),
         )
 
-    def cache(self, folder: Path, split: SplitName, manifest: Manifest) -> SplitCache | None:
+    def cache_record(self, split: SplitName, manifest: Manifest) -> CacheRecord | None:
         """Of sets that runs train on and that are decoded from files."""
         cfg = self.cfg
         side = train_side(cfg.image_size) if split == "train" else eval_side(cfg.image_size, cfg.eval_crop)
         side = side or self.source.side  # images of one size are kept as they are, however they are evaluated
         if side is None or not (self.source.has_files and cfg.num_train):
             return None
-        record = CacheRecord(
+        return CacheRecord(
             fingerprint=manifest.splits[split].fingerprint,
             side=side,
             interpolation=cfg.augment.interpolation,
             channels=cfg.channels,
         )
-        return SplitCache(folder / cfg.name, split, record)
 
     def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
         if not self.source.has_files:

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from pipeline.config import Layers, Strict, added, parse
+from pipeline.data.cache import CacheRecord, SplitCache
 from pipeline.data.inspection import inspect_samples
 from pipeline.data.manifest import Manifest, SplitSummary
 from pipeline.data.samples import Samples, Split, SplitName
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipeline.data.cache import SplitCache
     from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
@@ -224,9 +224,14 @@ class DataKind(ABC):
         """What the manifest says of a good split."""
         return SplitSummary(**common_summary(samples, looks))
 
-    def cache(self, folder: Path, split: SplitName, manifest: Manifest) -> "SplitCache | None":
-        """What is kept of a verified split below a folder, in a form that is faster to read; most have nothing."""
+    def cache_record(self, split: SplitName, manifest: Manifest) -> CacheRecord | None:
+        """How the images of a verified split are kept in a form that is faster to read; most kinds keep nothing."""
         return None
+
+    def cache(self, folder: Path, split: SplitName, manifest: Manifest) -> SplitCache | None:
+        """Where they are kept below a folder, if they are."""
+        record = self.cache_record(split, manifest)
+        return SplitCache(folder / self.cfg.name, split, record) if record else None
 
     def lists(self, splits: Mapping[SplitName, Split]) -> Mapping[str, str | bytes]:
         """Files beside the manifest that spare `find` a walk through the folder: name -> content."""

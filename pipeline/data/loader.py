@@ -21,7 +21,7 @@ from pipeline.data.handover import Handover, handover_for, sent
 from pipeline.data.kind import View
 from pipeline.data.samples import Samples
 from pipeline.data.staging import StagedView
-from pipeline.processes import end_with_parent
+from pipeline.processes import STOP_SIGNALS, end_with_parent, stop_signals_blocked
 from pipeline.seeds import seed_everything
 
 Collate = Callable[[list[Any]], tuple[Any, Any]]
@@ -96,7 +96,8 @@ class Loader(DataLoader):
         """Every pass has workers of its own, and memory in which they hand over pixels."""
         handover = handover_for(self.num_workers, self.prefetch_factor or 0, self.num_bytes)
         self.worker_init_fn = partial(begin_worker, handover=handover)
-        batches = super().__iter__()
+        with stop_signals_blocked():  # a worker has torch's handlers first, which end it
+            batches = super().__iter__()
         self.worker_init_fn = None
         setattr(batches, "handover", handover)  # noqa: B010 - it is there as long as they come
         return batches
@@ -147,7 +148,7 @@ def begin_worker(worker: int, handover: Handover | None = None) -> None:
 
     A time limit signals every process of a job; a worker that died of it would end the run before its checkpoint.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     if handover:

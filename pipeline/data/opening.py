@@ -4,12 +4,14 @@
 """
 
 import logging
+import platform
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import shown
+from pipeline.data.cache import CacheRecord, ShrunkImages
 from pipeline.data.kind import BaseDataConfig, DataKind, kind_of
-from pipeline.data.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.data.manifest import MANIFEST, ImageSummary, Manifest, read_manifest
 from pipeline.data.samples import Samples, SplitName
 from pipeline.data.stamp import content_differences, differences, is_read_whole, state_of
 from pipeline.errors import DataError
@@ -20,19 +22,45 @@ log = logging.getLogger(__name__)
 MAX_PROBLEMS = 20
 
 
-def open_split(
-    cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None, cache: Path | None = None
-) -> Any:
+def open_split(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Any:
     """The samples of a split, ready to be decoded; `index` is the folder that `prepare` wrote to, None looks for files.
 
-    With an index the samples are those that were verified, or there is an error. With a cache, too, they come from it
-    if `prepare` has kept them there.
+    With an index the samples are those that were verified, or there is an error.
     """
     samples = find_samples(cfg, folder, split, index)
-    if index and cache:
-        samples = _cached(cfg, samples, split, index / MANIFEST, cache)
     samples.preload()
     return samples
+
+
+def side_for_training(cfg: BaseDataConfig, index: Path) -> int | None:
+    """The shorter side that larger train images have in a cache; none if there are no larger ones, or no cache."""
+    record = _shrinking(cfg, "train", read_manifest(index / MANIFEST))
+    return record.side if record else None
+
+
+def open_for_training(
+    cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path, cache: Path | None, side: int | None
+) -> Any:
+    """The verified samples of a split. `side`: train images are seen as a cache has them; None: as their files are.
+
+    They come from the cache of this machine, or from files in a way that gives the same pixels.
+    """
+    samples: Any = find_samples(cfg, folder, split, index)
+    manifest = read_manifest(index / MANIFEST)
+    shrinking = _shrinking(cfg, split, manifest) if split == "train" else None  # validation resizes to the same side
+    is_wanted = cache and (side or not shrinking)
+    kept = kind_of(cfg).cache(cache, split, manifest) if cache and is_wanted else None
+    problem = kept.problem() if kept else ""
+    if kept and not problem:
+        return kept.open(samples)
+    if kept:
+        log.warning(
+            "%s: %s on %s, so %s images are decoded from their files: the same pixels, more slowly; "
+            "`%s --cache-only` there writes it",
+            *(kept.pixels, problem, platform.node(), split, prepare_command(index / MANIFEST)),
+        )
+    samples.preload()
+    return ShrunkImages(samples, shrinking) if shrinking and side else samples
 
 
 def open_for_evaluation(
@@ -44,28 +72,19 @@ def open_for_evaluation(
     before it is used, which pays where no loader worker reads ahead.
     """
     samples: Any = find_samples(cfg, folder, split, index)
-    kept = kind_of(cfg).cache(cache, split, read_manifest(index / MANIFEST)) if cache else None
-    if kept and not kept.problem():
-        found = kept.open(samples)
-        if split == "val" or found.shrunk_to is None:
-            return found
+    manifest = read_manifest(index / MANIFEST)
+    kept = kind_of(cfg).cache(cache, split, manifest) if cache else None
+    if kept and not kept.problem() and (split == "val" or not _shrinking(cfg, split, manifest)):
+        return kept.open(samples)
     if preload:
         samples.preload()
     return samples
 
 
-def _cached(cfg: BaseDataConfig, samples: Any, split: SplitName, path: Path, folder: Path) -> Any:
-    """The samples as they were decoded for the cache, or these, with a word about why."""
-    cache = kind_of(cfg).cache(folder, split, read_manifest(path))
-    if cache is None:
-        return samples
-    if problem := cache.problem():
-        log.warning(
-            "%s: %s, so %s images are decoded from their files; `%s` writes it",
-            *(cache.pixels, problem, split, prepare_command(path)),
-        )
-        return samples
-    return cache.open(samples)
+def _shrinking(cfg: BaseDataConfig, split: SplitName, manifest: Manifest) -> CacheRecord | None:
+    """How a cache changes the images of a split; none if it leaves them as they are, or there are none of such sets."""
+    record, summary = kind_of(cfg).cache_record(split, manifest), manifest.splits[split]
+    return record if record and isinstance(summary, ImageSummary) and record.shrinks(summary.max_size) else None
 
 
 def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Path | None = None) -> Samples:

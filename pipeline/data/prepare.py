@@ -49,6 +49,22 @@ def prepare(
     return _Preparation(cfg, folder, out, workers, progress, sources, cache, tuple(seen) or (cfg,)).run()
 
 
+def fill_cache(
+    cfg: BaseDataConfig,
+    folder: Path,
+    out: Path,
+    cache: Path,
+    workers: int = 0,
+    progress: bool = True,
+    seen: Sequence[BaseDataConfig] = (),
+) -> Manifest:
+    """Write what a cache lacks of a set that is verified, on the disk of another machine, say; return the manifest.
+
+    Runs that use the set may start meanwhile.
+    """
+    return _Preparation(cfg, folder, out, workers, progress, None, cache, tuple(seen) or (cfg,)).fill()
+
+
 @dataclass(frozen=True)
 class _Preparation:
     """What one call of `prepare` was asked for."""
@@ -123,10 +139,25 @@ class _Preparation:
             manifest = before
         for file, content in kind.lists(splits).items():
             write_atomic(self.out / file, content.encode() if isinstance(content, str) else content)
-        for name, kept in self._caches(manifest):
-            kept.write(splits[name].samples, [look.size for look in looks[name]], self.workers, self.progress)
+        self._write_caches(manifest, splits, looks)
         write_manifest(self.out / MANIFEST, manifest)
         return manifest
+
+    def fill(self) -> Manifest:
+        """Write the caches of a set that is verified."""
+        manifest = read_manifest(self.out / MANIFEST)
+        missing = dict.fromkeys(name for name, kept in self._caches(manifest) if kept.problem())
+        splits = {name: Split(find_samples(self.cfg, self.folder, name, self.out)) for name in missing}
+        looks = kind_of(self.cfg).inspect(splits, self.workers, self.progress) if splits else {}
+        self._write_caches(manifest, splits, looks)
+        return manifest
+
+    def _write_caches(
+        self, manifest: Manifest, splits: Mapping[SplitName, Split], looks: Mapping[SplitName, list[Any]]
+    ) -> None:
+        for name, kept in self._caches(manifest):
+            if name in splits:
+                kept.write(splits[name].samples, [look.size for look in looks[name]], self.workers, self.progress)
 
     def _caches(self, manifest: Manifest) -> "Iterator[tuple[SplitName, SplitCache]]":
         """What is kept of each split in the cache folder, for each way in which it is seen."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pipeline.data.cache import CachedImages, end_of
+from pipeline.data.cache import CachedImages, ShrunkImages, end_of
 from pipeline.data.images import ArrayImages, ImageSet
 from pipeline.data.manifest import ImageSummary, Manifest
 from pipeline.data.resizing import MAX_SHRINK
@@ -104,7 +104,8 @@ def _places(images: ImageSet, summary: Any) -> np.ndarray | None:
     """int64 (images, 3): offset, height and width of each, one after the other; none where sizes are not known."""
     if isinstance(images, CachedImages):
         return images.places
-    if not isinstance(summary, ImageSummary) or summary.min_size != summary.max_size:
+    has_sizes = isinstance(summary, ImageSummary) and not isinstance(images, ShrunkImages)
+    if not has_sizes or summary.min_size != summary.max_size:
         return None
     width, height = summary.min_size
     return np.array([[index * height * width, height, width] for index in range(len(images))], dtype=np.int64)

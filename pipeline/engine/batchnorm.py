@@ -1,8 +1,11 @@
-"""BatchNorm over the images of all processes, so that several of them compute what one would with the whole batch.
+"""BatchNorm in several processes, which must agree on the statistics that validation and the exported model use.
 
-torch has this for GPUs alone: `nn.SyncBatchNorm` refuses tensors on a CPU. Here one piece of code serves both, so tests
-can run it. Statistics are those of one micro-batch in each process, all of the same size; micro-batches that are
-accumulated have statistics of their own.
+Norms of heads see one micro-batch of each process together, all of the same size (`SharedBatchNorm`). torch has this
+for GPUs alone: `nn.SyncBatchNorm` refuses tensors on a CPU. Here one piece of code serves both, so tests can run it.
+
+Norms of an encoder see one micro-batch, as is usual where a CNN classifies: so they normalise the same for any number
+of processes. Their running statistics are those of one process that sees all micro-batches in order
+(`RunningStatistics`).
 """
 
 from typing import Any
@@ -10,16 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipeline.dynamo import never_compiled
+from pipeline.engine.distributed import World
 
 
 def synchronised(method: nn.Module) -> nn.Module:
-    """Let every BatchNorm2d of the heads see the images of all processes in training; tensors and names stay.
-
-    Those of an encoder keep to their micro-batch, as is usual where a CNN classifies: so they compute the same for any
-    number of processes.
-    """
+    """Let every BatchNorm2d of the heads see the images of all processes in training; tensors and names stay."""
     for norm in norms_of_heads(method):
         norm.__class__ = SharedBatchNorm  # in place: optimisers and averages hold its parameters
     return method
@@ -81,3 +82,45 @@ class _Sum(torch.autograd.Function):
 
 def _per_channel(values: Tensor) -> Tensor:
     return values.view(1, -1, 1, 1)
+
+
+class RunningStatistics:
+    """Running means and variances of an encoder's norms, kept equal in all processes; one process leaves it to torch.
+
+    A running value r becomes (1 - a) r + a s with the statistic s of each micro-batch and the momentum a. That is a
+    sum, to which every process adds the terms of its own micro-batches: after each, the norms' buffers hold its s.
+    A method calls its encoder once for a micro-batch.
+    """
+
+    def __init__(self, encoder: nn.Module, num_micro: int, world: World) -> None:
+        """Before the model is compiled: it changes the momentum that is used in forward passes."""
+        self.num_micro, self.world = num_micro, world
+        found: list[Any] = [module for module in encoder.modules() if isinstance(module, _BatchNorm)]
+        self.norms = [norm for norm in found if norm.track_running_stats] if world.size > 1 else []
+        self.buffers = [value for norm in self.norms for value in (norm.running_mean, norm.running_var)]
+        momenta = [norm.momentum for norm in self.norms for _ in range(2 * norm.num_features)]
+        self.momentum = torch.tensor(momenta, device=world.device)  # of each value in the buffers
+        for norm in self.norms:
+            norm.momentum = 1.0  # its buffers then hold the statistics of the last micro-batch
+
+    def begin(self) -> None:
+        """Before the first micro-batch of an update."""
+        if self.norms:
+            self.total = (1 - self.momentum) ** self.num_micro * torch.cat(self.buffers) / self.world.size
+
+    def add(self, micro: int) -> None:
+        """After the forward pass of a micro-batch."""
+        if self.norms:
+            weight = self.momentum * (1 - self.momentum) ** (self.num_micro - 1 - micro)
+            self.total += weight * torch.cat(self.buffers)
+
+    def share(self) -> None:
+        """After the last one: the buffers are those of all micro-batches."""
+        if not self.norms:
+            return
+        total = self.world.sum(self.total)
+        for buffer, value in zip(self.buffers, total.split([buffer.numel() for buffer in self.buffers]), strict=True):
+            buffer.copy_(value)
+        others = self.num_micro - self.num_micro // self.world.size
+        for norm in self.norms:
+            norm.num_batches_tracked.add_(others)

@@ -20,11 +20,11 @@ from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.manifest import MANIFEST, read_manifest
-from pipeline.data.opening import open_split
+from pipeline.data.opening import open_for_training, side_for_training
 from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
 from pipeline.data.staging import StagedView
-from pipeline.engine.batchnorm import synchronised
+from pipeline.engine.batchnorm import RunningStatistics, synchronised
 from pipeline.engine.best import BestWeights
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
@@ -35,6 +35,7 @@ from pipeline.engine.meetings import Meetings
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
+from pipeline.engine.pauses import Pauses
 from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
@@ -55,6 +56,7 @@ from pipeline.trees import Tree, batch_size
 log = logging.getLogger(__name__)
 
 SPLITS: tuple[SplitName, ...] = ("train", "val")
+SHRUNK_TO = "shrunk_to"  # among the inputs in a checkpoint: the side of the images that crops are cut from
 
 
 def build_method(run: RunConfig) -> Method:
@@ -90,6 +92,7 @@ class Trainer:
         self.ema = _moving_average(self.method, run.optim.ema_decay)
         self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.recorder = recorder_for(site, self.method, world)
+        self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()
         self.meters, self.meetings = Meters(world), Meetings(world)
         share = run.optim.num_micro // world.size
@@ -98,14 +101,18 @@ class Trainer:
         self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
+        state = self._usable_checkpoint()
+        # Decided when the run began, and the same in all processes.
+        self.shrunk_to: int | None = world.gather(self._side(state))[0]
         self._open_data(data)
         self.checkpoints.require_space(self._num_bytes())
-        self._restore()
+        self._restore(state)
 
     def fit(self) -> Found:
         """Train to the end; returns the validation of the weights to export, which is the last or the best."""
         run, micros = self.run, iter(self._loader())
-        stopwatch, saved_at = Stopwatch(), time.monotonic()
+        stopwatch = Stopwatch()
+        pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
         while self.step < run.total_steps:
             self.schedule.step_update(self.step)
@@ -118,13 +125,11 @@ class Trainer:
                 self._log(stopwatch)
             if self._is_due(run.optim.validate_every * run.steps_per_epoch):
                 self._validate()
-            if not self._can_pause():
-                continue
-            must_stop = self.world.any(self.stop.is_raised)
-            if must_stop or time.monotonic() - saved_at > self.site.checkpoint_s:
+            pause = pauses.after(self.step)
+            if pause.must_save:
                 self._save()
-                saved_at = time.monotonic()
-            if must_stop:
+                pauses.saved()
+            if pause.must_stop:
                 self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
                 why = self.stop.why or "a peer was asked to stop"
                 raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
@@ -144,6 +149,7 @@ class Trainer:
     def accumulate(self, micros: Iterator[tuple[Tree, Tree]], stopwatch: Stopwatch) -> Tensor:
         """Forward and backward over this process's share of the global batch; returns the mean loss of them all."""
         share = range(self.world.rank, self.run.optim.num_micro, self.world.size)
+        self.statistics.begin()
         for micro in share:
             since = time.perf_counter()
             inputs, targets = next(micros)
@@ -151,7 +157,9 @@ class Trainer:
             part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
                 self.recorder.run(part, *self._seen(inputs, targets, micro))
+            self.statistics.add(micro)
             self.meters.count(self.micro_step.names, 1 / len(share))
+        self.statistics.share()
         return self._meet()
 
     def _meet(self) -> Tensor:
@@ -207,8 +215,7 @@ class Trainer:
     def _open_data(self, folder: Path) -> None:
         data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
         kind, site = kind_of(data), self.site
-        splits = {split: open_split(data, folder, split, index, site.cache) for split in SPLITS}
-        self.shrunk_to = getattr(splits["train"], "shrunk_to", None)  # of a cache: crops are cut from smaller images
+        splits = {each: open_for_training(data, folder, each, index, site.cache, self.shrunk_to) for each in SPLITS}
         views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
         if on_device(site, self.world.device):
             manifest = read_manifest(index / MANIFEST)
@@ -219,6 +226,17 @@ class Trainer:
         self.val_sizes = sizes_for(self.task, self.world.device, self.task.at_once)
         loader = eval_loader(val, view, self.val_sizes.batch, *self._share(), self.task.collate)
         self.val_loader = kept_if_placed(loader, val)
+
+    def _side(self, state: dict[str, Any]) -> int | None:
+        """The side of the images that crops of training are cut from, as a cache has them; none: as their files are.
+
+        A run goes on with what it began with, whether a machine has the cache or not.
+        """
+        if state:
+            known = (state["inputs"] or {}).get(SHRUNK_TO)
+            return int(known) if known else None
+        data = self.run.data
+        return side_for_training(data, self.paths.manifest(data.name).parent) if self.site.cache else None
 
     def _loader(self) -> Any:
         plan, samples = batch_plan(self.run), self.train_samples
@@ -239,11 +257,6 @@ class Trainer:
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.run.total_steps
-
-    def _can_pause(self) -> bool:
-        # Several processes pause only where they meet anyway: no step waits for the others' flags, and the running
-        # means of all of them are empty, so that the main process's checkpoint is complete.
-        return self.world.size == 1 or self._is_due(self.run.optim.log_every)
 
     def _log(self, stopwatch: Stopwatch) -> None:
         means = self.meters.read()
@@ -279,15 +292,15 @@ class Trainer:
     def _append(self, **values: float) -> None:
         self.metrics.append(step=self.step, epoch=round(self.step / self.run.steps_per_epoch, 4), **values)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, meters: dict[str, Any]) -> dict[str, Any]:
         return {
             "run": self.run.name,
-            "inputs": self._inputs_state(),
+            "inputs": {**self._known_inputs, **({SHRUNK_TO: str(self.shrunk_to)} if self.shrunk_to else {})} or None,
             "step": self.step,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ema": self.ema.state_dict() if self.ema else None,
-            "meters": self.meters.state_dict(),
+            "meters": meters,
             "num_skips": self.num_skips,
             "best": self.best,
             "best_weights": self.best_weights.state_dict() if self.best_weights else None,
@@ -309,20 +322,26 @@ class Trainer:
         return num_bytes * (3 + bool(self.ema) + bool(self.best_weights))
 
     def _save(self) -> None:
+        meters = self.meters.state_dict()  # of all processes
         if self.world.is_main:
-            self.checkpoints.save(self.step, self._state())
+            self.checkpoints.save(self.step, self._state(meters))
 
-    def _restore(self) -> None:
+    def _usable_checkpoint(self) -> dict[str, Any]:
+        """The newest one, if it is of this run and of these inputs."""
         state = self.checkpoints.latest() or {}
         if state and state["run"] != self.run.name:
             log.warning(
                 "the checkpoint after step %d is of run %s and not used: %s starts from the beginning",
                 *(state["step"], state["run"], self.run.name),
             )
-            state = {}
-        if state and state["inputs"] != self._inputs_state():
+            return {}
+        known = {key: value for key, value in (state.get("inputs") or {}).items() if key != SHRUNK_TO}
+        if state and known != self._known_inputs:
             log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
-            state = {}
+            return {}
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
         # Checkpoints from before there were errors have none.
         self.last_validation = Found(
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
@@ -350,9 +369,9 @@ class Trainer:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
             self.timing = MetricsFile(self.paths.timing, None if state else 0)
 
-    def _inputs_state(self) -> dict[str, str | None] | None:
-        known = self.inputs.model_dump() if self.inputs else None
-        return {**(known or {}), "shrunk_to": str(self.shrunk_to)} if self.shrunk_to else known
+    @property
+    def _known_inputs(self) -> dict[str, str | None]:
+        return self.inputs.model_dump() if self.inputs else {}
 
 
 def batch_plan(run: RunConfig) -> BatchPlan:

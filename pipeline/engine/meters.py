@@ -71,11 +71,20 @@ class Meters:
         return {name: found[name] for name in sorted(self.counts)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": {name: value.clone() for name, value in self._totals().items()}, "counts": dict(self.counts)}
+        """All processes must ask at the same step; of several, a sum is one number for each."""
+        sums = {name: value.clone() for name, value in self._totals().items()}
+        if self.world.size > 1 and sums:
+            everyone = self.world.gather(torch.stack([*sums.values()]).tolist())
+            sums = dict(zip(sums, torch.tensor(everyone).unbind(dim=1), strict=True))
+        return {"sums": sums, "counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.counts = {}, dict(state["counts"])
-        self.restored = {name: value.to(self.world.device) for name, value in state["sums"].items()}
+        self.restored = {name: self._own(value).to(self.world.device) for name, value in state["sums"].items()}
+
+    def _own(self, sums: Tensor) -> Tensor:
+        """This process's part of a checkpoint; if another number of processes wrote it, the mean of theirs."""
+        return sums[self.world.rank] if sums.ndim and len(sums) == self.world.size else sums.mean()
 
 
 class MetricsFile:

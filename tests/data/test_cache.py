@@ -1,6 +1,8 @@
 """Decoded images on disk: what is kept, what is read back, what an interrupted or outdated cache does."""
 
 import os
+import platform
+import shutil
 
 import numpy as np
 import pytest
@@ -9,12 +11,12 @@ from layouts import WNIDS, config, write_imagenet, write_jpeg, write_tiny_imagen
 from PIL import Image
 
 from pipeline.data import cache as caching
-from pipeline.data.cache import CachedImages, Decoded, eval_side, train_side
+from pipeline.data.cache import CachedImages, Decoded, ShrunkImages, eval_side, train_side
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, train_loader
 from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.opening import open_for_training, open_split, side_for_training
+from pipeline.data.prepare import fill_cache, prepare
 from pipeline.data.residence import PlacedImages, completed_on_device
 from pipeline.data.transforms import eval_view
 from pipeline.errors import PatchworkError
@@ -43,7 +45,8 @@ def written(images, tmp_path, workers=0, **changes):
 
 
 def opened(cfg, images, tmp_path, split="train"):
-    return open_split(cfg, images, split, tmp_path / "out", tmp_path / "cache")
+    side = side_for_training(cfg, tmp_path / "out")
+    return open_for_training(cfg, images, split, tmp_path / "out", tmp_path / "cache", side)
 
 
 @pytest.mark.slow
@@ -84,22 +87,22 @@ def test_cache__validation_that_squashes__is_not_kept(images, tmp_path):
 @pytest.mark.slow
 def test_cache__interrupted__continues_where_it_was(images, tmp_path, monkeypatch):
     cfg = written(images, tmp_path / "whole")
-    decode, seen = caching.shrunk, []
+    decode, seen = ShrunkImages.image, []
 
-    def failing(images, index, cache):
+    def failing(images, index):
         seen.append(index)
         if len(seen) > caching.TRIED + 3:
             raise KeyboardInterrupt
-        return decode(images, index, cache)
+        return decode(images, index)
 
     monkeypatch.setattr(caching, "BLOCK", 2)
     monkeypatch.setattr(caching, "TRIED", 1)
-    monkeypatch.setattr(caching, "shrunk", failing)
+    monkeypatch.setattr(ShrunkImages, "image", failing)
     with pytest.raises(KeyboardInterrupt):
         written(images, tmp_path)
     assert not list((tmp_path / "cache").rglob("*.json"))
     seen.clear()
-    monkeypatch.setattr(caching, "shrunk", lambda *given: (seen.append(given[1]), decode(*given))[1])
+    monkeypatch.setattr(ShrunkImages, "image", lambda *given: (seen.append(given[1]), decode(*given))[1])
     written(images, tmp_path)
     whole, again = (sorted((folder / "cache").rglob("[!.]*")) for folder in (tmp_path / "whole", tmp_path))
     assert [path.read_bytes() for path in whole if path.is_file()] == [
@@ -124,7 +127,7 @@ def test_cache__torn_last_image__is_written_again(images, tmp_path):
 
 def test_cache__written_twice__decodes_nothing_again(images, tmp_path, monkeypatch):
     written(images, tmp_path)
-    monkeypatch.setattr(caching, "shrunk", None)
+    monkeypatch.setattr(ShrunkImages, "image", None)
     written(images, tmp_path)
 
 
@@ -246,7 +249,47 @@ def test_prepare__runs_that_see_a_set_in_two_ways__each_have_a_cache(images, tmp
     assert all(isinstance(opened(cfg, images, tmp_path), CachedImages) for cfg in (small, large))
 
 
-@pytest.mark.parametrize(("size", "shrunk_to"), [(28, 32), (70, None)])
-def test_cache__larger_images_or_none__says_what_they_were_shrunk_to(images, tmp_path, size, shrunk_to):
-    cfg = written(images, tmp_path, image_size=size)
-    assert opened(cfg, images, tmp_path).shrunk_to == shrunk_to
+@pytest.mark.parametrize(("size", "side"), [(28, 32), (70, None)])
+def test_side_for_training__larger_images_or_none__is_that_of_the_cache_whether_it_is_there_or_not(
+    images, tmp_path, size, side
+):
+    cfg = config("imagenet", **{**SEEN, "image_size": size})
+    prepare(cfg, images, tmp_path / "out", progress=False)
+    assert side_for_training(cfg, tmp_path / "out") == side
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_open_for_training__cache_missing_on_this_machine__shows_the_same_pixels(images, tmp_path, caplog, split):
+    cfg = written(images, tmp_path)
+    kept = opened(cfg, images, tmp_path, split)
+    shutil.move(tmp_path / "cache", tmp_path / "cache of another node")
+    found, view = opened(cfg, images, tmp_path, split), eval_view(cfg, cfg.eval_crop)
+    assert isinstance(kept, CachedImages) and not isinstance(found, CachedImages)
+    assert f"on {platform.node()}, so {split} images are decoded from their files" in caplog.text
+    for index in range(len(kept)):
+        (one, label), (other, same_label) = kept[index], found[index]
+        assert (label, kept.name(index)) == (same_label, found.name(index))
+        shown = (np.asarray(each) if split == "train" else view(each) for each in (one, other))
+        np.testing.assert_array_equal(*shown)
+
+
+def test_fill_cache__set_verified_on_another_machine__leaves_its_manifest_and_decodes_once(
+    images, tmp_path, monkeypatch
+):
+    cfg, manifest = config("imagenet", **SEEN), tmp_path / "out" / "manifest.json"
+    prepare(cfg, images, tmp_path / "out", progress=False)
+    before, inspect = manifest.read_bytes(), kind_of(cfg).inspect
+    # Runs may start while it decodes.
+    monkeypatch.setattr(type(kind_of(cfg)), "inspect", lambda kind, *given: (manifest.read_bytes(), inspect(*given))[1])
+    fill_cache(cfg, images, tmp_path / "out", tmp_path / "cache", progress=False)
+    assert all(isinstance(opened(cfg, images, tmp_path, split), CachedImages) for split in ("train", "val"))
+    monkeypatch.setattr(type(kind_of(cfg)), "inspect", None)
+    fill_cache(cfg, images, tmp_path / "out", tmp_path / "cache", progress=False)
+    assert manifest.read_bytes() == before
+
+
+def test_open_for_training__run_that_began_without_a_cache__sees_the_files(images, tmp_path):
+    cfg = written(images, tmp_path)
+    found = open_for_training(cfg, images, "train", tmp_path / "out", tmp_path / "cache", None)
+    files = open_split(cfg, images, "train")
+    assert [image.size for image, _ in found] == [image.size for image, _ in files]

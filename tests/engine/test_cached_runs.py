@@ -1,9 +1,9 @@
-"""Runs that train from a cache of decoded images: resumed exactly, and never half of them with, half without it."""
+"""Runs that train from a cache of decoded images: what they see is decided once, wherever the cache is."""
 
-import numpy as np
+import shutil
+
 import pytest
-from PIL import Image
-from tiny_runs import ALONE, StopAfter, differing, tiny_run, weights_of
+from tiny_runs import ALONE, PHOTOS, StopAfter, differing, tiny_run, weights_of, write_photos
 
 from pipeline.data.prepare import prepare
 from pipeline.engine.loop import Trainer
@@ -11,32 +11,21 @@ from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
-PHOTOS = {
-    "model": {"patch_size": 7},
-    "data": {
-        **{"name": "photos", "source": "folder", "channels": 3, "num_classes": 2, "num_train": 40, "num_val": 4},
-        **{"mean": [0.5] * 3, "std": [0.25] * 3, "augment": {"crop": "resized"}, "eval_crop": 0.875},
-    },
-    "optim": {"epochs": 2},
-}
-
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Files of 48 x 60 pixels, of which a cache keeps 32 x 40."""
-    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 40), ("val", 4)):
-        for number in range(count):
-            path = folder / split / f"class{number % 2}" / f"{number:02d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (48, 60, 3), dtype=np.uint8)).save(path)
-    return folder
+    return write_photos(tmp_path_factory.mktemp("photos"))
 
 
 def train(photos, results, stop=None, has_cache=True, **site):
+    data, cache = tiny_run(PHOTOS).data, results / "cache" if has_cache else None
+    prepare(data, photos, RunFolder(results, "").manifest("photos").parent, progress=False, cache=cache)
+    return go_on(photos, results, has_cache, stop, **site)
+
+
+def go_on(photos, results, has_cache, stop=None, **site):
     run = tiny_run(PHOTOS)
     paths, cache = RunFolder(results, run.name), results / "cache" if has_cache else None
-    prepare(run.data, photos, paths.manifest("photos").parent, progress=False, cache=cache)
     trainer = Trainer(run, paths, photos, Site(device="cpu", cache=cache, **site), ALONE, stop or StopRequest())
     first = trainer.step
     try:
@@ -46,9 +35,14 @@ def train(photos, results, stop=None, has_cache=True, **site):
     return trainer, first
 
 
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory):
+    """A run that was never stopped."""
+    return train(photos, tmp_path_factory.mktemp("whole"), views="device")[0]
+
+
 @pytest.mark.slow
-def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identical(photos, tmp_path):
-    whole, _ = train(photos, tmp_path / "whole", views="device")
+def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identical(photos, whole, tmp_path):
     train(photos, tmp_path / "parts", StopAfter(2), views="host")
     resumed, first = train(photos, tmp_path / "parts", views="device", workers=1)
     assert (whole.shrunk_to, first) == (32, 2)
@@ -56,8 +50,21 @@ def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identica
 
 
 @pytest.mark.slow
-def test_cached_run__begun_without_the_cache__begins_again(photos, tmp_path, caplog):
-    train(photos, tmp_path, StopAfter(2), has_cache=False)
-    _, first = train(photos, tmp_path)
-    assert first == 0
-    assert "of other inputs and not used" in caplog.text
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_cached_run__goes_on_where_the_cache_is_missing__ends_bit_identical(photos, whole, tmp_path, caplog, has_cache):
+    """On the disk of another node, or because the site file no longer names one."""
+    train(photos, tmp_path / "parts", StopAfter(2), views="host")
+    shutil.rmtree(tmp_path / "parts" / "cache")
+    resumed, first = go_on(photos, tmp_path / "parts", has_cache, views="device")
+    assert (resumed.shrunk_to, first) == (32, 2)
+    assert differing(weights_of(whole), weights_of(resumed)) == []
+    assert ("so train images are decoded from their files: the same pixels, more slowly" in caplog.text) == has_cache
+
+
+@pytest.mark.slow
+def test_cached_run__begun_without_a_cache__sees_the_files_to_its_end(photos, tmp_path):
+    whole, _ = train(photos, tmp_path / "whole", has_cache=False)
+    train(photos, tmp_path / "parts", StopAfter(2), has_cache=False)
+    resumed, first = train(photos, tmp_path / "parts")
+    assert (resumed.shrunk_to, first) == (None, 2)
+    assert differing(weights_of(whole), weights_of(resumed)) == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny_runs import NUM_TRAIN, tiny_run
+from torch.utils.data._utils import signal_handling
 
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
@@ -123,9 +124,24 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
     iterator = iter(train_loader(batch_plan(run), split, view, 0, 0, 1, 2))
     first = [next(iterator) for _ in iterator._workers]  # one of each: all of them have started
     for worker in iterator._workers:
-        os.kill(worker.pid, signal.SIGTERM)
-        os.kill(worker.pid, signal.SIGINT)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            os.kill(worker.pid, number)
     assert len(list(iterator)) == run.total_steps * run.optim.num_micro - len(first)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_workers__signal_while_they_start__stay(images, monkeypatch, number):
+    run, begin = tiny_run(), signal_handling._set_worker_signal_handlers
+
+    def begin_and_be_warned():
+        begin()  # from here on, SIGTERM ends a worker that says nothing else
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", begin_and_be_warned)
+    split, view = open_split(run.data, images, "train"), kind_of(run.data).train_view()
+    loader = train_loader(batch_plan(run), split, view, 0, 0, 1, 1)
+    assert len(list(loader)) == run.total_steps * run.optim.num_micro
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])  # this process hears of signals again
 
 
 def various_tensors(samples):

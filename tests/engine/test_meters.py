@@ -5,8 +5,10 @@ import resource
 
 import pytest
 import torch
+from peers import peers
 from tiny_runs import ALONE
 
+from pipeline.engine.distributed import World
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.errors import CheckpointError, PatchworkError
 
@@ -38,6 +40,36 @@ def test_meters__restored_in_mid_interval__read_as_if_uninterrupted():
     for value in values[3:]:
         second.add(loss=value)
     assert second.read() == whole.read()
+
+
+@pytest.mark.parametrize("size_after", [1, 2, 3])
+def test_meters__of_two_processes_restored_in_mid_interval__read_as_if_uninterrupted(size_after):
+    values = torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
+    meters = [Meters(world) for world in peers(2)]
+    for each, own in zip(meters, values, strict=True):
+        for value in own[:3]:
+            each.add(loss=value, norm=2 * value)
+    meters[0].state_dict()
+    state, found = meters[1].state_dict(), []
+    assert {name: tuple(sums.shape) for name, sums in state["sums"].items()} == {"loss": (2,), "norm": (2,)}
+    for rank in range(size_after):
+        after = Meters(World(rank, size_after, torch.device("cpu")))
+        after.load_state_dict(state)
+        own = values[rank, 3:] if size_after == 2 else values[:, 3:].mean(dim=0)
+        for value in own:
+            after.add(loss=value, norm=2 * value)
+        found.append([value.item() for value in after._totals().values()])
+    if size_after == 2:  # to the last bit
+        assert [loss for loss, _ in found] == [sum_in_turn(own) for own in values]
+    mean = values.sum(dim=1).mean().item()
+    assert torch.tensor(found).mean(dim=0).tolist() == pytest.approx([mean, 2 * mean])
+
+
+def sum_in_turn(values):
+    total = torch.zeros(())
+    for value in values:
+        total = total + value
+    return total.item()
 
 
 def lines(path):

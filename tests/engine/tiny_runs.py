@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from pipeline.config import Layers, merge
 from pipeline.data.classified import DataConfig
@@ -72,6 +73,14 @@ RICH = {
         "protection": {"noise": 0.1, "pruning": 0.3},
     },
 }
+PHOTOS = {
+    "model": {"patch_size": 7},
+    "data": {
+        **{"name": "photos", "source": "folder", "channels": 3, "num_classes": 2, "num_train": 40, "num_val": 4},
+        **{"mean": [0.5] * 3, "std": [0.25] * 3, "augment": {"crop": "resized"}, "eval_crop": 0.875},
+    },
+    "optim": {"epochs": 2},
+}
 DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 # The other stateful parts come with RICH; here those that pretraining recipes have.
 PRETRAINING = {
@@ -104,6 +113,17 @@ def write_images(folder: Path, shift: int = 0, num_train: int = NUM_TRAIN, num_v
             image[4 + 2 * label : 6 + 2 * label] += 150
         _write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 2051, pixels)
         _write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 2049, (labels + shift) % 10)
+    return folder
+
+
+def write_photos(folder: Path) -> Path:
+    """The set of PHOTOS: files of 48 x 60 pixels, of which a cache keeps 32 x 40."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 40), ("val", 4)):
+        for number in range(count):
+            path = folder / split / f"class{number % 2}" / f"{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (48, 60, 3), dtype=np.uint8)).save(path)
     return folder
 
 

@@ -76,6 +76,13 @@ def test_unknown_data__names_those_there_are(capsys):
     )
 
 
+def test_prepare_cache_only__site_without_a_cache__says_which_key_is_missing(capsys, tmp_path, monkeypatch):
+    (tmp_path / "site.yaml").write_text("device: cpu\n")
+    monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "site.yaml"))
+    assert main(["prepare", "--data", "fashion_mnist", "--cache-only"]) == 1
+    assert "the folder that `cache` names in the site file; found none" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_verb__folder_that_cannot_be_written__is_one_message(capsys, monkeypatch, number):
     def write(options, arguments):
