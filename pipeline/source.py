@@ -80,7 +80,7 @@ class _Module:
     def _look_at(self, name: str) -> tuple[str, list[Definition]]:
         if name not in self.known:
             nodes = [node for statement in self.statements[name] for node in _plain(statement)]
-            texts = [ast.unparse(statement) for statement in self.statements[name]]
+            texts = [_written(statement) for statement in self.statements[name]]
             names = {node.id for node in nodes if isinstance(node, ast.Name)} & self.elsewhere.keys()
             texts += [f"{each} is {self.elsewhere[each]}" for each in sorted(names)]
             self.known[name] = _short("\n".join(texts)), list(dict.fromkeys(self._used_in(nodes)))
@@ -216,13 +216,29 @@ def _plain(tree: ast.AST) -> list[ast.AST]:
     return nodes
 
 
+def _written(part: object) -> str:
+    """A syntax tree as text, the same in every version of Python.
+
+    `ast.unparse` chooses other quotes in f-strings since 3.12, `ast.dump` shows fields that older versions lack, and 3.12
+    has empty texts at the end of formats.
+    """
+    if isinstance(part, ast.JoinedStr):
+        part.values = [value for value in part.values if not (isinstance(value, ast.Constant) and value.value == "")]
+    if isinstance(part, list):
+        return f"[{','.join(map(_written, part))}]"
+    if not isinstance(part, ast.AST):
+        return repr(part)
+    fields = [f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, [])]
+    return f"{type(part).__name__}({','.join(fields)})"
+
+
 @functools.cache
 def _file_digest(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".py":
         tree = ast.parse(content)
         _plain(tree)
-        content = ast.unparse(tree).encode()
+        content = _written(tree).encode()
     return hashlib.sha256(content).hexdigest()
 
 

@@ -38,6 +38,15 @@ def test_digest__how_code_is_written__does_not_count(digest_of_text, text):
     assert digest_of_text(text) == digest_of_text(PLAIN)
 
 
+def test_digest__of_what_other_versions_of_python_write_otherwise__is_theirs(digest_of_text):
+    text = """
+class Named(Base):
+    def show(self, key: str = "a", *rest: int) -> str:
+        return f'{self.table["key"]!r:>{rest[0]}} of {key}' + f"{'none' if key is None else key}" + u"text"
+"""
+    assert digest_of_text(text) == "1814f1f708282b8a"  # found with Python 3.12.1 and 3.13.0
+
+
 @pytest.mark.parametrize(
     "text", [PLAIN.replace("2", "3"), PLAIN.replace("*", "+"), PLAIN + "double = abs\n"], ids=["number", "sign", "line"]
 )
