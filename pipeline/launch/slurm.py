@@ -27,7 +27,7 @@ from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
-MAX_FRUITLESS_JOBS = 3  # jobs in a row that end without a new checkpoint
+MAX_FRUITLESS_JOBS = 3  # jobs in a row that get no further than an earlier one
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
 # What sbatch says when the same submission may succeed later.
@@ -71,7 +71,7 @@ class Launcher:
 
     def run(self) -> None:
         """Return when the run is finished; raise LaunchError when it cannot be, Interrupted on request."""
-        fruitless, step = 0, self.paths.last_step()
+        fruitless, furthest, is_first = 0, self.paths.last_step(), True
         while not self.paths.is_finished(self.inputs):
             job = self._attach_or_submit()
             state = self._watch(job)
@@ -79,12 +79,15 @@ class Launcher:
                 break
             self._remember(job, time.time(), has_ended=True)
             self._judge(job, state)
-            fruitless = fruitless + 1 if self.paths.last_step() == step else 0
             step = self.paths.last_step()
+            if is_first and step < furthest:  # checkpoints of other inputs were there; it has begun anew
+                furthest = 0
+            fruitless = 0 if step > furthest else fruitless + 1
+            furthest, is_first = max(furthest, step), False
             if fruitless == MAX_FRUITLESS_JOBS:
                 raise LaunchError(
-                    f"{fruitless} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); "
-                    f"expected at least one within slurm.hours {self.site.cluster.hours}: "
+                    f"{fruitless} jobs in a row ended without a checkpoint beyond step {furthest} (the last: job {job}, "
+                    f"{state}, after step {step}); expected one within slurm.hours {self.site.cluster.hours}: "
                     "fix what ends them, then start again\n" + log_tail(self.paths.jobs, job)
                 )
 
