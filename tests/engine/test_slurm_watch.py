@@ -42,6 +42,7 @@ def test_watch__run_is_finished__a_job_that_waits_to_repeat_it_is_cancelled(clus
     ],
 )
 def test_watch__told_to_stop__ctrl_c_alone_cancels_the_job(cluster, launcher, number, cancelled, words):
+    launcher._remember("7", 1.0)
     cluster.show("RUNNING", "RUNNING", at_the_end=lambda: launcher.stop._raise(number, None))
     with pytest.raises(slurm.Interrupted, match=words):
         launcher._watch("7")
@@ -59,9 +60,10 @@ def test_launcher__interrupted_while_its_job_waits__leaves_no_job_that_waits(clu
 
 
 def test_launcher__interrupted_and_scancel_fails__the_job_may_still_run(cluster, launcher, monkeypatch):
+    launcher._remember("7", 1.0)
     monkeypatch.setattr(slurm, "scancel", lambda job: False)
     cluster.show("PENDING", "PENDING", at_the_end=lambda: launcher.stop._raise(signal.SIGINT, None))
-    with pytest.raises(slurm.Interrupted):
+    with pytest.raises(slurm.Interrupted, match="could not cancel job 7"):
         launcher._watch("7")
     assert slurm.waiting_job(launcher.paths) == "7"
 
