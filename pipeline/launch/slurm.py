@@ -291,11 +291,18 @@ def train_on_cluster(
 
 
 def waiting_job(paths: RunFolder) -> str | None:
-    """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked."""
+    """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked.
+
+    One that was told to stop may be back in the queue: a job requeues itself before a time limit, and SLURM does when it
+    preempts one.
+    """
     if paths.finished.exists() or not paths.job.exists():
         return None
     record = JobRecord.model_validate_json(paths.job.read_bytes())
-    return None if record.job is None or record.has_ended or read_outcome(paths, record.job) else record.job
+    if record.job is None or record.has_ended:
+        return None
+    outcome = read_outcome(paths, record.job)
+    return record.job if outcome is None or outcome.code == CONTINUE_ME else None
 
 
 def forget_own_job() -> None:
