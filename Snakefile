@@ -41,6 +41,13 @@ rule demo:
 include: "workflow/rules/targets.smk"
 
 
+# In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
+invocation.before_execution(
+    workflow,
+    lambda: or_message(
+        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
+    ),
+)
 OUTPUT = workflow.output_settings
 CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
 if not CALL.is_job:
@@ -53,8 +60,6 @@ onstart:
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
     for notice in notices(graph(SCALE)):
         logger.warning(notice)
-    # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     freshness(SCALE).digests.keep()
     or_message(FOLLOWER.start)
 

@@ -293,8 +293,8 @@ def train_on_cluster(
 def waiting_job(paths: RunFolder) -> str | None:
     """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked.
 
-    One that was told to stop may be back in the queue: a job requeues itself before a time limit, and SLURM does when it
-    preempts one.
+    One that was told to stop may be back in the queue: a job requeues itself before a time limit, and SLURM requeues
+    one that it preempts.
     """
     if paths.finished.exists() or not paths.job.exists():
         return None
