@@ -7,10 +7,12 @@
 #   results/{scale}/report/{rows}.html               the report
 from snakemake.logging import logger
 from snakemake.utils import min_version
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from pipeline.other_code import notices
 from workflow.console import Console
 from workflow.follower import Follower
+from workflow.unstarted import resubmit_unstarted
 
 min_version("9.27")
 
@@ -48,6 +50,8 @@ invocation.before_execution(
         hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
     ),
 )
+if CALL.executor == "slurm":
+    resubmit_unstarted(ExecutorPluginRegistry().get_plugin("slurm").executor)
 OUTPUT = workflow.output_settings
 CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
 if not CALL.is_job:

@@ -7,9 +7,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import snakemake_executor_plugin_slurm as slurm
 from disks import read_only
 from project import ROOT, Project, copy_project
 from small import LEFT_OUT
+from snakemake.cli import parse_args
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake_interface_logger_plugins.common import LogEvent
 from warm_python import with_executable
@@ -49,6 +52,19 @@ def test_call__options_with_values__are_no_targets(monkeypatch):
 
 def test_call__slurm_profile__has_its_executor(monkeypatch):
     assert call(monkeypatch, "--profile", "slurm", "all").executor == "slurm"
+
+
+def test_slurm_profile__executor_that_ends__leaves_the_empty_log_folders_of_other_snakemakes(monkeypatch, tmp_path):
+    """A job that waits has an empty one, without which it could not start."""
+    monkeypatch.chdir(ROOT)
+    options = parse_args(["--profile", "slurm"])[1]
+    settings = ExecutorPluginRegistry().get_plugin("slurm").get_settings(options)
+    (tmp_path / "rule_evaluate/waits").mkdir(parents=True)
+    executor = SimpleNamespace(
+        workflow=SimpleNamespace(executor_settings=settings), slurm_logdir=tmp_path, logger=logging.getLogger()
+    )
+    slurm.Executor.clean_old_logs(executor)
+    assert (tmp_path / "rule_evaluate/waits").exists()
 
 
 def test_config__mistyped_key__is_refused_with_the_nearest():
