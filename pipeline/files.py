@@ -15,12 +15,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.config import CONFIGS
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
 log = logging.getLogger(__name__)
 
 ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
-LOCKS = "PATCHWORK_LOCKS"  # the variable that names the folder of all lock files, where the site has one
+LOCKS = "PATCHWORK_LOCKS"  # the variable that names the folder of this project's lock files, where the site has one
 _HELD = ExitStack()
 
 
@@ -135,9 +136,12 @@ def is_held(path: Path) -> bool:
 
 
 def _place_of_lock(path: Path) -> Path:
-    """Where a lock file lies: as given, or at the same path below the folder that the site names for locks."""
-    folder = os.environ.get(LOCKS)
-    return Path(folder, *path.absolute().parts[1:]) if folder else path
+    """Where a lock file lies: as given, or, of this project, at the same path below the site's folder for locks.
+
+    Locks elsewhere, such as that of a cache on a node's own disk, do not concern other nodes.
+    """
+    folder, path = os.environ.get(LOCKS), path.absolute()
+    return Path(folder, *path.parts[1:]) if folder and path.is_relative_to(CONFIGS.parent) else path
 
 
 def _locked(file: IO, kind: int = fcntl.LOCK_EX) -> bool:

@@ -56,8 +56,8 @@ class Site(Strict):
     )
     locks: Path | None = Field(
         None,
-        description="shared folder of all lock files, where those in results do not hold on other nodes, as `doctor` "
-        "finds out; null: beside what they lock",
+        description="shared folder of the lock files of this project, where those in results do not hold on other "
+        "nodes, as `doctor` finds out; null: beside what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")

@@ -135,6 +135,7 @@ class Launcher:
             since = time.time()
         while True:
             answer = self.queue.look(newer_than=since)
+            self._leave_if_asked()
             job = answer.active(self.name, CONFIGS.parent)
             # One that is ending may have been cancelled, or be on its way back into the queue.
             if not answer.problem and (job is None or job.state != "COMPLETING"):

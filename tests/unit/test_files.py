@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from pipeline.config import CONFIGS
 from pipeline.errors import LaunchError
 from pipeline.files import (
     LockFile,
@@ -145,12 +146,14 @@ def test_remove_folder__that_is_not_there__is_no_problem(tmp_path):
 
 def test_lock__where_the_site_names_a_folder_for_locks__lies_there_at_the_same_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PATCHWORK_LOCKS", str(tmp_path / "locks"))
-    path = tmp_path / "results/run/lock"
+    path = CONFIGS.parent / "results/no-such-scale/lock"
     with held(path, "a run"):
         assert is_held(path) and not path.parent.exists()
         assert holder_of(path) == f"process {os.getpid()} on {socket.gethostname()}"
-        with pytest.raises(LaunchError, match=r"holds \S+/locks/\S+/results/run/lock\)"), held(path, "a run"):
+        with pytest.raises(LaunchError, match=r"holds \S+/locks/\S+/no-such-scale/lock\)"), held(path, "a run"):
             pass
         with closing(LockFile(path)) as other:
             assert not other.take(is_asking=True) and is_wanted(path)
-    assert not is_held(path) and not is_held(tmp_path / "results/other/lock")
+    assert not is_held(path)
+    with held(tmp_path / "cache/lock", "a cache on a disk of this node"):
+        assert (tmp_path / "cache/lock").exists()

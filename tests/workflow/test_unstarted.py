@@ -1,6 +1,7 @@
 """Jobs that SLURM could not start, with an executor that notes what it is asked to do; tests/cluster has a real one."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,8 +31,8 @@ def executor(monkeypatch):
     return executor
 
 
-def fail(executor, job, number="7"):
-    info = SimpleNamespace(job=job, external_jobid=number, aux={"slurm_logfile": f"logs/{job}/7.log"})
+def fail(executor, job, number="7", log=Path("logs/a/7.log")):
+    info = SimpleNamespace(job=job, external_jobid=number, aux={"slurm_logfile": log})
     executor.report_job_error(info, msg="failed, reason unavailable", aux_logs=["7.log"])
 
 
@@ -39,18 +40,26 @@ def test_job__that_could_not_start__is_submitted_again_twice_and_then_reported_w
     for job in ("a", "b", "a", "a"):
         fail(executor, job)
     assert executor.submitted == ["a", "b", "a"]
-    words = "SLURM job 7 could not start (JobLaunchFailure): node n1 could not open logs/a/7.log."
-    assert [text.startswith(words) for text in caplog.messages] == [True, False, True]
-    assert caplog.records[0].levelno == logging.WARNING and caplog.messages[0].endswith("; submitting it again")
+    words = "SLURM job 7 could not start on n1 (JobLaunchFailure), as when its log cannot be opened, logs/a/7.log"
+    assert [text.startswith(words) and text.endswith("; submitting it again") for text in caplog.messages] == [True] * 3
+    assert caplog.records[0].levelno == logging.WARNING
     ((job, message, options),) = executor.reported
     assert job == "a" and message.startswith(words) and "3 tries failed" in message
     assert options == {"aux_logs": ["7.log"]}
 
 
-@pytest.mark.parametrize(("reason", "number"), [("NonZeroExitCode", "7"), ("JobLaunchFailure", "8"), ("", None)])
-def test_job__that_failed_otherwise__is_reported_as_it_is(executor, reason, number):
+@pytest.mark.parametrize(
+    ("reason", "number", "log"),
+    [
+        ("NonZeroExitCode", "7", Path("7.log")),
+        ("JobLaunchFailure", "8", Path("7.log")),
+        ("JobLaunchFailure", None, Path("7.log")),
+        ("JobLaunchFailure", "7", Path(__file__)),
+    ],
+    ids=["failed", "another job", "not submitted", "has a log"],
+)
+def test_job__that_failed_otherwise__is_reported_as_it_is(executor, reason, number, log):
     executor.reason = reason
-    fail(executor, "a", number)
-    assert executor.submitted == [] and executor.reported == [
-        ("a", "failed, reason unavailable", {"aux_logs": ["7.log"]})
-    ]
+    fail(executor, "a", number, log)
+    assert executor.submitted == []
+    assert executor.reported == [("a", "failed, reason unavailable", {"aux_logs": ["7.log"]})]
