@@ -54,6 +54,7 @@ def test_call__slurm_profile__has_its_executor(monkeypatch):
     assert call(monkeypatch, "--profile", "slurm", "all").executor == "slurm"
 
 
+@pytest.mark.slow
 def test_slurm_profile__executor_that_ends__leaves_the_empty_log_folders_of_other_snakemakes(monkeypatch, tmp_path):
     """A job that waits has an empty one, without which it could not start."""
     monkeypatch.chdir(ROOT)
