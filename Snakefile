@@ -7,10 +7,12 @@
 #   results/{scale}/report/{rows}.html               the report
 from snakemake.logging import logger
 from snakemake.utils import min_version
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from pipeline.other_code import notices
 from workflow.console import Console
 from workflow.follower import Follower
+from workflow.unstarted import resubmit_unstarted
 
 min_version("9.27")
 
@@ -41,6 +43,15 @@ rule demo:
 include: "workflow/rules/targets.smk"
 
 
+# In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
+invocation.before_execution(
+    workflow,
+    lambda: or_message(
+        hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}"
+    ),
+)
+if CALL.executor == "slurm":
+    resubmit_unstarted(ExecutorPluginRegistry().get_plugin("slurm").executor)
 OUTPUT = workflow.output_settings
 CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
 if not CALL.is_job:
@@ -53,8 +64,6 @@ onstart:
     or_message(require_space, graph(SCALE).results.folder, 0, "the workflow")
     for notice in notices(graph(SCALE)):
         logger.warning(notice)
-    # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
-    or_message(hold_for_life, graph(SCALE).results.workflow_lock, f"scale {SCALE}")
     freshness(SCALE).digests.keep()
     or_message(FOLLOWER.start)
 

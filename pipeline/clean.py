@@ -18,6 +18,7 @@ from pipeline.outputs import run_file
 from pipeline.plan.text import size
 from pipeline.results import RunFolder
 from pipeline.study.entries import Graph
+from pipeline.track.workers import Workers
 
 TITLES = {
     "abandoned": "runs that no config names any more",
@@ -83,7 +84,7 @@ def _look_at(freshness: Freshness, folder: RunFolder, found: Leftovers) -> None:
         checkpoints = sorted(folder.state.glob("*.pt"))
         if checkpoints and folder.finished.exists() and not freshness.why(run_file(folder.name)):
             found.items.append(_leftover("checkpoint", f"{shown(folder.state)}/*.pt", checkpoints))
-    elif job := waiting_job(folder):
+    elif (job := waiting_job(folder)) and not Workers(freshness.results, freshness.site).have_left(folder):
         found.notes.append(f"{folder.name} is left alone: SLURM job {job} may still run; `scancel {job}` first")
     else:
         paths = [path for path in (folder.folder, folder.state) if path.exists()]

@@ -15,11 +15,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.config import CONFIGS
 from pipeline.errors import DataError, LaunchError, PatchworkError
 
 log = logging.getLogger(__name__)
 
 ROOM = 16e6  # bytes for what is small beside weights: metrics, logs, records
+LOCKS = "PATCHWORK_LOCKS"  # the variable that names the folder of this project's lock files, where the site has one
 _HELD = ExitStack()
 
 
@@ -52,7 +54,7 @@ class LockFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = _place_of_lock(path)
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file, self.wanted = path.open("a"), _wanted(path).open("a")
@@ -84,7 +86,7 @@ def held(path: Path, what: str, patience_s: float = 0) -> Iterator[None]:
     with closing(LockFile(path)) as lock:
         if not lock.take(patience_s, is_asking=patience_s > 0):
             raise LaunchError(
-                f"another process is working on {what} ({holder_of(path)} holds {path}); wait for it or stop it"
+                f"another process is working on {what} ({holder_of(path)} holds {lock.path}); wait for it or stop it"
             )
         yield
 
@@ -114,7 +116,7 @@ def hold_for_life(path: Path, what: str) -> None:
 def holder_of(path: Path) -> str:
     """The process that holds a lock file, or held it last."""
     try:
-        return path.read_text() or "some process"
+        return _place_of_lock(path).read_text() or "some process"
     except OSError:
         return "some process"
 
@@ -126,10 +128,20 @@ def is_wanted(path: Path) -> bool:
 
 def is_held(path: Path) -> bool:
     """Whether some process holds this lock file now."""
+    path = _place_of_lock(path)
     if not path.exists():
         return False
     with path.open("rb") as file:  # also where nothing can be written
         return not _locked(file, fcntl.LOCK_SH)
+
+
+def _place_of_lock(path: Path) -> Path:
+    """Where a lock file lies: as given, or, of this project, at the same path below the site's folder for locks.
+
+    Locks elsewhere, such as that of a cache on a node's own disk, do not concern other nodes.
+    """
+    folder, path = os.environ.get(LOCKS), path.absolute()
+    return Path(folder, *path.parts[1:]) if folder and path.is_relative_to(CONFIGS.parent) else path
 
 
 def _locked(file: IO, kind: int = fcntl.LOCK_EX) -> bool:

@@ -9,6 +9,7 @@ from pydantic import Field
 from pipeline.config import CONFIGS, FILE, Strict, parse_file
 from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.errors import ConfigError, DataError
+from pipeline.files import LOCKS
 
 
 class Slurm(Strict):
@@ -53,6 +54,11 @@ class Site(Strict):
     )
     lpips: Path | None = Field(
         None, description="file of AlexNet's weights, for the metric LPIPS; a relative one starts at `weights`"
+    )
+    locks: Path | None = Field(
+        None,
+        description="shared folder of the lock files of this project, where those in results do not hold on other "
+        "nodes, as `doctor` finds out; null: beside what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
@@ -102,7 +108,10 @@ def load_site() -> Site:
     """The site that PATCHWORK_SITE names, else `local`. Relative folders start at the repository."""
     site = parse_file(Site, site_path())
     folders = {key: _placed(folder) for key, folder in site.data.items()}
-    return site.model_copy(update={"data": folders, "cache": _placed(site.cache) if site.cache else None})
+    cache, locks = (_placed(folder) if folder else None for folder in (site.cache, site.locks))
+    if locks:  # for all locks of this process, and of those that it starts
+        os.environ[LOCKS] = str(locks)
+    return site.model_copy(update={"data": folders, "cache": cache, "locks": locks})
 
 
 def site_path() -> Path:

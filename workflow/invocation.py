@@ -7,7 +7,7 @@ here once more, by Snakemake's own parser.
 import io
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,22 @@ def read_invocation(workflow: Workflow) -> Invocation:
     with redirect_stderr(io.StringIO()):  # it would say again which profiles it uses
         _, options = parse_args(None)
     return Invocation(options.targets, options.executor or "local")
+
+
+def before_execution(workflow: Workflow, action: Callable[[], None]) -> None:
+    """Call this before jobs are run, and before the executor exists, which cleans up when it ends.
+
+    Snakemake's `onstart` comes later, and not at all with --no-hooks. Calls that only look, such as --summary, execute
+    nothing; dry runs and the processes of jobs do, as Snakemake sees it, and are left alone.
+    """
+    execute = workflow.execute
+
+    def begin(*arguments: Any, **options: Any) -> Any:
+        action()
+        return execute(*arguments, **options)
+
+    if workflow.exec_mode == ExecMode.DEFAULT and not workflow.output_settings.dryrun:
+        workflow.execute = begin
 
 
 def take_all_cores(workflow: Workflow) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config import shown
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
-from pipeline.files import write_json
+from pipeline.files import held, is_held, write_json
 from pipeline.launch.job import log_tail
 from pipeline.launch.queue import Job, ask
 from pipeline.launch.resources import sbatch_options
@@ -27,6 +27,12 @@ LOOK_S = 1.0
 CANNOT_SEE = (
     "the project, its .venv and results must lie at the same path on every node; "
     "try `srun ls` of that folder, and put what a job needs first into slurm.setup"
+)
+LOCK = "lock"  # held here while the job looks at it
+MAKE_LOCKS_CROSS = (
+    "set locks in {site} to a shared folder whose locks reach all nodes, such as one in your home, or have results "
+    "mounted with them (Lustre with -o flock, not localflock; NFS without nolock and local_lock; BeeGFS with "
+    "tuneUseGlobalFileLocks)"
 )
 
 
@@ -47,12 +53,13 @@ def try_job(subject: Subject) -> Iterator[Finding]:
 
 
 def _try_in(folder: Path, subject: Subject) -> list[Finding]:
-    job, path, last = _submit(subject, folder), folder / "seen.json", None
-    try:
-        last = _wait(job, path)
-    finally:
-        if not path.exists():
-            scancel(job)
+    with held(folder / LOCK, "the test of locks"):
+        job, path, last = _submit(subject, folder), folder / "seen.json", None
+        try:
+            last = _wait(job, path)
+        finally:
+            if not path.exists():
+                scancel(job)
     if path.exists():
         _wait_for_end(job)
         return _judge(subject, json.loads(path.read_text()), job)
@@ -75,17 +82,22 @@ def _submit(subject: Subject, folder: Path) -> str:
 
 def look_around(path: Path) -> None:
     """Runs in the job: what a training process would find."""
-    import torch
-
     seen = {
         "host": socket.gethostname(),
         "node": os.environ.get("SLURMD_NODENAME", ""),
         "python": sys.executable,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "sees_lock": is_held(path.with_name(LOCK)),
+        "gpus": _gpus(),
         "nvidia_smi": _nvidia_smi(),
     }
     write_json(path, seen)
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def _nvidia_smi() -> str:
@@ -129,6 +141,11 @@ def _asked(job: str, before: Job | None = None) -> tuple[Job | None, bool]:
 def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
     node, slurm = seen["node"] or seen["host"], subject.site.cluster
     ran = ok("test job", f"job {job} ran on {node} and found the project and {seen['python']}")
+    if seen["sees_lock"]:
+        locks = ok("locks", f"a lock of this machine holds on {node}, too")
+    else:
+        text = f"a lock of this machine does not hold on {node}: two jobs could train one run at the same time"
+        locks = failed("locks", text, MAKE_LOCKS_CROSS.format(site=subject.site_file))
     if not slurm.gres or subject.site.device == "cpu":
         gpu = not_applicable("GPU in a job", "the site file asks for none")
     elif seen["gpus"]:
@@ -137,4 +154,4 @@ def _judge(subject: Subject, seen: dict[str, Any], job: str) -> list[Finding]:
         text = f"torch sees no GPU on {node}; CUDA_VISIBLE_DEVICES={seen['visible']}, {seen['nvidia_smi']}"
         remedy = f"choose a partition with GPUs, or load the driver in slurm.setup of {subject.site_file}"
         gpu = failed("GPU in a job", text, remedy)
-    return [ran, gpu]
+    return [ran, locks, gpu]

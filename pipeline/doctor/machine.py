@@ -1,12 +1,12 @@
 """This machine: packages, device, the results folder, the space in it, the tracking server."""
 
-import fcntl
 import os
 import shutil
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from pipeline.config import CONFIGS, shown
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
+from pipeline.files import LockFile
 from pipeline.plan.text import hours, size
 from pipeline.track.store import tracking_uri, without_password
 
@@ -89,7 +90,8 @@ def results_folder(subject: Subject) -> Iterator[Finding]:
         problem = f"cannot be written: {error.strerror}"
     if problem:
         remedy = (
-            "make results a link to a folder of yours on a file system with locks (NFS 4, Lustre with -o flock, local)"
+            "make results a link to a folder of yours on a file system with locks (NFS 4, Lustre with -o flock, "
+            f"local), or set locks in {subject.site_file} to a folder on one"
         )
         yield failed("results", f"{shown(folder)} {problem}", remedy)
     else:
@@ -97,14 +99,11 @@ def results_folder(subject: Subject) -> Iterator[Finding]:
 
 
 def _lock_problem(folder: Path) -> str:
-    old, new = folder / "old", folder / "new"
-    with old.open("w") as first, old.open("w") as second:
-        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with closing(LockFile(folder / "lock")) as first, closing(LockFile(folder / "lock")) as second:
+        if not first.take() or second.take():
             return "has no locks: two could hold one at once"
-        except BlockingIOError:
-            pass
+    old, new = folder / "old", folder / "new"
+    old.touch()
     new.write_text("replaced")
     os.replace(old, new)
     return "" if new.read_text() == "" and not old.exists() else "does not replace a file by renaming"

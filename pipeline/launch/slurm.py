@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -17,7 +19,7 @@ from pydantic import Field
 from pipeline.config import CONFIGS, Strict, shown
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import explained, held, write_json
+from pipeline.files import LockFile, explained, holder_of, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
@@ -27,8 +29,9 @@ from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
-MAX_FRUITLESS_JOBS = 3  # jobs in a row that end without a new checkpoint
+MAX_FRUITLESS_JOBS = 3  # jobs in a row that get no further than an earlier one
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
+SCANCEL_S = 30  # all launchers cancel at the same time, so Ctrl-C takes no longer than this
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
 # What sbatch says when the same submission may succeed later.
 TRANSIENT_REFUSALS = (
@@ -71,7 +74,7 @@ class Launcher:
 
     def run(self) -> None:
         """Return when the run is finished; raise LaunchError when it cannot be, Interrupted on request."""
-        fruitless, step = 0, self.paths.last_step()
+        fruitless, furthest, is_first = 0, self.paths.last_step(), True
         while not self.paths.is_finished(self.inputs):
             job = self._attach_or_submit()
             state = self._watch(job)
@@ -79,18 +82,22 @@ class Launcher:
                 break
             self._remember(job, time.time(), has_ended=True)
             self._judge(job, state)
-            fruitless = fruitless + 1 if self.paths.last_step() == step else 0
             step = self.paths.last_step()
+            if is_first and step < furthest:  # checkpoints of other inputs were there; it has begun anew
+                furthest = 0
+            fruitless = 0 if step > furthest else fruitless + 1
+            furthest, is_first = max(furthest, step), False
             if fruitless == MAX_FRUITLESS_JOBS:
                 raise LaunchError(
-                    f"{fruitless} jobs in a row ended without a new checkpoint (the last: job {job}, {state}); "
-                    f"expected at least one within slurm.hours {self.site.cluster.hours}: "
-                    "fix what ends them, then start again\n" + log_tail(self.paths.jobs, job)
+                    f"{fruitless} jobs in a row ended without a checkpoint beyond step {furthest} "
+                    f"(the last: job {job}, {state}, after step {step}); expected one within slurm.hours "
+                    f"{self.site.cluster.hours}: fix what ends them, then start again\n"
+                    + log_tail(self.paths.jobs, job)
                 )
 
     def _attach_or_submit(self) -> str:
         """The job that works on this run, or a new one; never a second one: launchers do this one after the other."""
-        with held(self.paths.submit_lock, f"the submission of {self.paths.name}", patience_s=600):
+        with self._sole_submitter():
             record = self._record()
             known = self._find(record) if record else None
             if record and known:
@@ -100,6 +107,17 @@ class Launcher:
                     return known.id
                 self._cancel(known, record)
             return self._submit()
+
+    @contextmanager
+    def _sole_submitter(self) -> Iterator[None]:
+        """Hold the lock of submissions, after the launcher that has it: it may hang in sbatch or squeue."""
+        with closing(LockFile(self.paths.submit_lock)) as lock:
+            while not lock.take():
+                self._tell(f"{holder_of(self.paths.submit_lock)} submits this run; waiting for it")
+                if self.stop.is_raised:  # the other one cancels what it has submitted
+                    raise Interrupted(self.stop.why)
+                time.sleep(LOOK_S)
+            yield
 
     def _cancel(self, job: Job, record: JobRecord) -> None:
         """End a job that works on what is no longer asked for."""
@@ -113,10 +131,11 @@ class Launcher:
         """The queued or running job of this run. A record without a job is of a submission that did not come back."""
         since = record.time
         if record.job is None:
-            time.sleep(max(0.0, since + SBATCH_S - time.time()))
+            self._pause(since + SBATCH_S - time.time())
             since = time.time()
         while True:
             answer = self.queue.look(newer_than=since)
+            self._leave_if_asked()
             job = answer.active(self.name, CONFIGS.parent)
             # One that is ending may have been cancelled, or be on its way back into the queue.
             if not answer.problem and (job is None or job.state != "COMPLETING"):
@@ -164,14 +183,15 @@ class Launcher:
         record = self._record()
         asked_since, ends_seen, entry = record.time if record else 0.0, 0, None
         while ends_seen < 2:  # once could be a moment between two states, as in a requeue
-            if self._finished_within(self.site.cluster.poll_s if asked_since == 0 else LOOK_S, job):
+            if self._finished_within(self.site.cluster.poll_s if asked_since == 0 else LOOK_S):
                 if entry is not None and entry.state == "PENDING":
                     scancel(job)  # a node that SLURM took for lost has finished the run
                 return None
             answer = self.queue.look(newer_than=asked_since)
             asked_since = 0.0
             if answer.problem:
-                self._tell(f"the queue cannot be read ({answer.problem}); job {job} goes on, waiting")
+                if not self.stop.is_raised:
+                    self._tell(f"the queue cannot be read ({answer.problem}); job {job} goes on, waiting")
                 continue
             entry = answer.jobs.get(job)
             ends_seen = ends_seen + 1 if entry is None or entry.has_ended else 0
@@ -179,15 +199,10 @@ class Launcher:
                 self._tell_state(entry)
         return entry.state if entry else "no longer in the queue"
 
-    def _finished_within(self, seconds: float, job: str) -> bool:
+    def _finished_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while not self.paths.is_finished(self.inputs):
-            if self.stop.is_raised:
-                # Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running.
-                if self.stop.signal == signal.SIGINT:
-                    self._remember(job, time.time(), has_ended=scancel(job))
-                    raise Interrupted(f"{self.stop.why}: cancelled job {job}")
-                raise Interrupted(f"{self.stop.why}: job {job} goes on")
+            self._leave_if_asked()
             if time.monotonic() > deadline:
                 return False
             time.sleep(LOOK_S)
@@ -236,9 +251,21 @@ class Launcher:
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.stop.is_raised:
-                raise Interrupted(self.stop.why)
+            self._leave_if_asked()
             time.sleep(LOOK_S)
+
+    def _leave_if_asked(self) -> None:
+        """Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running."""
+        if not self.stop.is_raised:
+            return
+        record = self._record()
+        if record is None or record.job is None or record.has_ended:
+            raise Interrupted(self.stop.why)
+        if self.stop.signal != signal.SIGINT:
+            raise Interrupted(f"{self.stop.why}: job {record.job} goes on")
+        has_ended = scancel(record.job)
+        write_json(self.paths.job, record.model_copy(update={"has_ended": has_ended}).model_dump())
+        raise Interrupted(f"{self.stop.why}: {'cancelled' if has_ended else 'could not cancel'} job {record.job}")
 
     def _record(self) -> JobRecord | None:
         path = self.paths.job
@@ -255,7 +282,7 @@ def train_on_cluster(
     """Bring one run to its end through SLURM."""
     forget_own_job()
     name = f"{paths.results.name}-{paths.name}"
-    queue = Queue(ScaleFolder(paths.results).queue, site.cluster.poll_s)
+    queue = Queue(ScaleFolder(paths.results).queue, site.cluster.poll_s, stop)
     try:
         Launcher(name, paths, site, shape, site_name, inputs, stop, queue).run()
     except Interrupted as request:
@@ -265,11 +292,18 @@ def train_on_cluster(
 
 
 def waiting_job(paths: RunFolder) -> str | None:
-    """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked."""
+    """The SLURM job of an unfinished run, unless a file says that it has ended. The queue is not asked.
+
+    One that was told to stop may be back in the queue: a job requeues itself before a time limit, and SLURM requeues
+    one that it preempts.
+    """
     if paths.finished.exists() or not paths.job.exists():
         return None
     record = JobRecord.model_validate_json(paths.job.read_bytes())
-    return None if record.job is None or record.has_ended or read_outcome(paths, record.job) else record.job
+    if record.job is None or record.has_ended:
+        return None
+    outcome = read_outcome(paths, record.job)
+    return record.job if outcome is None or outcome.code == CONTINUE_ME else None
 
 
 def forget_own_job() -> None:
@@ -280,7 +314,11 @@ def forget_own_job() -> None:
 
 def scancel(job: str) -> bool:
     """Cancel a job; whether SLURM took the request."""
-    result = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        result = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=SCANCEL_S, check=False)
+    except subprocess.TimeoutExpired:
+        log.warning("scancel %s: no answer within %d s", job, SCANCEL_S)
+        return False
     if result.returncode:
         log.warning("scancel %s: %s", job, result.stderr.strip())
     return result.returncode == 0

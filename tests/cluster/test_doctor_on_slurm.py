@@ -46,6 +46,7 @@ def test_doctor__site_that_fits_the_cluster__is_content_and_leaves_nothing(clust
     assert result.returncode == 0, result.stdout + result.stderr
     assert marked(result.stdout, "\N{BALLOT X}") == []
     assert re.search(r"test job +job \d+ ran on n[12] and found the project and \S+python", result.stdout)
+    assert re.search(r"locks +a lock of this machine holds on n[12], too", result.stdout)
     assert "2 CPUs, 2 GB, 2 gpu a node; partition main has 2 such nodes" in result.stdout
     assert "0 failed" in result.stdout and result.stdout.endswith("this site can run this scale\n")
     assert [*(project.root / "results/demo").glob("*doctor*")] == []

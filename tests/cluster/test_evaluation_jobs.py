@@ -1,12 +1,16 @@
 """Evaluations and data through `--profile slurm`: each job asks the queue for what it needs."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 import yaml
 from bench import Trial, copy_for, write_yaml
+from patience import wait_until
 from project import Project
+
+from slurm import Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -64,19 +68,46 @@ def asked(cluster, project) -> dict[str, Asked]:
     graph = project.graph("demo")
     trial = Trial(project, cluster, next(iter(graph.runs)))
     trial.pace(0)
-    site = trial.write_site(**SLURM)
+    site = trial.write_site(**SLURM, options={"begin": "now+1hour"})
     jobs = [f"{trial.paths.name}-quick", *(name for name in graph.eval_jobs if name.startswith("jigsaw_pictures-"))]
+    names = [*jobs, *PARTS]
     files = [f"results/demo/evals/{job}.json" for job in jobs]
     files += [f"results/demo/data/{part}/manifest.json" for part in PARTS]
     options = ["--profile", "slurm", "--config", "scale=demo", f"site={site}"]
-    result = project.run("snakemake", *files, *options, "--slurm-init-seconds-before-status-checks", "3")
+    options += ["--slurm-init-seconds-before-status-checks", "3"]
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(project.run, "snakemake", *files, *options)
+        try:
+            wait_until(lambda: first.done() or len(submitted(cluster, project)) == len(files), str)
+            # As another Snakemake would, or a user: a job whose log cannot be opened does not start.
+            shutil.rmtree(project.root / f"results/slurm-logs/rule_evaluate/demo_{jobs[0]}")
+        finally:
+            wait_until(lambda: release(cluster, project) or first.done(), str, every_s=1)
+    result = first.result()
     assert result.returncode == 0, result.stdout + result.stderr
     assert all((project.root / file).exists() for file in files)
-    lines = cluster.run("squeue", "--noheader", "--states=all", "--format=%k|%Z|%P|%b|%m|%l|%T").splitlines()
+    (again,) = [line for line in result.stderr.splitlines() if "submitting it again" in line]
+    assert "could not start on n1 (JobLaunchFailure), as when its log cannot be opened" in again and jobs[0] in again
+    # Of the job that was submitted twice, the second time.
+    last = {job: [each for comment, each in submitted(cluster, project) if comment.endswith(job)][-1] for job in names}
+    assert len(submitted(cluster, project)) == len(files) + 1
+    return last
+
+
+def submitted(cluster: Cluster, project: Project) -> list[tuple[str, Asked]]:
+    """Comment and request of every job from this project, in the order of submission."""
+    columns = "--format=%i|%k|%Z|%P|%b|%m|%l|%T"
+    lines = cluster.run("squeue", "--noheader", "--states=all", "--sort=i", columns).splitlines()
     found = [line.replace("gres/", "gres:").split("|") for line in lines]  # versions of SLURM write it either way
-    ours = [(comment, Asked(*rest)) for comment, folder, *rest in found if folder == str(project.root)]
-    assert len(ours) == len(files), ours
-    return {job: next(each for comment, each in ours if comment.endswith(job)) for job in [*jobs, *PARTS]}
+    return [(comment, Asked(*rest)) for _, comment, folder, *rest in found if folder == str(project.root)]
+
+
+def release(cluster: Cluster, project: Project) -> None:
+    """Let every job from this project start that waits."""
+    lines = cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i|%Z").splitlines()
+    for job, folder in (line.split("|") for line in lines):
+        if folder == str(project.root):
+            cluster.release(job)
 
 
 def test_evaluation__that_needs_no_gpu__goes_to_the_cpu_partition_without_gres(asked):

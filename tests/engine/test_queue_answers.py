@@ -1,13 +1,18 @@
 """What is made of squeue's answers: which of them may be used again, and what they say of a job."""
 
-import subprocess
+import os
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from pipeline.config import CONFIGS
 from pipeline.engine.signals import StopRequest
-from pipeline.files import write_json
+from pipeline.files import held, write_json
 from pipeline.launch import queue, slurm
 from pipeline.launch.queue import Answer, Job, Queue
 from pipeline.launch.resources import Shape
@@ -26,9 +31,10 @@ class Squeue:
     def __init__(self, *jobs: Job, problem: str = "") -> None:
         self.jobs, self.problem, self.num_calls = jobs, problem, 0
 
-    def __call__(self) -> Answer:
+    def __call__(self, stop) -> Answer:
         self.num_calls += 1
-        return Answer(time.time(), {job.id: job for job in self.jobs}, self.problem)
+        now = time.time()
+        return Answer(now, {job.id: job for job in self.jobs}, self.problem, came_at=now)
 
 
 @pytest.fixture
@@ -38,16 +44,16 @@ def squeue(monkeypatch):
     return squeue
 
 
-def keep(path, asked_at, *jobs, problem=""):
+def keep(path, asked_at, *jobs, problem="", took_s=0.0):
     """What an earlier launcher was told, and when."""
-    write_json(path, {"time": asked_at, "jobs": [list(job) for job in jobs], "problem": problem})
+    Queue(path, 0)._keep(Answer(asked_at, {job.id: job for job in jobs}, problem, came_at=asked_at + took_s))
 
 
 def test_look__answer_from_after_the_submission_and_within_the_interval__is_used_again(tmp_path, squeue):
     now = time.time()
     keep(tmp_path / "queue.json", now - 1, RUNNING._replace(id="8"))
     found = Queue(tmp_path / "queue.json", poll_s=100).look(newer_than=now - 2)
-    assert squeue.num_calls == 0 and found == Answer(now - 1, {"8": RUNNING._replace(id="8")})
+    assert squeue.num_calls == 0 and found == Answer(now - 1, {"8": RUNNING._replace(id="8")}, came_at=now - 1)
 
 
 @pytest.mark.parametrize("submitted", [0, 5], ids=["at the same time", "after the answer"])
@@ -68,13 +74,12 @@ def test_look__answer_older_than_the_interval__is_asked_for_again_and_kept_for_o
 def test_look__squeue_failed__is_kept_too_so_that_a_hundred_launchers_do_not_all_ask(tmp_path, squeue):
     squeue.jobs, squeue.problem = (), "slurmctld is down"
     for _ in range(3):
-        assert Queue(tmp_path / "queue.json", poll_s=10).look() == Answer(
-            pytest.approx(time.time(), abs=5), {}, "slurmctld is down"
-        )
+        answer = Queue(tmp_path / "queue.json", poll_s=10).look()
+        assert (answer.jobs, answer.problem) == ({}, "slurmctld is down")
     assert squeue.num_calls == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1"])
+@pytest.mark.parametrize("content", ["", "{", "[1", '{"time": 1.0, "jobs": [], "problem": ""}'])
 def test_look__kept_answer_is_damaged__is_asked_for_again(tmp_path, squeue, content):
     (tmp_path / "queue.json").write_text(content)
     assert Queue(tmp_path / "queue.json", poll_s=10).look().jobs == {"7": RUNNING}
@@ -97,53 +102,95 @@ def test_watch__answer_from_before_the_submission__does_not_say_that_the_job_is_
     assert squeue.num_calls == 1
 
 
-# One call of squeue
+# One call of squeue, which is a script here
 
 
-def called(monkeypatch, stdout="", stderr="", code=0):
-    """What `ask` makes of this output; each call takes three seconds of a clock that stands still otherwise."""
-    clock = [1000.0]
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Puts a squeue on the path that does this; each call leaves a line in a file."""
+    calls = tmp_path / "calls"
+    calls.touch()
+    monkeypatch.setattr(queue, "LOOK_S", 0.01)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def run(command, **options):
-        clock[0] += 3
-        return subprocess.CompletedProcess(command, code, stdout, stderr)
+    def write(commands: str) -> Path:
+        path = tmp_path / "squeue"
+        path.write_text(f"#!/bin/sh\necho $$ >>{calls}\n{commands}\n")
+        path.chmod(0o755)
+        return calls
 
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(time, "time", lambda: clock[0])
-    return queue.ask()
-
-
-def test_ask__answer_of_a_slow_squeue__is_as_old_as_the_question(monkeypatch):
-    assert called(monkeypatch).time == 1000
+    return write
 
 
-def test_ask__lines_of_squeue__are_jobs_by_id(monkeypatch):
-    lines = "12|PENDING|Priority||demo-run|/home/a|b\nslurm_load_jobs: warning\n7|RUNNING|None|n[1-2]|demo|/home\n"
-    assert called(monkeypatch, lines).jobs == {
+def test_ask__lines_of_squeue__are_jobs_by_id(script):
+    script("echo '12|PENDING|Priority||demo-run|/home/a|b'; echo warning; echo '7|RUNNING|None|n[1-2]|demo|/home'")
+    assert queue.ask().jobs == {
         "12": Job("12", "PENDING", "Priority", "", "demo-run", "/home/a|b"),
         "7": Job("7", "RUNNING", "None", "n[1-2]", "demo", "/home"),
     }
 
 
-@pytest.mark.parametrize(("stderr", "problem"), [("a\nno controller\n", "no controller"), ("", "squeue failed")])
-def test_ask__squeue_fails__says_why_and_has_no_jobs(monkeypatch, stderr, problem):
-    assert called(monkeypatch, "7|RUNNING|None|n1|demo|/home\n", stderr, 1) == Answer(1000, {}, problem)
+@pytest.mark.parametrize(("stderr", "problem"), [(r"a\nno controller", "no controller"), ("", "squeue failed")])
+def test_ask__squeue_fails__says_why_and_has_no_jobs(script, stderr, problem):
+    script(f"echo '7|RUNNING|None|n1|demo|/home'; printf '{stderr}' >&2; exit 1")
+    answer = queue.ask()
+    assert (answer.jobs, answer.problem) == ({}, problem)
 
 
-@pytest.mark.parametrize(
-    ("error", "problem"),
-    [
-        (subprocess.TimeoutExpired("squeue", 60), "squeue did not answer within a minute"),
-        (FileNotFoundError(2, "No such file or directory"), "squeue does not start (No such file or directory)"),
-    ],
-)
-def test_ask__squeue_hangs_or_is_not_there__says_so(monkeypatch, error, problem):
-    def run(command, **options):
-        assert options["timeout"] == 60
-        raise error
+def test_ask__squeue_hangs__is_ended_and_said_to(script, monkeypatch):
+    monkeypatch.setattr(queue, "ANSWER_S", 0.1)
+    script("exec sleep 60")
+    assert queue.ask().problem == "squeue did not answer within 0.1 s"
 
-    monkeypatch.setattr(subprocess, "run", run)
-    assert queue.ask().problem == problem
+
+def test_ask__squeue_is_not_there__says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert queue.ask().problem == "squeue does not start (No such file or directory)"
+
+
+def test_ask__slow_squeue__was_asked_when_it_began_and_came_when_it_ended(script):
+    """What it says is from before the end: a job submitted meanwhile may be missing."""
+    script("sleep 0.1")
+    before = time.time()
+    answer = queue.ask()
+    assert before <= answer.time < before + 0.1 and answer.came_at >= answer.time + 0.1
+
+
+# Many launchers
+
+
+def test_look__answer_that_took_longer_than_the_interval__serves_everybody_from_when_it_came(tmp_path, squeue):
+    keep(tmp_path / "queue.json", time.time() - 61, RUNNING, took_s=60)
+    assert Queue(tmp_path / "queue.json", poll_s=10).look().jobs == {"7": RUNNING} and squeue.num_calls == 0
+
+
+@pytest.mark.slow
+def test_look__eight_launchers_and_a_squeue_slower_than_the_interval__ask_once_or_twice(tmp_path, script):
+    """Those that come while it is asked wait for that answer, or, if they submitted meanwhile, for the next one."""
+    calls = script("sleep 1; echo '7|RUNNING|None|n1|demo|/home'")
+
+    def launcher(number: int) -> Answer:
+        time.sleep(0.02 * number)
+        return Queue(tmp_path / "queue.json", poll_s=0.9).look(newer_than=time.time())
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        answers = [*pool.map(launcher, range(8))]
+    assert [answer.jobs.keys() for answer in answers] == [{"7"}] * 8
+    assert len(calls.read_text().split()) == 2
+
+
+@pytest.mark.parametrize("place", ["asks", "waits for one that asks"])
+def test_look__told_to_stop_while_squeue_hangs__comes_back_at_once(tmp_path, script, place):
+    calls, stop, path = script("exec sleep 60"), StopRequest(), tmp_path / "queue.json"
+    Timer(0.1, stop._raise, [signal.SIGINT, None]).start()
+    before = time.monotonic()
+    with held(path.with_suffix(".lock"), "the queue") if place != "asks" else nullcontext():
+        answer = Queue(path, poll_s=10, stop=stop).look()
+    assert answer.problem == "interrupted" and time.monotonic() - before < 5
+    assert not path.exists()  # it is no answer for others
+    for process in calls.read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
 
 
 def test_has_ended__of_the_states_in_slurms_manual__is_true_of_those_that_nothing_follows():

@@ -50,8 +50,8 @@ def test_log_tail__without_any_log__names_the_folder(tmp_path):
     assert log_tail(tmp_path, "7") == f"(nothing in {tmp_path})"
 
 
-def ended(paths, job):
-    outcome = Outcome(job=job, start=0, rank=0, code=75, why="time limit", step=3)
+def ended(paths, job, code=0):
+    outcome = Outcome(job=job, start=0, rank=0, code=code, why="time limit", step=3)
     write_json(paths.outcome, outcome.model_dump())
     return outcome
 
@@ -67,10 +67,12 @@ def test_waiting_job__is_the_one_submitted_until_it_has_ended_or_the_run_is_fini
     for number in (None, "7"):  # without a job: a submission that has not come back
         write_json(paths.job, JobRecord(job=number, time=1.0, inputs=INPUTS).model_dump())
         assert waiting_job(paths) == number
-    ended(paths, "6")
-    assert waiting_job(paths) == "7"
-    ended(paths, "7")
-    assert waiting_job(paths) is None
+    for number, code in (("6", 0), ("7", 75)):  # another one; one that may be back in the queue
+        ended(paths, number, code)
+        assert waiting_job(paths) == "7"
+    for code in (0, 1):
+        ended(paths, "7", code)
+        assert waiting_job(paths) is None
     ended(paths, "6")
     paths.finished.touch()
     assert waiting_job(paths) is None

@@ -3,6 +3,9 @@
 import json
 import logging
 import os
+import signal
+import socket
+import subprocess
 import time
 
 import pytest
@@ -10,7 +13,7 @@ from told_cluster import NEW, OLD, finished
 
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import LaunchError
-from pipeline.files import is_held, write_json
+from pipeline.files import held, is_held, write_json
 from pipeline.launch import slurm
 from pipeline.launch.job import Outcome
 from pipeline.launch.resources import Shape
@@ -80,6 +83,29 @@ def test_launcher__while_it_submits__no_other_launcher_of_the_run_does(cluster, 
     launcher._submit = lambda: (held.append(is_held(launcher.paths.submit_lock)), cluster.submit())[1]
     assert launcher._attach_or_submit() == "new" and held == [True]
     assert not is_held(launcher.paths.submit_lock)
+
+
+def test_launcher__told_to_stop_while_another_one_submits__does_not_wait_for_it(cluster, launcher, caplog):
+    """The other one may hang in sbatch or squeue."""
+    launcher.stop._raise(signal.SIGINT, None)
+    with held(launcher.paths.submit_lock, "it"), pytest.raises(slurm.Interrupted), caplog.at_level(logging.INFO):
+        launcher._attach_or_submit()
+    assert caplog.messages == [f"process {os.getpid()} on {socket.gethostname()} submits this run; waiting for it"]
+
+
+def test_launcher__told_to_stop_while_its_submission_may_arrive__does_not_wait_for_it(launcher):
+    launcher.stop._raise(signal.SIGINT, None)
+    with pytest.raises(slurm.Interrupted, match=r"^interrupted$"):
+        launcher._find(JobRecord(job=None, time=time.time(), inputs=NEW))
+
+
+def test_launcher__ctrl_c_while_the_queue_does_not_say_whether_its_job_is_there__cancels_it(cluster, launcher):
+    submitted(launcher, OLD)
+    cluster.show("(no controller)", at_the_end=lambda: launcher.stop._raise(signal.SIGINT, None))
+    with pytest.raises(slurm.Interrupted, match="interrupted: cancelled job 7"):
+        launcher._attach_or_submit()
+    record = JobRecord.model_validate_json(launcher.paths.job.read_bytes())
+    assert cluster.cancelled == ["7"] and record.has_ended and record.inputs == OLD
 
 
 def test_launcher__remembered_job__says_what_it_is_for(launcher):
@@ -194,7 +220,7 @@ def test_find__record_of_a_submission_that_did_not_come_back__is_looked_for_afte
     cluster, launcher, monkeypatch
 ):
     slept, asked = [], []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(launcher, "_pause", slept.append)
     look = cluster.look
     cluster.look = lambda newer_than: (asked.append(newer_than), look(newer_than))[1]
     cluster.states["7"] = "RUNNING"
@@ -235,3 +261,12 @@ def test_forget_own_job__variables_of_the_job_it_runs_in__are_dropped_but_for_th
         monkeypatch.setenv(name, "x")
     slurm.forget_own_job()
     assert [name for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "SLURM_CONF") if name in os.environ] == ["SLURM_CONF"]
+
+
+def test_scancel__hangs__is_a_warning_and_the_job_may_still_run(monkeypatch, caplog):
+    def hang(command, timeout, **options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert not slurm.scancel("7")
+    assert caplog.messages == ["scancel 7: no answer within 30 s"]

@@ -42,6 +42,7 @@ def test_watch__run_is_finished__a_job_that_waits_to_repeat_it_is_cancelled(clus
     ],
 )
 def test_watch__told_to_stop__ctrl_c_alone_cancels_the_job(cluster, launcher, number, cancelled, words):
+    launcher._remember("7", 1.0)
     cluster.show("RUNNING", "RUNNING", at_the_end=lambda: launcher.stop._raise(number, None))
     with pytest.raises(slurm.Interrupted, match=words):
         launcher._watch("7")
@@ -59,9 +60,10 @@ def test_launcher__interrupted_while_its_job_waits__leaves_no_job_that_waits(clu
 
 
 def test_launcher__interrupted_and_scancel_fails__the_job_may_still_run(cluster, launcher, monkeypatch):
+    launcher._remember("7", 1.0)
     monkeypatch.setattr(slurm, "scancel", lambda job: False)
     cluster.show("PENDING", "PENDING", at_the_end=lambda: launcher.stop._raise(signal.SIGINT, None))
-    with pytest.raises(slurm.Interrupted):
+    with pytest.raises(slurm.Interrupted, match="could not cancel job 7"):
         launcher._watch("7")
     assert slurm.waiting_job(launcher.paths) == "7"
 
@@ -102,20 +104,29 @@ def test_watch__what_happens_to_a_job__is_said_once_each(cluster, launcher, capl
 # Jobs that end without the run being finished
 
 
-@pytest.mark.parametrize(("helpful", "num_jobs"), [(None, 3), (2, 5), (3, 6)], ids=["none", "the second", "the third"])
-def test_launcher__jobs_that_end_without_a_checkpoint__are_three_in_a_row(cluster, launcher, helpful, num_jobs):
-    """A job that writes one in between starts the count again."""
+@pytest.mark.parametrize(
+    ("steps", "num_jobs", "furthest"),
+    [
+        ([10], 3, 10),
+        ([10, 20], 5, 20),
+        ([10, 10, 20], 6, 20),
+        ([4, 8, 4, 8, 4, 8], 5, 8),
+        ([4, 20, 8, 12, 30, 8, 12, 20], 8, 30),
+    ],
+    ids=["none", "the second helps", "the third helps", "to and fro", "goes back and overtakes"],
+)
+def test_launcher__jobs_that_get_no_further__are_three_in_a_row(cluster, launcher, steps, num_jobs, furthest):
+    """Only a step beyond all earlier ones starts the count again, but the first job may begin the run anew."""
     reach(launcher, 10)
 
     def submit():
         job = str(len(cluster.states) + 1)
         cluster.states[job] = "NODE_FAIL"
-        if len(cluster.states) == helpful:
-            reach(launcher, 20)
+        reach(launcher, steps[min(len(cluster.states), len(steps)) - 1])
         return job
 
     launcher._submit = submit
-    words = rf"3 jobs in a row ended without a new checkpoint \(the last: job {num_jobs}, NODE_FAIL\)"
+    words = rf"3 jobs in a row ended without a checkpoint beyond step {furthest} \(the last: job {num_jobs}, NODE_FAIL"
     with pytest.raises(LaunchError, match=words):
         launcher.run()
     assert len(cluster.states) == num_jobs

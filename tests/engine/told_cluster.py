@@ -49,6 +49,9 @@ def finished(launcher, inputs):
 
 
 def reach(launcher, step):
+    """The newest checkpoint is this one, also where there were later ones."""
+    for later in launcher.paths.state.glob("step-*.pt"):
+        later.unlink()
     path = launcher.paths.state / f"step-{step:09d}-0123456789abcdef.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

@@ -1,5 +1,6 @@
 """The site file: what is wrong with one is said, and folders are found from anywhere."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,11 @@ def test_site__relative_and_home_folders__become_absolute(project, monkeypatch):
         "b": Path("/home/someone/images"),
         "c": Path("/scratch/images"),
     }
+
+
+def test_site__that_names_a_folder_for_locks__has_it_used_in_this_process_and_those_it_starts(project, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_LOCKS", "/restored/afterwards")
+    project.edit("site/local.yaml", "data: {}", "data: {}\nlocks: $HOME/locks")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert load_site().locks == Path("/home/someone/locks")
+    assert os.environ["PATCHWORK_LOCKS"] == "/home/someone/locks"

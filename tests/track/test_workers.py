@@ -43,7 +43,7 @@ def have_left(results, run, monkeypatch):
 
     def ask(state="", problem=""):
         jobs = {"7": Job("7", state, "None", "", "", "")} if state else {}
-        monkeypatch.setattr(queue, "ask", lambda: Answer(time.time(), jobs, problem))
+        monkeypatch.setattr(queue, "ask", lambda stop: Answer(time.time(), jobs, problem))
         results.queue.unlink(missing_ok=True)
         return Workers(results, Site(slurm=Slurm(poll_s=100))).have_left(run)
 
@@ -80,7 +80,7 @@ def test_workers__run_that_was_never_submitted__have_left_without_a_question_to_
 
 def test_workers__answer_from_before_the_submission__is_not_believed(results, run, monkeypatch):
     write_json(results.queue, {"time": time.time() - 2 * SUBMITTED, "jobs": [], "problem": ""})
-    monkeypatch.setattr(queue, "ask", lambda: Answer(time.time(), {"7": Job("7", "RUNNING", "", "", "", "")}))
+    monkeypatch.setattr(queue, "ask", lambda stop: Answer(time.time(), {"7": Job("7", "RUNNING", "", "", "", "")}))
     assert not Workers(results, Site(slurm=Slurm(poll_s=10 * SUBMITTED))).have_left(run)
 
 

@@ -1,10 +1,14 @@
 """The doctor's questions to a cluster, answered as SLURM's commands do; tests/cluster has a real one."""
 
+import json
+from contextlib import nullcontext
+
 import pytest
 
 from pipeline.doctor import cluster, examine, job
 from pipeline.doctor.finding import Subject, failed, ok
 from pipeline.errors import DataError
+from pipeline.files import held
 from pipeline.launch.queue import Answer, Job
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import Graph
@@ -224,7 +228,10 @@ def test_job__that_waits_or_ends_without_a_word__is_waited_for_no_longer_than_it
     assert job._wait("0", tmp_path / "seen.json").state == state
 
 
-SEEN = {"host": "h1", "node": "n1", "python": "/p", "visible": "0", "gpus": ["an A100"], "nvidia_smi": "no driver"}
+SEEN = {
+    **{"host": "h1", "node": "n1", "python": "/p", "sees_lock": True},
+    **{"visible": "0", "gpus": ["an A100"], "nvidia_smi": "no driver"},
+}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +245,23 @@ SEEN = {"host": "h1", "node": "n1", "python": "/p", "visible": "0", "gpus": ["an
     ids=str,
 )
 def test_job__that_ran__says_whether_it_had_the_gpu_that_was_asked_for(site, gpus, state, words):
-    ran, gpu = job._judge(subject(**site), SEEN | {"gpus": gpus}, "7")
+    ran, locks, gpu = job._judge(subject(**site), SEEN | {"gpus": gpus}, "7")
     assert ran == ok("test job", "job 7 ran on n1 and found the project and /p")
+    assert locks == ok("locks", "a lock of this machine holds on n1, too")
     assert (gpu.state, gpu.text) == (state, words)
+
+
+def test_job__that_does_not_see_a_lock_of_the_login_node__says_what_could_happen_and_what_to_do():
+    _, locks, _ = job._judge(subject(), SEEN | {"sees_lock": False}, "7")
+    assert locks.state == "failed" and locks.text.startswith("a lock of this machine does not hold on n1: two jobs")
+    assert "set locks in mine.yaml" in locks.remedy and "Lustre with -o flock" in locks.remedy
+
+
+def test_look_around__sees_the_lock_only_while_it_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_gpus", lambda: [])
+    found = []
+    for is_free in (False, True):
+        with held(tmp_path / "lock", "it") if not is_free else nullcontext():
+            job.look_around(tmp_path / "seen.json")
+        found.append(json.loads((tmp_path / "seen.json").read_text())["sees_lock"])
+    assert found == [True, False]

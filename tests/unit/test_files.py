@@ -2,14 +2,27 @@
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
+from pipeline.config import CONFIGS
 from pipeline.errors import LaunchError
-from pipeline.files import draft_of, held, held_in_turn, is_held, is_wanted, remove_folder, write_text
+from pipeline.files import (
+    LockFile,
+    draft_of,
+    held,
+    held_in_turn,
+    holder_of,
+    is_held,
+    is_wanted,
+    remove_folder,
+    write_text,
+)
 
 HOLDER = """
 import sys, time
@@ -129,3 +142,18 @@ def test_remove_folder__while_it_is_deleted__nothing_has_its_name(tmp_path, monk
 
 def test_remove_folder__that_is_not_there__is_no_problem(tmp_path):
     remove_folder(tmp_path / "set")
+
+
+def test_lock__where_the_site_names_a_folder_for_locks__lies_there_at_the_same_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATCHWORK_LOCKS", str(tmp_path / "locks"))
+    path = CONFIGS.parent / "results/no-such-scale/lock"
+    with held(path, "a run"):
+        assert is_held(path) and not path.parent.exists()
+        assert holder_of(path) == f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(LaunchError, match=r"holds \S+/locks/\S+/no-such-scale/lock\)"), held(path, "a run"):
+            pass
+        with closing(LockFile(path)) as other:
+            assert not other.take(is_asking=True) and is_wanted(path)
+    assert not is_held(path)
+    with held(tmp_path / "cache/lock", "a cache on a disk of this node"):
+        assert (tmp_path / "cache/lock").exists()

@@ -4,7 +4,8 @@ import fcntl
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from result_files import SITE
@@ -13,7 +14,9 @@ from result_files import finish as finish_files
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
 from pipeline.freshness import Freshness
+from pipeline.launch import queue
 from pipeline.launch.job import Outcome
+from pipeline.launch.queue import Answer, Job
 from pipeline.launch.slurm import JobRecord
 from pipeline.outputs import job_file, report_file, run_file, table_file
 from pipeline.records import Inputs
@@ -32,6 +35,17 @@ def graph(tmp_path, monkeypatch) -> Graph:
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
     monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: found)
     return found
+
+
+@pytest.fixture
+def squeue(monkeypatch):
+    """Lets squeue say this of job 77."""
+
+    def say(state="", problem=""):
+        jobs = {"77": Job("77", state, "None", "", "", "")} if state else {}
+        monkeypatch.setattr(queue, "ask", lambda stop: Answer(time.time(), jobs, problem, time.time()))
+
+    return say
 
 
 def put(path, content="{}") -> None:
@@ -205,13 +219,18 @@ def test_status__table_that_was_not_drawn__is_listed_with_what_failed(graph):
 
 
 @pytest.mark.slow
-def test_status__slurm_job_that_has_ended__does_not_wait_in_the_queue(graph):
+@pytest.mark.parametrize(
+    ("code", "has_snakemake", "state"), [(1, True, "stopped"), (75, True, "queued"), (75, False, "submitted")]
+)
+def test_status__slurm_job_that_was_told_to_stop__may_be_back_in_the_queue(graph, code, has_snakemake, state):
+    """It requeues itself before a time limit, and SLURM does when it preempts it; a launcher records the end."""
     name = next(iter(graph.runs))
     folder = begin(graph, name, 60)
     put(folder.job, SUBMITTED)
-    outcome = Outcome(job="77", start=0, rank=0, code=75, why="asked to stop", step=50)
+    outcome = Outcome(job="77", start=0, rank=0, code=code, why="the time limit is near", step=50)
     put(folder.outcome, outcome.model_dump_json())
-    assert states(graph)[name].startswith("stopped")
+    with held(graph.results.workflow_lock) if has_snakemake else nullcontext():
+        assert states(graph)[name].split()[0] == state
 
 
 def test_status__data_set_that_a_process_prepares__is_running(graph):
@@ -325,7 +344,26 @@ def test_clean__evaluation_of_a_scale_without_runs__is_found(graph, capsys):
     assert "evals/cost-00000000" in capsys.readouterr().out
 
 
-def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph):
+@pytest.mark.parametrize(
+    ("said", "is_listed"),
+    [({"state": "PENDING"}, False), ({"problem": "no controller"}, False), ({"state": "CANCELLED"}, True)],
+    ids=["back in the queue", "nobody knows", "cancelled"],
+)
+def test_clean__abandoned_run_whose_job_was_told_to_stop__is_listed_once_the_queue_says_that_it_has_ended(
+    graph, squeue, said, is_listed
+):
+    squeue(**said)
+    folder = graph.results.run("mjp-old-s1-111111")
+    put(folder.job, SUBMITTED)
+    outcome = Outcome(job="77", start=0, rank=0, code=75, why="the time limit is near", step=50)
+    put(folder.outcome, outcome.model_dump_json())
+    found = find_leftovers([Freshness(graph, SITE)])
+    assert [item.kind for item in found.items] == ["abandoned"] * is_listed
+    assert ("SLURM job 77 may still run" in str(found)) == (not is_listed)
+
+
+def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph, squeue):
+    squeue(state="RUNNING")
     trains, queued = graph.results.run("mjp-old-s0-000000"), graph.results.run("mjp-old-s1-111111")
     put(queued.job, SUBMITTED)
     with held(trains.lock):

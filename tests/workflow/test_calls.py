@@ -7,14 +7,18 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import snakemake_executor_plugin_slurm as slurm
 from disks import read_only
 from project import ROOT, Project, copy_project
 from small import LEFT_OUT
+from snakemake.cli import parse_args
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake_interface_logger_plugins.common import LogEvent
 from warm_python import with_executable
 
 from pipeline.errors import ConfigError
+from pipeline.files import held
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -48,6 +52,20 @@ def test_call__options_with_values__are_no_targets(monkeypatch):
 
 def test_call__slurm_profile__has_its_executor(monkeypatch):
     assert call(monkeypatch, "--profile", "slurm", "all").executor == "slurm"
+
+
+@pytest.mark.slow
+def test_slurm_profile__executor_that_ends__leaves_the_empty_log_folders_of_other_snakemakes(monkeypatch, tmp_path):
+    """A job that waits has an empty one, without which it could not start."""
+    monkeypatch.chdir(ROOT)
+    options = parse_args(["--profile", "slurm"])[1]
+    settings = ExecutorPluginRegistry().get_plugin("slurm").get_settings(options)
+    (tmp_path / "rule_evaluate/waits").mkdir(parents=True)
+    executor = SimpleNamespace(
+        workflow=SimpleNamespace(executor_settings=settings), slurm_logdir=tmp_path, logger=logging.getLogger()
+    )
+    slurm.Executor.clean_old_logs(executor)
+    assert (tmp_path / "rule_evaluate/waits").exists()
 
 
 def test_config__mistyped_key__is_refused_with_the_nearest():
@@ -221,6 +239,38 @@ def test_results__that_cannot_be_written__are_one_message(project):
         for reading in ("check", "status", "summary"):
             result = project.run("python", "-m", "pipeline", reading)
             assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+def test_scale_that_another_process_works_on__is_refused_before_the_executor_exists_and_may_be_looked_at(project):
+    with held(project.root / "results/demo/workflow.lock", "scale demo"):
+        refused, looked = (project.snakemake(MANIFEST, option) for option in ("--no-hooks", "--summary"))
+    said = refused.stdout + refused.stderr
+    assert refused.returncode == 1 and "another process is working on scale demo (process " in said
+    assert "Traceback" not in said and "Building DAG" not in said
+    assert looked.returncode == 0, looked.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_dry_run", "expected"),
+    [
+        (ExecMode.DEFAULT, False, ["action", "execute"]),
+        (ExecMode.DEFAULT, True, ["execute"]),
+        (ExecMode.REMOTE, False, ["execute"]),
+    ],
+    ids=["call", "dry run", "process of a job"],
+)
+def test_before_execution__of_anything_but_a_real_call__nothing_is_done(mode, is_dry_run, expected):
+    done = []
+    workflow = SimpleNamespace(
+        exec_mode=mode,
+        output_settings=SimpleNamespace(dryrun=is_dry_run),
+        execute=lambda executor: done.append(executor),
+    )
+    invocation.before_execution(workflow, lambda: done.append("action"))
+    assert done == []
+    workflow.execute(executor="execute")
+    assert done == expected
 
 
 def test_results__link_to_a_folder_that_is_gone__is_one_message(tmp_path):
