@@ -219,8 +219,8 @@ def _plain(tree: ast.AST) -> list[ast.AST]:
 def _written(part: object) -> str:
     """A syntax tree as text, the same in every version of Python.
 
-    `ast.unparse` chooses other quotes in f-strings since 3.12, `ast.dump` shows fields that older versions lack, and 3.12
-    has empty texts at the end of formats.
+    `ast.unparse` chooses other quotes in f-strings since 3.12, `ast.dump` shows fields that older versions lack, and in
+    3.12 formats may end with an empty text.
     """
     if isinstance(part, ast.JoinedStr):
         part.values = [value for value in part.values if not (isinstance(value, ast.Constant) and value.value == "")]
