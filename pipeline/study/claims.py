@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pipeline.study.noise import Step
 
-FEW_SEEDS = 4  # fewer are pooled with those of other runs: two by themselves need 12.7 standard errors
+FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves need 12.7 standard errors
 Verdict = Literal["true", "false", "within noise", "undecided"]
 WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
 
@@ -66,7 +66,7 @@ class Reading:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it has few seeds, and is judged by those of other runs, too."""
+        """Whether it has few seeds, and is judged by others of this scale, too."""
         return 0 < self.dof < FEW_SEEDS - 1 and self.seeds is not None and self.seeds.dof > self.dof
 
     @property
@@ -226,7 +226,7 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     words.append(("one run" if len(found) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
     pooled = [reading for reading in found.values() if reading.is_pooled]
-    words += ["pooled with those of other runs"] * bool(pooled)
+    words += ["pooled with others of this scale"] * bool(pooled)
     judged = [*pooled, *(reading for reading in found.values() if reading.is_one_run)]
     spreads = [reading.seeds.spread for reading in judged if reading.seeds]
     if spreads:

@@ -294,7 +294,7 @@ def test_two_seeds__others_measured_at_this_scale__are_judged_with_the_noise_of_
 def test_two_seeds__judged_with_others__say_so():
     words = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 9)), b=two_seeds(70.0, SeedNoise(1.0, 9))).reason
 
-    assert words.endswith("2 seeds, pooled with those of other runs; seeds differ by 1.0 here")
+    assert words.endswith("2 seeds, pooled with others of this scale; seeds differ by 1.0 here")
     alone = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 1)), b=two_seeds(70.0, SeedNoise(1.0, 1))).reason
     assert alone.endswith("2 seeds")
 
