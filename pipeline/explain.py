@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,11 @@ def _record_lines(graph: Graph, record: TrainRecord | EvalResult | str, code: Co
     facts = record.provenance
     known = [f"{key} {facts[key]}" for key in SHOWN_FACTS if key in facts]
     yield _line("made", ", ".join(known))
+    made_with = facts.get("versions", {})
+    others = [name for name in ("torch", "timm") if made_with.get(name) not in (None, version(name))]
+    if others:
+        words = [f"{name} {made_with[name]}, installed is {version(name)}" for name in others]
+        yield _line("versions", "; ".join(words))
     weights = record.inputs.weights if isinstance(record, EvalResult) else record.files
     for file, digest in weights.items():
         if isinstance(record, EvalResult) or file.endswith(".safetensors"):

@@ -73,7 +73,7 @@ class PermutationCost(Evaluation):
         found["time_s"] = cost.seconds
         if cost.peak_memory_gib is not None:
             found["peak_gb"] = cost.peak_memory_gib
-        return found, error_of(cost)
+        return found, error_of(cost.rounds_s)
 
     def _method(self, keys: dict[str, Any], is_product: bool) -> Supervised:
         cfg = self.cfg

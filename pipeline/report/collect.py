@@ -1,6 +1,7 @@
 """What the report and the summary are made of: tables, claims and runs, from the results of one scale as they are now.
 
-Tables are filled here again, not read as they were drawn: whatever is finished shows, and nothing that is stale.
+Tables are filled here again, not read as they were drawn: whatever is finished shows. A stale number shows, too, with a
+mark.
 """
 
 from typing import NamedTuple
@@ -18,9 +19,9 @@ class Content(NamedTuple):
     runs: list[RunSummary]
 
 
-def collect(graph: Graph, selection: str) -> Content:
+def collect(graph: Graph, selection: str, freshness: Freshness | None = None) -> Content:
     """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables, claims = collect_tables(graph, selection)
+    tables, claims = collect_tables(graph, selection, freshness)
     rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
     shown = graph.with_inits(run for row in rows for run in row.run_names())
     runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]

@@ -16,7 +16,7 @@ import jinja2
 from pipeline.report.pictures import Shot, grid
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, Read
 from pipeline.report.view import TableView, drawing_suffix, has_content, view
-from pipeline.report.words import MISSING, duration, error, number, plain, short, signed, with_code
+from pipeline.report.words import AGAIN, MARK, MISSING, duration, error, number, plain, short, signed, with_code
 from pipeline.study.targets import command_for, target_name
 
 CSV_HEADER = ["row", "column", "ours", "error", "n", "spread", "values"]
@@ -125,6 +125,7 @@ def environment() -> jinja2.Environment:
     env.filters |= {"number": number, "signed": signed, "plain": plain, "duration": duration}
     env.filters |= {"error": error, "short": short, "with_code": with_code}
     env.globals |= {"facts": facts, "noise_facts": noise_facts, "hint": hint, "scale_line": scale_line}
+    env.globals |= {"again": AGAIN, "mark": MARK}
     env.globals |= {"view": view, "same_runs": same_runs, "fold": fold, "command": command}
     return env
 

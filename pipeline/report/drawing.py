@@ -7,7 +7,7 @@ from pipeline.freshness import Freshness, begin_drawing, record_drawing
 from pipeline.outputs import claims_file, report_file, table_file
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
-from pipeline.report.words import shown_again
+from pipeline.report.words import MARKED, shown_again
 from pipeline.study.targets import command_for, report_target
 
 
@@ -50,8 +50,9 @@ def draw_report(freshness: Freshness, rows: str) -> Path:
         file for file in freshness.needed_for([report_file(rows)]) if file.startswith(("data/", "runs/", "evals/"))
     ]
     if stale := [file for file in behind if freshness.exists(file) and freshness.why(file)]:
-        subtitle += f" {shown_again(len(stale), command_for(report_target(rows, graph.scale), graph.scale))}."
-    content = collect(graph, rows)
+        again = command_for(report_target(rows, graph.scale), graph.scale)
+        subtitle += f" {shown_again(len(stale), again)}; {MARKED}."
+    content = collect(graph, rows, freshness)
     numbers = write_numbers(content.tables, path)
     write_report(content, path, title, graph.scale, graph.results.read, subtitle)
     record_drawing(freshness, report_file(rows), begun, [path, *numbers])

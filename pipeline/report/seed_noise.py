@@ -53,10 +53,12 @@ def seed_noise(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, SeedNoi
 
 
 def _with_known(graph: Graph, found: dict[str, list[SeedValues]]) -> dict[str, list[SeedValues]]:
-    """With what was known before, of other runs and metrics."""
-    kinds = sorted({*graph.noise, *found})
-    together = {kind: {each.run: each for each in graph.noise.get(kind, []) + found.get(kind, [])} for kind in kinds}
-    return {kind: list(values.values()) for kind, values in together.items()}
+    """With what was known before; of a run that both have, the measurement with more seeds."""
+    together: dict[str, list[SeedValues]] = {}
+    for kind in sorted({*graph.noise, *found}):
+        longest_last = sorted(graph.noise.get(kind, []) + found.get(kind, []), key=lambda each: len(each.values))
+        together[kind] = [*{each.run: each for each in longest_last}.values()]
+    return together
 
 
 def pooled(measurements: Iterable[SeedValues]) -> SeedNoise:

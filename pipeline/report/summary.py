@@ -13,11 +13,10 @@ from pipeline.report.collect import collect_tables
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import fill_table, judge_tables
 from pipeline.report.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
-from pipeline.report.words import AGAIN, counted, error, number, shown_again
+from pipeline.report.words import AGAIN, MARK, MARKED, counted, error, number, shown_again
 from pipeline.study.claims import Verdict
 from pipeline.study.targets import command_for, report_target, tables_of, target_name
 
-MARK = "*"  # of a number that is stale
 WHOLE = {"all": "all", "demo": "headline"}  # targets that stand for every study, and which rows of it
 
 
@@ -55,7 +54,7 @@ def _stale(freshness: Freshness, tables: Iterable[FilledTable], target: str) -> 
             entry = graph.tables[table.id].rows[row.id].cells.get(column.id)
             if cell.stale and entry:  # a difference has no entry: it is stale with one of its two cells
                 files |= {*filter(freshness.why_number, entry.sources)}
-    line = f"{shown_again(len(files), command_for(target, graph.scale))}; their numbers are marked {MARK}"
+    line = f"{shown_again(len(files), command_for(target, graph.scale))}; {MARKED}"
     return [f"{line}, `python -m pipeline verify --scale {graph.scale}` says why"] * bool(files)
 
 

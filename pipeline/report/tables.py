@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config import nearest
+from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError, DataError
+from pipeline.files import read_lines
 from pipeline.freshness import Freshness
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
@@ -18,7 +19,7 @@ from pipeline.report.seed_noise import quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import CellEntry, Graph, RowEntry, TableEntry
-from pipeline.study.spec import Column
+from pipeline.study.spec import MEAN, Column
 from pipeline.study.targets import command_for, target_name
 
 
@@ -181,7 +182,7 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     reasons = map(freshness.why_number, entry.sources) if freshness else ()
     stale = next(filter(None, reasons), "")
     try:
-        records = [(source, _read(graph, source)) for source in entry.sources]
+        records = [(source, _read(graph, source, entry.metric)) for source in entry.sources]
     except DataError as error:
         if not stale:
             raise
@@ -191,8 +192,22 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     return cell.model_copy(update={"stale": stale, "per_image": [], "images": ""}) if stale else cell
 
 
-def _read(graph: Graph, source: str) -> Measured:
-    return read_record(graph.results.folder / source, EvalResult if source.startswith("evals/") else TrainRecord)
+def _read(graph: Graph, source: str, metric: str) -> Measured:
+    """A result; of a training also the mean of a curve, where that is what a cell shows."""
+    path = graph.results.folder / source
+    if source.startswith("evals/"):
+        return read_record(path, EvalResult)
+    record = read_record(path, TrainRecord)
+    return _with_mean(record, graph.results.run(record.run).metrics, metric) if metric.startswith(MEAN) else record
+
+
+def _with_mean(record: TrainRecord, curve: Path, metric: str) -> TrainRecord:
+    """The record with the mean of a metric over all validations."""
+    name = metric.removeprefix(MEAN)
+    found = [line[name] for line in read_lines(curve) if line.get(name) is not None] if curve.exists() else []
+    reasons = {} if found else {metric: f"{shown(curve)} has no {name}"}
+    metrics = {**record.metrics, metric: fmean(found) if found else None}
+    return record.model_copy(update={"metrics": metrics, "reasons": {**record.reasons, **reasons}})
 
 
 def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:

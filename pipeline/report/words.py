@@ -70,6 +70,8 @@ def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
 
 
 AGAIN = "must be made again"
+MARK = "*"  # of a number that is stale
+MARKED = f"their numbers are marked {MARK}"
 
 
 def shown_again(count: int, command: str) -> str:

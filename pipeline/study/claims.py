@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pipeline.study.noise import Step
 
+FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves need 12.7 standard errors
 Verdict = Literal["true", "false", "within noise", "undecided"]
 WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
 
@@ -34,7 +35,7 @@ WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true"
 class SeedNoise(NamedTuple):
     """How much one run differs from the next that has another seed alone, as measured at this scale."""
 
-    spread: float  # standard deviation over seeds
+    spread: float  # standard deviation over seeds, pooled over all runs that have several
     dof: int
 
 
@@ -52,7 +53,7 @@ class Reading:
     run: str = ""  # names the training; cells of the same one move together with its seed
     tolerance: float | None = None  # of its column
     is_one_run: bool = False  # of one training; another seed would give another number
-    seeds: SeedNoise | None = None  # of such a run; None: not measured at this scale
+    seeds: SeedNoise | None = None  # what seeds do at this scale, its own included; None: not measured
 
     @property
     def has_noise(self) -> bool:
@@ -60,8 +61,22 @@ class Reading:
 
     @property
     def is_known(self) -> bool:
-        """Whether all of its noise is known."""
-        return self.has_noise and (not self.is_one_run or self.seeds is not None)
+        """Whether its noise is known. A metric that is no mean over images has that of training alone."""
+        return self.seeds is not None if self.is_one_run else self.has_noise
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it has few seeds, and is judged by others of this scale, too."""
+        return 0 < self.dof < FEW_SEEDS - 1 and self.seeds is not None and self.seeds.dof > self.dof
+
+    @property
+    def training(self) -> tuple[float, int] | None:
+        """Standard error of the noise of training, and its degrees of freedom; None: there is none, or not known."""
+        if self.seeds and self.is_pooled:
+            return self.seeds.spread / math.sqrt(self.dof + 1), self.seeds.dof
+        if self.is_one_run:
+            return self.seeds
+        return (self.seed_error, self.dof) if self.seed_error else None
 
 
 Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
@@ -210,7 +225,10 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     seeds = sorted({reading.dof + 1 for reading in found.values()})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     words.append(("one run" if len(found) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
-    spreads = [reading.seeds.spread for reading in found.values() if reading.is_one_run and reading.seeds]
+    pooled = [reading for reading in found.values() if reading.is_pooled]
+    words += ["pooled with others of this scale"] * bool(pooled)
+    judged = [*pooled, *(reading for reading in found.values() if reading.is_one_run)]
+    spreads = [reading.seeds.spread for reading in judged if reading.seeds]
     if spreads:
         words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
     return ", ".join(words)

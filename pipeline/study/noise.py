@@ -4,8 +4,8 @@ Four kinds of noise are drawn. Cells measured on the same images are drawn toget
 the covariance of their means over images: two models fail on much the same images, so their difference is known better
 than either of them. Cells without values by image are drawn alone, from their standard error. Seeds add t-distributed
 noise to each cell; a little of it is in the images' noise already, so several seeds are judged on the careful side.
-A single run gets the noise that seeds were seen to have at this scale. Where the noise of a cell is not known, or not
-all of it, a difference below the tolerance of its column says nothing.
+A single run gets the noise that seeds were seen to have at this scale; that of two or three seeds is pooled with it.
+Where the noise of a cell is not known, or not all of it, a difference below the tolerance of its column says nothing.
 
 `>=` and `<=` between cells mean "not worse": they leave room for a margin. Without one, equal models could never be so.
 
@@ -123,8 +123,8 @@ def _draw(readings: Mapping[Cell, "Reading"], is_shared: bool) -> dict[Cell, np.
     noise = _noise_of_images(once, generator)
     by_run: dict[object, np.ndarray] = {}
     for cell, reading in once.items():
-        spread, dof = (reading.seed_error, reading.dof) if reading.seed_error else reading.seeds or (0.0, 0)
-        if spread and (reading.seed_error or reading.is_one_run):
+        spread, dof = reading.training or (0.0, 0)
+        if spread:
             draws = generator.standard_t(dof, DRAWS)
             if is_shared:
                 draws = by_run.setdefault((reading.run or cell, dof), draws)

@@ -11,7 +11,7 @@ from pipeline.registry import METHODS, TASKS
 from pipeline.study.data import data_configs
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
-from pipeline.study.spec import TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
+from pipeline.study.spec import MEAN, TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
 if TYPE_CHECKING:
     from pipeline.data.kind import BaseDataConfig
@@ -60,7 +60,7 @@ def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellE
 
 
 def _curve(draft: Draft, table: Table, key: str) -> dict[str, CellEntry]:
-    """What a figure of training curves waits for in a row; it has no columns."""
+    """What a figure of training curves waits for in a row, whether or not it has columns."""
     if not (isinstance(table, Figure) and table.kind == "curves"):
         return {}
     row = table.rows[key]
@@ -274,7 +274,7 @@ def _train_metrics(draft: Draft) -> tuple[str, ...]:
     """What training writes of every run, and of the metric by which the runs of this study are judged."""
     runs = draft.parsed.values()
     found = [METHODS.get(run.method.name).primary or TASKS.get(run.task).primary for run in runs]
-    own = [f"{kind}_{primary.name}" for primary in found if primary for kind in ("val", "best_val")]
+    own = [f"{kind}_{primary.name}" for primary in found if primary for kind in ("val", "best_val", f"{MEAN}val")]
     return tuple(dict.fromkeys([*TRAIN_METRICS, *own]))
 
 

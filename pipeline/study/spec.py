@@ -10,10 +10,12 @@ from pipeline.config import FILE, Strict, nearest
 
 Direction = Literal["up", "down", "none"]
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
+MEAN = "mean_"  # before the name of a metric of validation: its mean over the epochs, from the recorded curve
 TRAIN_METRICS = (  # a task or a method of a study's runs may add its own
     "params_m",
     "val_top1",
     "best_val_top1",
+    "mean_val_top1",
     "val_position_top1",
     "best_val_position_top1",
     "val_loss",
@@ -158,8 +160,8 @@ class Table(Strict):
 class Drawing(Strict):
     """How a figure is drawn: series of points, bars, a heat map, a grid of pictures and sounds, or curves of training.
 
-    One side of it, rows or columns, has the `x` values; the other side are the series. `curves` has no columns: it
-    draws the metric `curve`, which validation writes after each epoch, of every row's run.
+    One side of it, rows or columns, has the `x` values; the other side are the series. `curves` draws the metric
+    `curve`, which validation writes after each epoch, of every row's run; its columns are numbers below the drawing.
     """
 
     kind: Literal["lines", "bars", "heatmap", "pictures", "curves"]
@@ -185,8 +187,8 @@ class Figure(Drawing, Table):
 
     @model_validator(mode="after")
     def _has_what_its_kind_draws(self) -> "Figure":
-        if (self.kind == "curves") != bool(self.curve) or (self.kind == "curves") == bool(self.columns):
-            raise ValueError("kind: curves needs `curve` and no columns; every other kind needs columns and no `curve`")
+        if (self.kind == "curves") != bool(self.curve) or not (self.curve or self.columns):
+            raise ValueError("kind: curves needs `curve`; every other kind needs columns and no `curve`")
         wrong = [key for key, column in self.columns.items() if bool(column.file) != (self.kind == "pictures")]
         if wrong:
             raise ValueError(f"columns.{wrong[0]}: `file` is for kind: pictures, and each of its columns needs one")

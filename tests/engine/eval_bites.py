@@ -214,7 +214,9 @@ EVALS = {
     "eval.cls_attention.images": [Bite(2, "validation")],
     "eval.cls_attention.limit": [Bite(7, "validation")],
     "eval.cost.method": [Bite({"mae": {**DECODER, "decoder_depth": 2}}, "validation")],
+    "eval.cost.methods": [Bite(("mp3", "mjp"), "validation")],
     "eval.cost.etas": [Bite((40,), "validation")],
+    "eval.cost.turns": [Bite(2, "validation")],
     **{
         f"eval.{name}.{key}": [Bite(other, "validation")]
         for name in ("cost", "permutation_cost")

@@ -2,6 +2,7 @@
 
 STUDY, EXPECTED, DEMO = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml"
 MJP, FASHION = "method/mjp.yaml", "data/fashion_mnist.yaml"
+MEAN_COLUMN = "metric: mean_val_top1, direction: up, tolerance: 0.5}\n"
 FIRST_HOLDS = '"mjp.t4.b-no-pe:consistency == 100"'
 
 # what is wrong -> file, text, text put in its place, and the beginning of the one line that must come out
@@ -211,8 +212,8 @@ MISTAKES = {
     ),
     "column's evaluation": (
         STUDY,
-        "eval: train",
-        "eval: trian",
+        "eval: train, metric: params_m",
+        "eval: trian, metric: params_m",
         f"{STUDY}: column_sets.params_m.params_m.eval: no eval 'trian'",
     ),
     "two sources of a column": (
@@ -336,10 +337,16 @@ MISTAKES = {
         "curve: val_topp1\n",
         f"{STUDY}: figures.f6.curve: training logs no 'val_topp1'; did you mean 'val_top1'?",
     ),
+    "drawing without its curve": (
+        STUDY,
+        "    curve: val_top1\n",
+        "",
+        f"{STUDY}: figures.f6.kind: kind: curves needs `curve`; every other kind needs columns and no `curve`",
+    ),
     "curve of no run": (
         STUDY,
-        "top-1 (%)\n    rows:\n      deit-s: {label: DeiT-S, run: a}\n",
-        "top-1 (%)\n    rows:\n      deit-s: {label: DeiT-S}\n",
+        f"{MEAN_COLUMN}    rows:\n      deit-s: {{label: DeiT-S, run: a}}\n",
+        f"{MEAN_COLUMN}    rows:\n      deit-s: {{label: DeiT-S}}\n",
         f"{STUDY}: figures.f6.rows.deit-s: no run for the curve; name one in `run`, or the reason in `why`",
     ),
     "claim on a picture": (

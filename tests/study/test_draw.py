@@ -60,6 +60,16 @@ def test_html_of_one_table__has_a_cell_for_each_number_with_its_provenance():
     assert page.count("What the scale is.") == 1
 
 
+def test_html_of_one_table__stale_cell__is_marked_with_the_reason_and_no_other():
+    table = make_tables()[2]
+    assert 'class="stale"' not in to_html(FilledTable(**table), read_picture)
+    next(iter(table["rows"][0]["cells"].values()))["stale"] = "its <weights> changed"
+    page = to_html(FilledTable(**table), read_picture)
+    why = "must be made again: its &lt;weights&gt; changed"
+    assert re.findall(r'<abbr class="stale" title="([^"]*)">\*</abbr>', page) == [why]
+    assert f"<p>{why}</p>" in page  # where the number comes from
+
+
 def test_files__of_a_table__are_text_and_a_page():
     assert list(files_of(FilledTable(**make_tables()[0]), read_picture)) == [".csv", ".md", ".html"]
 

@@ -1,5 +1,7 @@
 """`explain`: from a number to the lines and files that it comes from."""
 
+from importlib.metadata import version
+
 import pytest
 from result_files import ORIGIN, SITE, finish, write_training
 
@@ -69,6 +71,23 @@ def test_explain__code_changed_since__does_not_say_that_nothing_has_changed(grap
     assert lines_of(graph, run)["since then"] == "its code has changed; nothing else that it depends on has"
     write_training(graph, run, {}, inputs=inputs, provenance=ORIGIN)  # from before digests of code were kept
     assert lines_of(graph, run)["since then"] == "nothing that it depends on has changed"
+
+
+def with_versions(graph, run, **versions):
+    inputs = Inputs(data="data fashion_mnist", init=None)
+    write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "versions": versions})
+    return lines_of(graph, run)
+
+
+def test_explain__made_with_another_torch__names_both_versions_and_passes_no_verdict(graph, run):
+    found = with_versions(graph, run, torch="1.0", timm=version("timm"), numpy="1.0")
+    assert found["versions"] == f"torch 1.0, installed is {version('torch')}"
+    assert found["since then"] == "nothing that it depends on has changed"
+
+
+def test_explain__made_with_what_is_installed_or_not_recorded__says_nothing_of_versions(graph, run):
+    assert "versions" not in with_versions(graph, run, torch=version("torch"), timm=version("timm"))
+    assert "versions" not in with_versions(graph, run)
 
 
 def test_explain__evaluation_with_data_of_its_own__names_each_with_its_digest(graph):

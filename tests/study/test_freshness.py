@@ -311,8 +311,9 @@ def test_report__page_deleted__is_a_problem_with_the_command_that_draws_it(graph
 def test_report__written_by_hand_over_a_stale_result__names_the_target_that_was_made(graph, folder, rows, target):
     assert "must be made again" not in draw_report(now(graph), rows).read_text()
     folder.encoder.write_text("other")
-    words = f"of the results shown here must be made again: <code>snakemake {target}</code>"
-    assert words in draw_report(now(graph), rows).read_text()
+    words = f"of the results shown here must be made again: <code>snakemake {target}</code>; their numbers are marked *"
+    page = draw_report(now(graph), rows).read_text()
+    assert words in page and '<abbr class="stale" title="must be made again: ' in page
 
 
 def test_report_target__of_another_scale__is_its_file(graph):

@@ -268,6 +268,37 @@ def test_one_run__seeds_not_measured__small_differences_say_nothing():
     assert verdict(" a > b ", a=one_run(70.5, None), b=one_run(70.0, None)) == "true"
 
 
+def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_noise_of_seeds():
+    # Such as the variance of a position table: another seed moves it, other images cannot.
+    a, b = (Reading(value, tolerance=0.4, is_one_run=True, seeds=SeedNoise(0.01, 1000)) for value in (70.2, 70.0))
+
+    claim = judged(" a > b ", a=a, b=b)
+
+    assert claim.verdict == "true"
+    assert claim.reason.endswith(": 0.200 +/- 0.028, one run each; seeds differ by 0.01 here")
+
+
+def two_seeds(value: float, seeds: SeedNoise | None) -> Reading:
+    return Reading(value, error=0.0, seed_error=1.0, dof=1, tolerance=0.4, seeds=seeds)
+
+
+def test_two_seeds__others_measured_at_this_scale__are_judged_with_the_noise_of_all():
+    error = 1.0 / math.sqrt(2)  # of the mean of two; seeds differ by 1.0
+
+    above, below = (two_seeds(70 + gap * error, SeedNoise(1.0, 1000)) for gap in (2.1, 1.8))
+
+    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
+    assert verdict(" a > 70 ", a=two_seeds(70 + 2.1, None)) == "within noise"  # 12.7 errors
+
+
+def test_two_seeds__judged_with_others__say_so():
+    words = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 9)), b=two_seeds(70.0, SeedNoise(1.0, 9))).reason
+
+    assert words.endswith("2 seeds, pooled with others of this scale; seeds differ by 1.0 here")
+    alone = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 1)), b=two_seeds(70.0, SeedNoise(1.0, 1))).reason
+    assert alone.endswith("2 seeds")
+
+
 def test_several_seeds__have_their_own_noise_whatever_was_measured_elsewhere():
     a = Reading(72.0, seed_error=0.1, dof=3, seeds=SeedNoise(50.0, 9))
 

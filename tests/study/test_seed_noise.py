@@ -9,7 +9,7 @@ from pipeline.cli import main
 from pipeline.config import read_yaml
 from pipeline.errors import DataError
 from pipeline.report.seed_noise import measured, pooled, seed_noise, write_noise
-from pipeline.report.tables import fill_table, judge_tables
+from pipeline.report.tables import CellReadings, fill_table, judge_tables
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint
 from pipeline.study.graph import build_graph
 from pipeline.study.spec import SeedValues
@@ -101,6 +101,27 @@ def test_claim__single_runs__are_judged_by_what_the_file_says(toy):
     graph.noise = {KIND: [SeedValues(run=B, values=[70.0, 76.0, 80.0, 84.0])]}
 
     assert claim(graph, "toy.c2").verdict == "within noise"
+
+
+def test_reading__of_two_seeds__is_pooled_with_what_the_file_says(seeded):
+    row = seeded.tables["toy.t1"].rows["toy.t1.a"].cells["top1"]
+    row.sources = row.sources[:2]
+    seeded.noise = {KIND: [SeedValues(run=B, values=[70.0, 76.0, 80.0, 84.0])]}
+
+    reading = CellReadings(tables_of(seeded), seeded)["toy.t1.a", "top1"]
+
+    own = SeedValues(run=A, values=[79.84, 79.0])
+    spread, dof = pooled([*seeded.noise[KIND], own])
+    assert (dof, reading.training) == (4, (pytest.approx(spread / 2**0.5), 4))
+
+
+def test_seed_noise__run_that_the_file_has_with_more_seeds__counts_with_those(seeded):
+    longer = SeedValues(run=A, values=[70.0, 76.0, 80.0, 84.0, 90.0])
+    seeded.noise = {KIND: [longer]}
+    assert seed_noise(seeded, tables_of(seeded)) == {KIND: pooled([longer])}
+
+    seeded.noise = {KIND: [SeedValues(run=A, values=[70.0, 90.0])]}
+    assert seed_noise(seeded, tables_of(seeded))[KIND].dof == 3
 
 
 def test_claims_and_report__noise_changed__are_drawn_again(toy):

@@ -1,5 +1,7 @@
 """Tables from result files: where a number comes from, how it is judged, and what is said where there is none."""
 
+import json
+
 import pytest
 from result_files import ORIGIN, write_evaluation, write_training
 from toy_study import COLUMNS, A, B, C, cell, draw, name_of, result_of, write_eval
@@ -48,6 +50,29 @@ def test_fill__cell_of_training__comes_from_train_json(measured):
     provenance = cell(measured, "a", "params_m")["provenance"]
 
     assert (provenance["file"], provenance["metric"]) == (f"results/toy/runs/{A}/train.json", "params_m")
+
+
+def curve_of(graph, run, *values):
+    """A column of the mean over the curve of a run, which has these validations and other lines."""
+    graph.tables["toy.t1"].rows["toy.t1.a"].cells["params_m"].metric = "mean_val_top1"
+    lines = [{"epoch": 1, "loss": 2.0}, *({"epoch": at, "val_top1": value} for at, value in enumerate(values, 1))]
+    graph.results.run(run).metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_fill__mean_over_epochs__is_that_of_the_recorded_curve(measured):
+    curve_of(measured, A, 10.0, 40.0, 70.0)
+
+    found = cell(measured, "a", "params_m")
+    assert (found["ours"], found["error"]) == (40.0, None)
+    assert found["provenance"]["metric"] == "mean_val_top1" and found["run"] == A
+
+
+def test_fill__mean_over_epochs_of_a_run_without_a_curve__says_why_not(measured):
+    curve_of(measured, A)
+
+    found = cell(measured, "a", "params_m")
+    assert found["ours"] is None
+    assert found["reason"] == f"mean_val_top1 is n/a: results/toy/runs/{A}/metrics.jsonl has no val_top1"
 
 
 def test_fill__header__carries_titles_notes_scale_and_columns(measured):
