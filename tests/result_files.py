@@ -19,7 +19,14 @@ from pipeline.study.entries import Graph
 
 # A site without data: what is finished needs none.
 SITE = Site(data={name: Path("/nowhere") for name in names(CONFIGS / "data")})
-ORIGIN = {"commit": "c0ffee", "seed": 0, "wall_s": 1.5, "device": "cpu"}
+ORIGIN = {
+    "commit": "c0ffee",
+    "seed": 0,
+    "wall_s": 1.5,
+    "device": "cpu",
+    "machine": "Linux abacus",
+    "versions": {"torch": "0"},
+}
 
 
 def write_training(graph: Graph, run: str, metrics: dict, **record) -> RunFolder:

@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import variance
+from typing import Any
 
 import yaml
 
 from pipeline.config import CONFIGS, shown
 from pipeline.errors import DataError
 from pipeline.files import write_text
-from pipeline.provenance import provenance
 from pipeline.report.records import Cell, FilledTable
 from pipeline.study.claims import SeedNoise
 from pipeline.study.entries import Graph
@@ -43,8 +43,13 @@ def measured(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, list[Seed
     for table in tables:
         for _, _, cell in table.cells():
             if cell.n > 1 and cell.run and not cell.stale and (quantity := quantity_of(graph, cell)):
-                found.setdefault(quantity, {})[cell.run] = SeedValues(run=cell.run, values=cell.values)
+                values = SeedValues(run=cell.run, values=cell.values, made=_made(cell.provenance or {}))
+                found.setdefault(quantity, {})[cell.run] = values
     return {kind: list(by_run.values()) for kind, by_run in found.items()}
+
+
+def _made(facts: dict[str, Any]) -> str:
+    return f"{facts['machine']}, torch {facts['versions']['torch']}, commit {facts['commit']}"
 
 
 def seed_noise(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, SeedNoise]:
@@ -77,7 +82,7 @@ def write_noise(graph: Graph, tables: Iterable[FilledTable]) -> Path:
             f"no number at scale {graph.scale} has several seeds; write seeds: 4 into "
             f"{shown(CONFIGS / 'scale' / f'{graph.scale}.yaml')}, run Snakemake, then this again"
         )
-    noise, path = Noise(provenance=provenance(), metrics=_with_known(graph, found)), noise_file(graph.scale)
+    noise, path = Noise(metrics=_with_known(graph, found)), noise_file(graph.scale)
     text = yaml.safe_dump(noise.model_dump(mode="json"), sort_keys=True, width=120, default_flow_style=None)
     write_text(path, HEADER.format(scale=graph.scale) + text)
     return path

@@ -333,12 +333,12 @@ class SeedValues(Strict):
 
     run: str = Field(description="name of the run with the first seed")
     values: list[float] = Field(min_length=2)
+    made: str = Field("", description="where the first of them was computed, with which torch, and at which commit")
 
 
 class Noise(Strict):
     """What seeds were seen to do at one scale: data set, evaluation and metric -> values of runs over seeds."""
 
-    provenance: dict[str, Any]
     metrics: dict[str, list[SeedValues]]
 
 
