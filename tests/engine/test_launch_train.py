@@ -1,15 +1,19 @@
 """What `train` does with a run on each kind of site: here, in several processes, or through SLURM."""
 
+import os
+
 import pytest
 import yaml
 from tiny_runs import tiny_config
 
+from pipeline.engine.signals import Requeue
 from pipeline.errors import ConfigError
 from pipeline.files import write_text
 from pipeline.launch import train as launching
 from pipeline.launch.resources import Shape
 from pipeline.launch.train import train
 from pipeline.records import Inputs
+from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
 
 INPUTS = Inputs(data="a" * 64, init=None)
@@ -34,6 +38,8 @@ def launched(tmp_path, monkeypatch):
         monkeypatch.setattr(launching, "load_site", lambda: site)
         for name in ("train_here", "run_processes", "train_on_cluster"):
             monkeypatch.setattr(launching, name, returning(name, code))
+        monkeypatch.setattr("pipeline.launch.gpus.LOCKS", tmp_path / "locks")
+        monkeypatch.setattr("pipeline.launch.gpus._found_gpus", dict)
         found = launching._chosen_run("test", None, tmp_path / "run.yaml")[0]
         folder = launching.results_of("test").run(found)
         write_text(folder.finished, "{}")
@@ -59,8 +65,33 @@ def test_train__failed_or_stopped__is_not_published(launched, code):
 
 def test_train__several_gpus__starts_as_many_processes_as_share_its_micro_batches(launched, tmp_path):
     code, [call], folder = launched(Site(processes=8))
-    assert call == ("run_processes", (4, ["train", "--scale", "test", "--config", str(tmp_path / "run.yaml")]))
+    assert call == ("run_processes", (4, ["train", "--scale", "test", "--config", str(tmp_path / "run.yaml")], []))
     assert code == 0 and folder.done.exists()
+
+
+def test_train__site_with_gpus__holds_as_many_as_it_has_processes_while_it_trains(launched, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    _, [(name, arguments)], _ = launched(Site(processes=8, gpus=[6, 5, 4]))
+    assert name == "run_processes" and arguments[0] == 2 and os.environ["CUDA_VISIBLE_DEVICES"] == "6,5"
+    assert [slot.gpu for slot in arguments[2]] == ["6", "5"] and all(slot.lock.file.closed for slot in arguments[2])
+
+
+def test_train__asked_to_stop_while_it_waits_for_a_gpu__is_to_be_continued(launched, monkeypatch):
+    def wait(*arguments):
+        raise Requeue("interrupted")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("pipeline.launch.gpus._wait_for_slots", wait)
+    code, calls, folder = launched(Site(gpus=[0]))
+    assert code == 75 and calls == [] and not folder.done.exists()
+
+
+@pytest.mark.parametrize("site", [Site(processes=8), Site(slurm=Slurm())], ids=["here", "slurm"])
+def test_train__finished_run__starts_and_asks_nothing_and_is_published(launched, monkeypatch, site):
+    monkeypatch.setattr(RunFolder, "is_finished", lambda self, inputs: inputs == INPUTS)
+    code, calls, folder = launched(site)
+    assert code == 0 and calls == [] and folder.done.exists()
 
 
 def test_train__process_that_has_its_place__trains_and_leaves_the_rest_to_the_one_that_started_it(
