@@ -3,13 +3,15 @@
 import os
 
 import pytest
+import torch
 import yaml
 from tiny_runs import tiny_config
 
-from pipeline.engine.signals import Requeue
-from pipeline.errors import ConfigError
+from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.errors import ConfigError, DeviceMemoryError
 from pipeline.files import write_text
 from pipeline.launch import train as launching
+from pipeline.launch.local import train_here
 from pipeline.launch.resources import Shape
 from pipeline.launch.train import train
 from pipeline.records import Inputs
@@ -111,6 +113,17 @@ def test_train__slurm__submits_the_config_as_it_is_now_for_a_site_that_any_folde
     assert arguments[:5] == (folder, site, Shape(2, 2), "/mine.yaml", INPUTS)
     submitted = yaml.safe_load(folder.submitted.read_text())
     assert submitted["optim"]["micro_batch"] == 10 and folder.done.exists()
+
+
+def test_train__gpu_that_is_full__is_an_error_with_the_run_and_what_to_set(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("pipeline.engine.train.train_run", fail)
+    words = r"run \S+ needs more memory than its GPU has: CUDA .* 2\.00 GiB\.\n.* set optim\.micro_batch below 10 "
+    with pytest.raises(DeviceMemoryError, match=words):
+        content = tiny_config({"optim": {"global_batch": 40, "micro_batch": 10}})
+        train_here(content, RunFolder(tmp_path, "run"), Site(), StopRequest())
 
 
 def test_train__weight_file__is_refused(launched):

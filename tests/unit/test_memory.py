@@ -1,11 +1,17 @@
 """A GPU that is out of memory: what the user reads of what torch raises."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pipeline.cli import main
 from pipeline.errors import DeviceMemoryError
+from pipeline.evals.needs import Needs
+from pipeline.launch import gpus
 from pipeline.launch.memory import explain_memory
+from pipeline.results import ScaleFolder
 from pipeline.site import Site
 
 FACTS = (
@@ -52,12 +58,27 @@ def test_memory__other_errors__stay_as_they_are():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
-def test_train__that_runs_out_of_memory__ends_with_the_message_and_no_traceback(monkeypatch, capsys):
-    def fail(scale, run, config):
-        with explain_memory("run a-b-s0", Site(), 128):
-            raise FULL
+@pytest.mark.parametrize("is_on_gpu", [True, False], ids=["gpu", "cpu"])
+def test_evaluate__that_runs_out_of_memory__had_a_gpu_if_it_needs_one_and_ends_with_the_message(
+    monkeypatch, tmp_path, capsys, is_on_gpu
+):
+    seen = []
 
-    monkeypatch.setattr("pipeline.launch.train.train", fail)
-    assert main(["train", "--run", "a-b-s0"]) == 1
+    def fail(*arguments):
+        seen.append((os.environ[gpus.VISIBLE], [holder.job for holder in gpus.holders()]))
+        raise FULL
+
+    job = SimpleNamespace(needs=Needs(gpu=is_on_gpu))
+    graph = SimpleNamespace(eval_job=lambda name: job, results=ScaleFolder(tmp_path))
+    monkeypatch.setattr("pipeline.study.graph.load_for_job", lambda *arguments: graph)
+    monkeypatch.setattr("pipeline.study.planned.planned_evaluations", lambda *arguments: [])
+    monkeypatch.setattr("pipeline.evals.evaluate.evaluate_job", fail)
+    monkeypatch.setattr("pipeline.site.load_site", lambda: Site(gpus=[3]))
+    monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(gpus, "_found_gpus", dict)
+    monkeypatch.setenv(gpus.VISIBLE, "3,4")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    assert main(["evaluate", "--job", "a-quick"]) == 1
+    assert seen == [("3", ["a-quick"]) if is_on_gpu else ("", [])]
     said = capsys.readouterr().err
-    assert said.startswith(f"DeviceMemoryError: run a-b-s0 needs more memory than its GPU has: {FACTS}\n")
+    assert said.startswith(f"DeviceMemoryError: evaluation job a-quick needs more memory than its GPU has: {FACTS}\n")
