@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import torch
 import yaml
 from pydantic import Field

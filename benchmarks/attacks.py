@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import checkout  # noqa: F401
 import torch
 from report import name_of
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import numpy as np
 import torch
 from imagecorruptions import corrupt as ported

@@ -12,6 +12,8 @@ import json
 import os
 import platform
 
+import checkout  # noqa: F401
+
 from pipeline.config import CONFIGS, Record
 from pipeline.records import read_record, write_record
 from pipeline.results import results_of

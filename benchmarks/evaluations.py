@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import torch
 from loop import MODELS, NUM_CLASSES, device_of, found_pictures, made_pictures
 from report import where, write

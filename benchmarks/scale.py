@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import torch
 import torch.distributed as dist
 from loop import CASES, MODELS, NUM_VAL, found_pictures, made_pictures, run_of, write_images

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import checkout  # noqa: F401
+
 from pipeline import results as results_module
 from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import torch
 
 from pipeline.engine.signals import StopRequest

@@ -14,6 +14,7 @@ from pipeline.logs import start_logging
 
 if TYPE_CHECKING:
     from pipeline.freshness import Freshness
+    from pipeline.site import Site
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,9 +130,10 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
-    from pipeline.data.kind import kind_of, source_set
+    from pipeline.data.kind import kind_of, reference_run, source_set
     from pipeline.data.prepare import fill_cache
     from pipeline.data.prepare import prepare as prepare_data
+    from pipeline.launch.gpus import hold_gpus
     from pipeline.site import data_folder, load_site
     from pipeline.study.graph import load_graph
     from pipeline.study.planned import as_runs_see, data_of
@@ -149,7 +151,9 @@ def prepare(options: argparse.Namespace, arguments: list[str]) -> None:
         from pipeline.study.planned import sources_of
 
         sources = sources_of(graph, site)
-    found = prepare_data(data, folder, out, site.workers, sources=sources, cache=site.cache, seen=seen)
+    job_log = graph.results.log("prepare_data", data.name)
+    with hold_gpus(site, int(reference_run(data) is not None), job_log):
+        found = prepare_data(data, folder, out, site.workers, sources=sources, cache=site.cache, seen=seen)
     counts = " + ".join(str(split.count) for split in found.splits.values())
     print(f"{data.name}: {counts} {kind_of(data).unit} verified")
 
@@ -177,6 +181,8 @@ def train(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
     from pipeline.evals.evaluate import evaluate_job
+    from pipeline.launch.gpus import hold_gpus
+    from pipeline.launch.memory import explain_memory
     from pipeline.site import load_site
     from pipeline.study.graph import load_for_job
     from pipeline.study.planned import planned_evaluations
@@ -185,18 +191,30 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
         return _evaluate_model(options)
     if options.weights or options.evaluations or options.train:
         raise ConfigError("--weights, --train and names of evaluations go with --model; a job has its own")
-    graph = load_for_job(options.scale or "demo", options.job)
-    evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, load_site())
+    graph, site = load_for_job(options.scale or "demo", options.job), load_site()
+    needs, job_log = graph.eval_job(options.job).needs, graph.results.log("evaluate", options.job)
+    with hold_gpus(site, int(needs.gpu), job_log), explain_memory(f"evaluation job {options.job}", site):
+        evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, site)
     return 0
 
 
 def _evaluate_model(options: argparse.Namespace) -> int:
-    from pipeline.config import shown
+    from pipeline.launch.gpus import hold_gpus
+    from pipeline.launch.memory import explain_memory
+    from pipeline.results import results_of
     from pipeline.site import load_site
+
+    site, job_log = load_site(), results_of(options.scale or "paper").log("evaluate", options.model)
+    with hold_gpus(site, 1, job_log), explain_memory(f"model {options.model}", site):
+        return _print_evaluations(options, site)
+
+
+def _print_evaluations(options: argparse.Namespace, site: "Site") -> int:
+    from pipeline.config import shown
     from pipeline.study.foreign import evaluate_foreign
 
     wanted, count, scale = options.evaluations or ["robustness"], 0, options.scale or "paper"
-    for found in evaluate_foreign(options.model, options.weights, wanted, scale, load_site(), options.train):
+    for found in evaluate_foreign(options.model, options.weights, wanted, scale, site, options.train):
         if found.result is None or found.file is None:
             print(f"{found.name:16} n/a: {found.reason}", flush=True)
             continue

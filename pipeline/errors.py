@@ -28,6 +28,10 @@ class NumericsError(PatchworkError):
     """Training left the finite numbers more often than the recipe allows, or a model gave outputs outside of them."""
 
 
+class DeviceMemoryError(PatchworkError):
+    """A GPU has less memory than a job needs."""
+
+
 class LaunchError(PatchworkError):
     """A job could not be started or did not come back."""
 

@@ -53,8 +53,9 @@ class LockFile:
     The system releases it when the holder ends, however it ends. One who waits may ask the holder to give way.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, holder: str = "") -> None:
         self.path = path = _place_of_lock(path)
+        self.holder = holder or f"process {os.getpid()} on {socket.gethostname()}"
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file, self.wanted = path.open("a"), _wanted(path).open("a")
@@ -71,7 +72,7 @@ class LockFile:
         fcntl.flock(self.wanted, fcntl.LOCK_UN)
         with explained(self.path):
             self.file.truncate(0)
-            self.file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            self.file.write(self.holder)
             self.file.flush()
         return True
 

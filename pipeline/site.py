@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from pipeline.config import CONFIGS, FILE, Strict, parse_file
 from pipeline.data.kind import BaseDataConfig, kind_of
@@ -61,6 +61,13 @@ class Site(Strict):
         "nodes, as `doctor` finds out; null: beside what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus: list[NonNegativeInt] | None = Field(
+        None,
+        min_length=1,
+        description="GPUs of this machine that jobs may use, by their numbers in nvidia-smi; null: all. "
+        "CUDA_VISIBLE_DEVICES restricts both; SLURM hands them out by itself",
+    )
+    runs_per_gpu: int = Field(1, ge=1, description="trainings and evaluations that share one of these GPUs at a time")
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
     workers: int = Field(0, ge=0, description="loader workers per process")
     threads: int = Field(1, ge=1, description="CPU threads of a training process")

@@ -3,13 +3,14 @@
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from pipeline.config import shown
 from pipeline.files import is_held, last_line
 from pipeline.freshness import Freshness
+from pipeline.launch.gpus import holders, in_words
 from pipeline.launch.slurm import waiting_job
 from pipeline.outputs import ROWS, report_file, table_file
 from pipeline.records import Started, read_record
@@ -79,11 +80,24 @@ def read_status(freshness: Freshness) -> Status:
     graph, results = freshness.graph, freshness.results
     has_snakemake = is_held(results.workflow_lock)
     jobs = [_job(freshness, file, has_snakemake) for file in freshness.needed_at_all()]
+    jobs = _with_gpus(freshness, jobs)
     jobs = [job for job in jobs if job.rule in COUNTED or job.state == "failed" or _is_outdated_table(job)]
     tables = {rows: [_drawing(freshness, table_file(each, rows)) for each in graph.selected(rows)] for rows in ROWS}
     made = [rows for rows in ROWS if freshness.exists(report_file(rows))]
     reports = {results.report(rows): freshness.why(report_file(rows)) for rows in made}
     return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports)
+
+
+def _with_gpus(freshness: Freshness, jobs: list[Job]) -> list[Job]:
+    """Running jobs with the GPUs of this machine that they hold."""
+    held: dict[Path, list[str]] = {}
+    for holder in holders():
+        held.setdefault(holder.log, []).append(holder.gpu)
+    places = [held.get(freshness.results.log(job.rule, job.name)) for job in jobs]
+    return [
+        replace(job, detail=f"{job.detail} on {in_words(gpus)}".strip()) if gpus and job.state == "running" else job
+        for job, gpus in zip(jobs, places, strict=True)
+    ]
 
 
 def _is_outdated_table(job: Job) -> bool:

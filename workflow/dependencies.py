@@ -12,12 +12,16 @@ from typing import Any, Protocol
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
+from pipeline.data.kind import reference_run
 from pipeline.errors import PatchworkError, storage_problem
 from pipeline.evals.needs import Needs
 from pipeline.freshness import Freshness
+from pipeline.launch.gpus import gpus_of
+from pipeline.launch.resources import shape_of
 from pipeline.outputs import claims_file, data_file, job_file, report_file, run_file, table_file
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import EvalJob, Graph
+from pipeline.study.planned import data_of
 
 PRIORITY_OF_DATA, PRIORITY_OF_STARTS, PRIORITY_OF_RUNS = 30, 20, 10
 
@@ -84,6 +88,11 @@ class Dependencies:
         """Sets that runs train on come first: a training that begins last would run by itself."""
         return PRIORITY_OF_DATA if wildcards.data in self.graph_of(wildcards.scale).trained_on else 0
 
+    def prepare_gpus(self, wildcards: Wildcards) -> int:
+        """A set whose samples a trained run chooses needs one, on a machine that has any."""
+        data = or_message(data_of, self.graph_of(wildcards.scale), wildcards.data)
+        return int(bool(gpus_of(self.site)) and reference_run(data) is not None)
+
     # Training
 
     def train_inputs(self, wildcards: Wildcards) -> list[Any]:
@@ -93,10 +102,24 @@ class Dependencies:
         """Runs that others start from come first: a chain that begins last would run by itself."""
         return PRIORITY_OF_STARTS if wildcards.run in self.graph_of(wildcards.scale).starts else PRIORITY_OF_RUNS
 
+    def train_gpus(self, wildcards: Wildcards) -> int:
+        return self._processes(wildcards) if gpus_of(self.site) else 0
+
+    def train_threads(self, wildcards: Wildcards) -> int:
+        """On a cluster, a training is a process here that waits for its job."""
+        return 1 if self.site.slurm else self.site.threads * self._processes(wildcards)
+
+    def _processes(self, wildcards: Wildcards) -> int:
+        optim = or_message(self.graph_of(wildcards.scale).run, wildcards.run).config["optim"]
+        return shape_of(optim["global_batch"] // optim["micro_batch"], self.site).processes
+
     # Evaluations
 
     def evaluate_inputs(self, wildcards: Wildcards) -> list[Any]:
         return self._inputs(wildcards.scale, job_file(wildcards.job))
+
+    def evaluate_gpus(self, wildcards: Wildcards) -> int:
+        return int(bool(gpus_of(self.site)) and self._needs(wildcards).gpu)
 
     def evaluate_gres(self, wildcards: Wildcards) -> str:
         return f"{self.slurm.gres}:1" if self.slurm.gres and self._needs(wildcards).gpu else ""

@@ -21,6 +21,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
 from pipeline.freshness import Freshness
+from pipeline.launch.gpus import gpus_of
 from pipeline.outputs import is_output
 from pipeline.site import Site
 from pipeline.study.entries import Graph
@@ -78,6 +79,12 @@ def take_all_cores(workflow: Workflow) -> None:
     if given.cores is None and given.nodes is None:
         given.cores = available_cpu_count()
         workflow.global_resources["_cores"] = given.cores
+
+
+def limit_gpus(workflow: Workflow, site: Site) -> None:
+    """Start no more jobs at once than this machine has GPUs for, unless `--resources gpu=...` says how many."""
+    if "gpu" not in workflow.global_resources and (found := gpus_of(site)):
+        workflow.global_resources["gpu"] = len(found) * site.runs_per_gpu
 
 
 def problems_of(freshness: Freshness, targets: Iterable[str], known: Mapping[str, list[str]]) -> list[str]:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from pipeline.config import CONFIGS, shown
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.files import LockFile
+from pipeline.launch.gpus import gpus_of, in_words
 from pipeline.plan.text import hours, size
 from pipeline.track.store import tracking_uri, without_password
 
@@ -52,16 +53,24 @@ def device(subject: Subject) -> Iterator[Finding]:
     import torch
 
     wanted, there = subject.site.device, torch.cuda.device_count() if torch.cuda.is_available() else 0
-    needed = subject.site.processes
-    if wanted == "cuda" and not there:
+    needed, gpus = subject.site.processes, [gpu.id for gpu in gpus_of(subject.site)]
+    if gpus and not there:
+        remedy = (
+            f"install a driver that fits this torch ({torch.__version__}), or set `device: cpu` in {subject.site_file}"
+        )
+        yield failed("device", f"{in_words(gpus)} for jobs, of which torch can use none", remedy)
+    elif wanted == "cuda" and not there:
         yield failed(
             "device", "no GPU for `device: cuda`", f"install the GPU's driver, or set device in {subject.site_file}"
         )
-    elif there and wanted != "cpu" and there < needed:
-        yield failed("device", f"{there} GPUs for `processes: {needed}`", f"lower processes in {subject.site_file}")
+    elif there and wanted != "cpu" and (len(gpus) or there) < needed:
+        found = in_words(gpus) if gpus else f"{there} GPUs"
+        yield failed("device", f"{found} for `processes: {needed}`", f"lower processes in {subject.site_file}")
     elif there and wanted != "cpu":
         total = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
-        yield ok("device", f"{torch.cuda.get_device_name()}; it multiplies matrices ({total[0, 0].item():.0f} = 64)")
+        shared = f"; jobs share {in_words(gpus)}, {subject.site.runs_per_gpu} at a time on each" if gpus else ""
+        name = torch.cuda.get_device_name()
+        yield ok("device", f"{name}; it multiplies matrices ({total[0, 0].item():.0f} = 64){shared}")
     else:
         yield _cpu(subject)
 

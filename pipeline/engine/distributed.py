@@ -97,6 +97,11 @@ def device_of(device: str) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count()))
 
 
+def is_lost_peer(error: Exception) -> bool:
+    """Whether a process failed because another one is gone: the same may succeed with all of them."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
 def leave_world(world: World) -> None:
     if world.size > 1:
         dist.destroy_process_group()

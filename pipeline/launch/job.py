@@ -36,13 +36,14 @@ class Outcome(Strict):
     code: int  # exit code
     why: str  # it was asked to stop, if it was
     step: int  # of the newest checkpoint
+    message: str = ""  # of an error that the user can fix, or that others may have caused
 
 
 class TrainJob:
     """What submitit runs in every task of the job."""
 
     def __init__(self, paths: RunFolder, site: str) -> None:
-        self.paths, self.site = paths, site
+        self.paths, self.site, self.message = paths, site, ""
 
     def __call__(self) -> None:
         # In place of submitit's own handlers, which requeue from within the signal, without a checkpoint.
@@ -65,17 +66,31 @@ class TrainJob:
             take_place()
             return train_here(read_yaml(config), self.paths, load_site(), STOP)
         except PatchworkError as error:
-            log.error("%s: %s", type(error).__name__, error)
-            return 1
+            self.message = f"{type(error).__name__}: {error}"
+            log.error("%s", self.message)
+        except Exception as error:  # without an outcome, the launcher would try again what fails again
+            from pipeline.engine.distributed import is_lost_peer
+
+            log.exception("the process ends with an error that was not expected")
+            if is_lost_peer(error):
+                self.message = "another process of the run was lost"
+                return CONTINUE_ME
+        return 1
 
     def _leave_outcome(self, code: int) -> None:
+        """The first process that failed has the reason; others may have lost it."""
+        known = read_outcome(self.paths, os.environ["SLURM_JOB_ID"])
+        start = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        if known and known.start == start and known.code not in (0, CONTINUE_ME):
+            return
         outcome = Outcome(
             job=os.environ["SLURM_JOB_ID"],
-            start=int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-            rank=int(os.environ["RANK"]),
+            start=start,
+            rank=int(os.environ.get("RANK", 0)),
             code=code,
             why=STOP.why,
             step=self.paths.last_step(),
+            message=self.message,
         )
         write_json(self.paths.outcome, outcome.model_dump())
 

@@ -7,12 +7,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from pipeline.config import Layers
 from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
 from pipeline.errors import LaunchError
+from pipeline.files import LockFile
+from pipeline.launch.gpus import INHERITED, Slot
+from pipeline.launch.memory import explain_memory
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -37,18 +41,19 @@ def train_here(config: dict[str, Any], paths: RunFolder, site: Site, stop: StopR
     # is a training that outlived the command that started it: that one comes to its end by itself.
     takeover_s = TAKEOVER_S if "SUBMITIT_EXECUTOR" in os.environ else None
     try:
-        train_run(run, paths, site, stop, takeover_s)
+        with explain_memory(f"run {run.name}", site, run.optim.micro_batch):
+            train_run(run, paths, site, stop, takeover_s)
     except Requeue as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
     return 0
 
 
-def run_processes(count: int, arguments: list[str]) -> int:
+def run_processes(count: int, arguments: list[str], slots: Sequence[Slot] = ()) -> int:
     """Run `python -m pipeline <arguments>` in `count` processes that find each other; returns the worst exit code.
 
     SIGTERM and SIGINT are passed on, so that the processes write their checkpoint; when one fails, the others, which
-    would wait for it for ever, are ended.
+    would wait for it for ever, are ended. Each shares the lock of its GPU: it may outlive this process.
     """
     common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     children: list[subprocess.Popen] = []
@@ -60,7 +65,8 @@ def run_processes(count: int, arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     for rank in range(count):
-        children.append(_start(arguments, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+        place = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        children.append(_start(arguments, place, slots[rank].lock if slots else None))
     while None in [child.poll() for child in children]:
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
         if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
@@ -73,11 +79,14 @@ def run_processes(count: int, arguments: list[str]) -> int:
     return max(codes) if max(codes) > 0 else -min(codes)
 
 
-def _start(arguments: list[str], variables: dict[str, str]) -> subprocess.Popen:
+def _start(arguments: list[str], variables: dict[str, str], lock: LockFile | None) -> subprocess.Popen:
     command = [sys.executable, "-m", "pipeline", *arguments]
+    descriptors = [lock.file.fileno()] if lock else []
+    if lock:
+        variables = {**variables, INHERITED: str(lock.file.fileno())}
     try:
         # A session of its own: Ctrl-C then reaches the processes once, through the launcher.
-        return subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True)
+        return subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True, pass_fds=descriptors)
     except OSError as error:
         raise LaunchError(f"could not start {' '.join(command)}: {error}") from error
 

@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from pipeline.config import CONFIGS
+from pipeline.launch.gpus import gpus_of
 from pipeline.site import Site
 
 
@@ -21,7 +22,8 @@ class Shape(NamedTuple):
 def shape_of(num_micro: int, site: Site) -> Shape:
     """The most processes that share the micro-batches of a step evenly, on as few nodes as that takes."""
     most_nodes = site.slurm.nodes if site.slurm else 1
-    shapes = [Shape(nodes, each) for nodes in range(1, most_nodes + 1) for each in range(1, site.processes + 1)]
+    most_processes = min(site.processes, len(gpus_of(site)) or site.processes)
+    shapes = [Shape(nodes, each) for nodes in range(1, most_nodes + 1) for each in range(1, most_processes + 1)]
     return max((shape for shape in shapes if num_micro % shape.size == 0), key=lambda s: (s.size, -s.nodes))
 
 

@@ -220,13 +220,13 @@ class Launcher:
                 f"job {job} ran out of memory with slurm.memory_gb {asked} per process; raise it. {where}"
             )
         if outcome and outcome.code not in (0, CONTINUE_ME):
-            tail = log_tail(self.paths.jobs, job)
-            raise LaunchError(f"job {job} failed with exit code {outcome.code} (process {outcome.rank}):\n{tail}")
+            text = outcome.message or log_tail(self.paths.jobs, job)
+            raise LaunchError(f"job {job} failed with exit code {outcome.code} (process {outcome.rank}):\n{text}")
         record = self.paths.record()
         if outcome and outcome.code == 0 and record and record.inputs != self.inputs:
             change = record.inputs.change_since(self.inputs)
             raise LaunchError(f"{change} while job {job} was queued or ran, and it trained from the new; start again")
-        why = outcome.why if outcome else "killed without a message"
+        why = outcome.why or outcome.message if outcome else "killed without a message"
         log.info("job %s ended (%s: %s) after step %d; submitting again", job, state, why, self.paths.last_step())
 
     def _tell_state(self, job: Job) -> None:

@@ -1,5 +1,6 @@
 """What `train` does: bring one run to its end, in this process, in several on this machine, or through SLURM."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,18 @@ from typing import Any
 import yaml
 
 from pipeline.config import Layers, read_yaml
-from pipeline.engine.signals import STOP
+from pipeline.engine.signals import CONTINUE_ME, STOP, Requeue
 from pipeline.errors import ConfigError
 from pipeline.files import require_space, write_text
 from pipeline.inputs import find_inputs
+from pipeline.launch.gpus import hold_gpus, keep_inherited_lock
 from pipeline.launch.local import is_placed, run_processes, train_here
-from pipeline.launch.resources import shape_of
+from pipeline.launch.resources import Shape, shape_of
 from pipeline.launch.slurm import train_on_cluster
-from pipeline.results import RunFolder, results_of
-from pipeline.site import load_site
+from pipeline.results import RunFolder, ScaleFolder, results_of
+from pipeline.site import Site, load_site
+
+log = logging.getLogger(__name__)
 
 
 def train(scale: str, run: str | None = None, config: Path | None = None) -> int:
@@ -27,18 +31,34 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
     paths, optim = results_of(scale).run(name), content["optim"]
     require_space(paths.folder, 0, "training with its logs")
     if is_placed():
+        keep_inherited_lock()
         return train_here(content, paths, site, stop)
-    shape = shape_of(optim["global_batch"] // optim["micro_batch"], site)
-    if site.slurm:
-        inputs = find_inputs(paths, site, content["data"]["name"], content["init"])
+    inputs = find_inputs(paths, site, content["data"]["name"], content["init"])
+    shape, code = shape_of(optim["global_batch"] // optim["micro_batch"], site), 0
+    if paths.is_finished(inputs):
+        log.info("%s is finished already", name)
+    elif site.slurm:
         code = train_on_cluster(paths, site, shape, _submitted(paths, content), inputs, stop)
-    elif shape.processes > 1:
-        code = run_processes(shape.processes, _same_command(scale, run, config))
     else:
-        code = train_here(content, paths, site, stop)
+        code = _train_on_this_machine(content, paths, site, shape, _same_command(scale, run, config))
     if code == 0:
         paths.publish()
     return code
+
+
+def _train_on_this_machine(
+    content: dict[str, Any], paths: RunFolder, site: Site, shape: Shape, command: list[str]
+) -> int:
+    """In this process or in several, on GPUs of their own where the site has any."""
+    job_log = ScaleFolder(paths.results).log("train_run", paths.name)
+    try:
+        with hold_gpus(site, shape.processes, job_log, STOP) as slots:
+            if shape.processes > 1:
+                return run_processes(shape.processes, command, slots)
+            return train_here(content, paths, site, STOP)
+    except Requeue as request:
+        log.info("%s; the same command continues", request)
+        return CONTINUE_ME
 
 
 def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:

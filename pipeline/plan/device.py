@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+from pipeline.launch.gpus import gpus_of
 from pipeline.site import Site
 
 
@@ -14,7 +15,7 @@ def trains_on_gpu(site: Site) -> bool:
         return bool(site.slurm.gres)
     if site.device != "auto":
         return site.device == "cuda"
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
+    return bool(gpus_of(site)) or Path("/dev/kfd").exists()
 
 
 @functools.cache

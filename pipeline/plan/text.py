@@ -7,6 +7,7 @@ from collections import Counter
 
 from pipeline.data.kind import source_set
 from pipeline.freshness import Freshness
+from pipeline.launch.gpus import gpus_of
 from pipeline.outputs import data_file
 from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
@@ -130,9 +131,11 @@ def _queue(runs: list[RunEstimate], device: str) -> str:
 
 def _here(runs: list[RunEstimate], site: Site, device: str) -> str:
     """How long this machine takes: runs share its GPUs, or its cores."""
-    total = sum(run.hours for run in runs)
     if device == "GPU":
-        return f"On this machine: {hours(total)} h."
+        num_gpus = len(gpus_of(site)) or 1  # runs that share a GPU share its time
+        least = max(sum(run.process_hours for run in runs) / num_gpus, chain_hours(runs))
+        return f"On this machine, {counted(num_gpus, 'GPU')}: {hours(least)} h."
+    total = sum(run.hours for run in runs)
     at_once = max(1, (os.cpu_count() or 1) // (site.threads * site.processes))
     least = max(total / at_once, chain_hours(runs))
     return f"On this machine, {at_once} runs at a time: {hours(least)} h."

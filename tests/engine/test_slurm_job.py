@@ -7,6 +7,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from tiny_runs import tiny_config
 
 from pipeline.engine.signals import StopRequest
 from pipeline.errors import DataError, LaunchError
@@ -137,6 +141,45 @@ def test_job__trains_what_was_submitted__and_a_mistake_of_the_user_is_one_line_a
     assert caplog.messages == ["DataError: the images are gone"]
     command = ["pipeline", "train", "--scale", "demo", "--site", "slurm", "--config", str(paths.submitted)]
     assert sys.argv == command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), 1, "DeviceMemoryError: run "),
+        (ValueError("a bug"), 1, ""),
+        (dist.DistBackendError("NCCL timed out"), 75, "another process of the run was lost"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"), 75, "another process of the run"),
+    ],
+    ids=["out of memory", "a bug", "nccl", "gloo"],
+)
+def test_job__that_raises_anything__leaves_an_outcome(paths, monkeypatch, error, code, message):
+    def fail(*arguments):
+        raise error
+
+    write_text(paths.submitted, yaml.safe_dump(tiny_config()))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(job, "STOP", SimpleNamespace(listen=lambda: None, signal=None, why=""))
+    monkeypatch.setattr(job, "take_place", lambda: None)
+    monkeypatch.setattr("pipeline.engine.train.train_run", fail)
+    monkeypatch.setattr(job, "leave", sys.exit)
+    for name, value in {"PATCHWORK_SITE": "local", "RANK": "0", "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        TrainJob(paths, "local")()
+    outcome = read_outcome(paths, "7")
+    assert outcome.code == code and outcome.message.startswith(message) and bool(outcome.message) == bool(message)
+
+
+def test_outcome__of_processes_that_end_one_after_the_other__is_that_of_the_first_that_failed(paths, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    found = []
+    for start, rank, code in [(0, 0, 75), (0, 1, 1), (0, 0, 1), (1, 2, 1)]:  # in the second start, another one
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
+        TrainJob(paths, "local")._leave_outcome(code)
+        found.append(read_outcome(paths, "7").rank)
+    assert found == [0, 1, 1, 2]
 
 
 PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -132,8 +132,9 @@ def test_launcher__jobs_that_get_no_further__are_three_in_a_row(cluster, launche
     assert len(cluster.states) == num_jobs
 
 
-def ended(launcher, code, job="7", rank=0, why=""):
-    write_json(launcher.paths.outcome, Outcome(job=job, start=0, rank=rank, code=code, why=why, step=3).model_dump())
+def ended(launcher, code, job="7", **facts):
+    outcome = Outcome(**{"job": job, "start": 0, "rank": 0, "code": code, "why": "", "step": 3} | facts)
+    write_json(launcher.paths.outcome, outcome.model_dump())
 
 
 @pytest.mark.parametrize(
@@ -156,15 +157,23 @@ def test_judge__failure_that_would_come_again__is_final_and_says_why(launcher, s
         launcher._judge("7", state)
 
 
+def test_judge__job_that_left_a_message__is_that_message_without_its_log(launcher):
+    ended(launcher, 1, message="DeviceMemoryError: run a needs more")
+    with pytest.raises(LaunchError) as error:
+        launcher._judge("7", "FAILED")
+    assert str(error.value) == "job 7 failed with exit code 1 (process 0):\nDeviceMemoryError: run a needs more"
+
+
 @pytest.mark.parametrize(
     ("state", "outcome", "why"),
     [
+        ("FAILED", {"code": 75, "message": "another process was lost"}, "another process was lost"),
         ("TIMEOUT", {"code": 75, "why": "the time limit is near"}, "the time limit is near"),
         ("PREEMPTED", None, "killed without a message"),
         ("NODE_FAIL", {"code": 1, "job": "6"}, "killed without a message"),
         ("COMPLETED", {"code": 0}, ""),
     ],
-    ids=["time limit", "killed", "an earlier job failed", "finished elsewhere"],
+    ids=["lost peer", "time limit", "killed", "an earlier job failed", "finished elsewhere"],
 )
 def test_judge__end_after_which_the_run_can_continue__is_one_line(launcher, caplog, state, outcome, why):
     reach(launcher, 20)

@@ -106,6 +106,14 @@ def test_device__gpu_asked_for_and_not_there__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "mine.yaml" in finding.remedy
 
 
+def test_device__gpus_that_torch_cannot_use__are_a_failure(graph, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("pipeline.launch.gpus._found_gpus", lambda: {"0": "GPU-aa", "1": "GPU-bb"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    finding = only(machine.device, graph)
+    assert finding.state == "failed" and finding.text == "GPUs 0, 1 for jobs, of which torch can use none"
+
+
 @pytest.mark.slow
 def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
     finding = only(machine.device, graph, device="cpu")

@@ -60,8 +60,18 @@ def test_here__on_cores__as_many_runs_at_once_as_have_threads_of_their_own(monke
     assert text._here(RUNS, Site(threads=2, processes=2), "CPU") == f"On this machine, {said}"
 
 
-def test_here__on_gpus__is_the_time_of_one_run_after_the_other():
-    assert text._here(RUNS, Site(processes=8), "GPU") == "On this machine: 10 h."
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ([0], "1 GPU: 112 h."),
+        ([0, 1, 2, 3, 4, 5, 6, 7], "8 GPUs: 14 h."),
+        ([*range(99)], "99 GPUs: 5.0 h."),  # the chain
+    ],
+    ids=lambda value: str(value)[:3],
+)
+def test_here__on_gpus__divides_the_hours_of_gpus_by_their_number(monkeypatch, gpus, said):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert text._here(RUNS, Site(gpus=gpus, runs_per_gpu=2), "GPU") == f"On this machine, {said}"
 
 
 def test_rows__of_two_studies__count_and_add_up_their_own_and_the_longest_is_the_longest_on_the_clock():

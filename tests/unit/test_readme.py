@@ -6,9 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
+from pipeline.config import Layers, parse
+from pipeline.site import Site
 from pipeline.study.graph import load_graph
 from pipeline.study.targets import targets_of
 
@@ -65,6 +68,19 @@ def test_pages__every_file_that_is_named__is_there(page):
     named = re.findall(r"`((?:configs|pipeline|workflow|tests|benchmarks)/[\w./*-]+)`", PAGES[page])
     missing = [name for name in named if "<" not in name and "mine" not in name and not [*ROOT.glob(name)]]
     assert missing == []
+
+
+def machines() -> list[list[str]]:
+    """The lines of each site file in GUIDE's table of machines."""
+    section = PAGES["GUIDE.md"].split("## Which machine do you have")[1].split("\n## ")[0]
+    cells = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][1:]
+    return [re.findall(r"`(.*?)`", cell) for cell in cells]
+
+
+def test_guide__site_file_of_each_kind_of_machine__is_sound():
+    sites = [parse(Site, Layers(("GUIDE", yaml.safe_load("\n".join(lines))))) for lines in machines()]
+    assert [len(lines) for lines in machines()] == [5] * 5
+    assert [bool(site.slurm) for site in sites] == [False, False, False, True, True] and sites[2].gpus == [0, 1, 2, 3]
 
 
 def number(cell: str) -> float:

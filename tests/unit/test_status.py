@@ -14,13 +14,15 @@ from result_files import finish as finish_files
 from pipeline.clean import delete, find_leftovers
 from pipeline.cli import main
 from pipeline.freshness import Freshness
-from pipeline.launch import queue
+from pipeline.launch import gpus, queue
+from pipeline.launch.gpus import hold_gpus
 from pipeline.launch.job import Outcome
 from pipeline.launch.queue import Answer, Job
 from pipeline.launch.slurm import JobRecord
 from pipeline.outputs import job_file, report_file, run_file, table_file
 from pipeline.records import Inputs
 from pipeline.results import scales_with_results
+from pipeline.site import Site
 from pipeline.status import read_status
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
@@ -116,6 +118,26 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
         "        expected them elsewhere",
         f"      log: {log}",
     ]
+
+
+def test_status__jobs_that_hold_gpus_of_this_machine__say_which(graph, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(gpus, "_found_gpus", dict)
+    monkeypatch.setenv(gpus.VISIBLE, "0,1,2")
+    (trains, other, *_), job = graph.runs, next(iter(graph.eval_jobs))
+    evaluation = graph.results.evaluation(graph.eval_jobs[job].evaluations[0])
+    site, log_of = Site(gpus=[0, 1, 2]), graph.results.log
+    with (
+        hold_gpus(site, 2, log_of("train_run", trains)),
+        held(begin(graph, trains, 50).lock),
+        held(begin(graph, other, 50).lock),
+        held(evaluation.lock),
+    ):
+        monkeypatch.setenv(gpus.VISIBLE, "0,1,2")
+        with hold_gpus(site, 1, log_of("evaluate", job)):
+            found = states(graph)
+    assert found[trains] == "running step 50 of 200 (25 %) on GPUs 0, 1"
+    assert found[other] == "running step 50 of 200 (25 %)" and found[job] == "running on GPU 2"
 
 
 def test_status__drawings_of_results_that_changed__are_outdated_with_the_reason(graph):

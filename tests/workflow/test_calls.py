@@ -112,6 +112,42 @@ def test_cores__of_this_machine__are_taken_where_neither_cores_nor_jobs_are_give
     assert workflow.global_resources == ({"_cores": found} if found != cores else {})
 
 
+def test_gpus__of_the_site__limit_jobs_unless_the_command_line_does(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for site, given, limit in [
+        (Site(gpus=[0, 1, 2], runs_per_gpu=2), {}, {"gpu": 6}),
+        (Site(gpus=[0, 1, 2]), {"gpu": 1}, {"gpu": 1}),
+        (Site(device="cpu"), {}, {}),
+        (Site(gpus=[0], slurm=Slurm()), {}, {}),
+    ]:
+        workflow = SimpleNamespace(global_resources=given)
+        invocation.limit_gpus(workflow, site)
+        assert workflow.global_resources == limit
+
+
+LIMITED = """
+from pipeline.site import Site
+from workflow.invocation import limit_gpus
+limit_gpus(workflow, Site(gpus=[0, 1]))
+rule all:
+    input: expand("{n}.txt", n=range(6))
+rule job:
+    output: "{n}.txt"
+    resources: gpu=1
+    shell: "touch {wildcards.n}.busy; ls *.busy > {output}; sleep 0.2; rm {wildcards.n}.busy"
+"""
+
+
+@pytest.mark.slow
+def test_snakemake__six_jobs_and_two_gpus__runs_two_at_a_time(tmp_path):
+    (tmp_path / "Snakefile").write_text(LIMITED)
+    project = Project(tmp_path)
+    project.env = {**project.env, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0,1"}
+    result = project.snakemake("--cores", "6", "--quiet")
+    assert result.returncode == 0, result.stderr
+    assert max(len(path.read_text().split()) for path in tmp_path.glob("*.txt")) <= 2
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return load_graph("demo")

@@ -154,6 +154,28 @@ def test_names__that_are_not_in_the_graph__are_one_message(graph):
         jobs.prepare_inputs(of(data="fashion"))
 
 
+# GPUs of this machine
+
+
+def test_gpus__of_jobs__are_as_many_as_a_run_divides_into_and_one_where_a_model_computes(graph, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, micro in {"pretrained": 10, "finetuned": 40}.items():
+        graph.runs[name].config["optim"] = {"global_batch": 40, "micro_batch": micro}
+
+    def asked(**site):
+        jobs = jobs_of(graph, processes=8, threads=3, **site)
+        runs = [
+            (jobs.train_gpus(of(run=name)), jobs.train_threads(of(run=name))) for name in ("pretrained", "finetuned")
+        ]
+        sets = [jobs.prepare_gpus(of(data=name)) for name in ("fashion_mnist", "fashion_mnist_a")]
+        return [*runs, *(jobs.evaluate_gpus(of(job=name)) for name in ("both", "without")), *sets]
+
+    assert asked(gpus=[0, 1, 2, 3]) == [(4, 12), (1, 3), 1, 0, 0, 1]
+    assert asked(gpus=[5, 7]) == [(2, 6), (1, 3), 1, 0, 0, 1]
+    assert asked(device="cpu") == [(0, 12), (0, 3), 0, 0, 0, 0]
+    assert asked(slurm=Slurm()) == [(0, 1), (0, 1), 0, 0, 0, 0]
+
+
 # The queue
 
 

@@ -38,6 +38,7 @@ SITE_NAME = invocation.choose_site_name(workflow, config)
 SITE = or_message(choose_site, SITE_NAME)
 or_message(invocation.check_site, SITE, SITE_NAME, CALL.executor)
 invocation.take_all_cores(workflow)
+or_message(invocation.limit_gpus, workflow, SITE)
 if not workflow.output_settings.dryrun:
     or_message(invocation.check_writable, graph(SCALE).results.folder)
 if not CALL.is_job:

@@ -14,6 +14,7 @@ rule prepare_data:
     threads: max(1, SITE.workers)
     resources:
         **JOBS.queue | {"slurm_partition": JOBS.cpu_partition},
+        gpu=JOBS.prepare_gpus,
         runtime=int(JOBS.slurm.hours * 60),
     message:
         "prepare {wildcards.data}"

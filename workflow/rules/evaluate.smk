@@ -14,6 +14,7 @@ rule evaluate:
     resources:
         **JOBS.queue
         | {"slurm_partition": JOBS.evaluate_partition, "mem_mb": JOBS.evaluate_memory},
+        gpu=JOBS.evaluate_gpus,
         gres=JOBS.evaluate_gres,
         runtime=JOBS.evaluate_minutes,
     message:

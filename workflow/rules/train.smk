@@ -16,7 +16,9 @@ rule train_run:
     localrule: True
     conda:
         "../envs/patchwork.yaml"
-    threads: 1 if SITE.slurm else SITE.threads * SITE.processes
+    threads: JOBS.train_threads
+    resources:
+        gpu=JOBS.train_gpus,
     message:
         "train {wildcards.run}"
     shell:
