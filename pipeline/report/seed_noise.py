@@ -1,7 +1,7 @@
 """How much seeds differ at a scale, by metric and data set: what a single run cannot tell about itself.
 
 It is measured wherever a cell has several seeds: in the tables at hand, and in configs/noise, where `pipeline noise`
-writes what it finds. A measurement counts as long as the configs still name its runs; a stale one does not.
+writes what it finds. A measurement counts as long as the configs still name its runs; stale cells are not measured.
 """
 
 import math

@@ -2,8 +2,9 @@
 
 A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`, and
 undecided while one of its cells has no number. It is true if it holds in at least 97.5 % of the draws around the
-measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them. Claims of type `exact`
-and comparisons with == are decided by the numbers alone.
+measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them, divided by the number of
+steps of the claim: of many, some would seem refuted by chance. Claims of type `exact` and comparisons with == are
+decided by the numbers alone.
 
 A claim is as good as its worst comparison: false, undecided, within noise, true. One false comparison refutes it
 whatever the others say. A number that is missing may still refute it, so undecided comes before within noise; it also
@@ -108,6 +109,10 @@ class ResolvedClaim(Claim):
     def comparisons(self) -> list[Comparison]:
         return [parse(text, self.sets) for text in self.holds]
 
+    def num_steps(self) -> int:
+        """Any of which would refute it."""
+        return sum(len(comparison.operators) for comparison in self.comparisons())
+
     def tables(self) -> list[str]:
         """Ids of the tables and figures whose cells it names; some may be of other studies."""
         cells = [cell for comparison in self.comparisons() for cell in comparison.cells]
@@ -161,7 +166,7 @@ def _summary(decided: list[_Decided], verdict: Verdict) -> str:
     return f"{count} {len(decided)} comparisons {verb} {verdict}; {such}{telling.predicate.reason}"
 
 
-def _decide(comparison: Comparison, readings: Readings, claim: Claim) -> _Decided:
+def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decided:
     found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
     shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
     shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
@@ -176,14 +181,14 @@ def _decide(comparison: Comparison, readings: Readings, claim: Claim) -> _Decide
     return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
 
 
-def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Claim) -> tuple[Verdict, str, float]:
+def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:
     from pipeline.study.noise import draw_outcome  # needs numpy
 
     is_exact = claim.type == "exact"
     used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
     if claim.type == "cost":  # counted or timed: what is not known of its noise is small
         used = {key: replace(cell, error=cell.error or 0.0, is_one_run=False) for key, cell in found.items()}
-    outcome = draw_outcome(comparison, used, claim.margin)
+    outcome = draw_outcome(comparison, used, claim.margin, claim.num_steps())
     wrong = [step for step in outcome.steps if step.is_false]
     verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
     telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)

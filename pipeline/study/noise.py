@@ -63,34 +63,38 @@ class Outcome:
     is_true: bool
 
 
-def draw_outcome(comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None) -> Outcome:
-    """`margin` is the claim's, for cells whose columns have no tolerance."""
+def draw_outcome(
+    comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None, num_steps: int = 1
+) -> Outcome:
+    """`margin` is the claim's, for cells whose columns have no tolerance; `num_steps` any of which would refute it."""
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
     with np.errstate(divide="ignore", invalid="ignore"):
         # Cells of one run share its seed: their mean has all of its noise, their difference less. Both are asked.
         drawn = [comparison.terms(_draw(readings, is_shared), FUNCTIONS) for is_shared in (False, True)]
-    steps, holds = [], np.ones((4, DRAWS), bool)
+    steps, holds = [], np.ones((8, DRAWS), bool)
     for number, (operator, sides) in enumerate(zip(comparison.operators, comparison.sides, strict=True)):
         gaps = np.stack([np.broadcast_to(terms[number] - terms[number + 1], DRAWS) for terms in drawn])
         left, right = measured[number : number + 2]
-        step, held = _take_step(left, right, gaps, operator, *_small(operator, sides, readings, margin))
+        step, held = _take_step(left, right, gaps, operator, *_small(operator, sides, readings, margin), num_steps)
         steps.append(step)
         holds &= held
     return Outcome(steps, is_true=bool(holds.mean(axis=1).min() >= SURE))
 
 
 def _take_step(
-    left: float, right: float, gaps: np.ndarray, operator: Operator, room: float, unknown: float
+    left: float, right: float, gaps: np.ndarray, operator: Operator, room: float, unknown: float, num_steps: int
 ) -> tuple[Step, np.ndarray]:
-    """One step, and in which draws it holds: those around the measured difference, then the same mirrored at it."""
+    """One step, and in which draws it holds: those around the measured difference, then the same mirrored at it.
+
+    Both are moved down and up by what is not known of the noise: only what holds either way is sure.
+    """
     gap, shift = left - right, room if operator is ge else -room
     if operator is eq:  # draws are never equal; the numbers themselves decide
-        gaps = np.full_like(gaps, gap)
-    held = operator(np.concatenate([gaps, 2 * gap - gaps]) + shift, 0)
-    if operator is not eq and abs(gap + shift) < unknown:
-        held[0], held[1] = True, False  # neither true nor false
+        gaps, unknown = np.full_like(gaps, gap), 0.0
+    around = np.concatenate([gaps, 2 * gap - gaps]) + shift
+    held = operator(np.concatenate([around - unknown, around + unknown]), 0)
     low, high = np.nanpercentile(gaps, [100 * (1 - SURE), 100 * SURE], axis=1)
-    is_false = bool(held.mean(axis=1).max() <= 1 - SURE)
+    is_false = bool(held.mean(axis=1).max() <= (1 - SURE) / num_steps)
     return Step(left, right, float((high - low).max()) / 2, room, unknown, is_false, operator is eq), held
 
 
@@ -125,10 +129,11 @@ def _draw(readings: Mapping[Cell, "Reading"], is_shared: bool) -> dict[Cell, np.
     for cell, reading in once.items():
         spread, dof = reading.training or (0.0, 0)
         if spread:
-            draws = generator.standard_t(dof, DRAWS)
+            normal, scale = generator.standard_normal(DRAWS), np.sqrt(generator.chisquare(dof, DRAWS) / dof)
             if is_shared:
-                draws = by_run.setdefault((reading.run or cell, dof), draws)
-            noise[cell] = noise[cell] + spread * draws
+                run = reading.run or cell
+                normal, scale = by_run.setdefault(run, normal), by_run.setdefault((run, dof), scale)
+            noise[cell] = noise[cell] + spread * normal / scale  # Student's t
     return {cell: reading.value + noise[first[_identity(cell, reading)]] for cell, reading in readings.items()}
 
 

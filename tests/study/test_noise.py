@@ -1,6 +1,7 @@
 """Claims with noise: verdicts against standard errors worked out here in a few lines, paired and unpaired."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -268,6 +269,38 @@ def test_one_run__seeds_not_measured__small_differences_say_nothing():
     assert verdict(" a > b ", a=one_run(70.5, None), b=one_run(70.0, None)) == "true"
 
 
+def test_one_run__seeds_not_measured__difference_must_exceed_the_tolerance_and_the_noise_of_images():
+    error, tolerance = 0.1, 0.4
+    sure = tolerance + SURE * error
+
+    above, below = (Reading(70 + gap, error=error, tolerance=tolerance, is_one_run=True) for gap in (sure + 0.02, 0.5))
+    assert tolerance < 0.5 < sure
+
+    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
+    assert [verdict(" a < 70 ", a=a) for a in (above, below)] == ["false", "within noise"]
+
+
+def test_refuted__one_of_many_comparisons__must_be_so_beyond_what_chance_does_to_some():
+    a, b = (
+        Reading(70.0, error=0.0),
+        Reading(70.0 + 2.2, error=1.0),
+    )  # 1.96 errors refute one comparison, 2.81 one of ten
+    alone = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:top1 > s.t1.b:top1"])
+    among = alone.model_copy(update={"holds": [*alone.holds, *["s.t1.a:top1 > 60"] * 9]})
+
+    assert [judge({"s.c1": claim}, {A: a, B: b})[0].verdict for claim in (alone, among)] == ["false", "within noise"]
+    assert judge({"s.c1": among}, {A: a, B: replace(b, value=73.2)})[0].verdict == "false"
+
+
+def test_one_run__two_cells_with_other_degrees_of_freedom__may_move_together():
+    a, b = (Reading(71, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, dof), run="run") for dof in (900, 901))
+    text = " ( a + b ) / 2 > 69.3 "
+
+    # The noise of their mean is that of one of them, 1.0; of two that have nothing in common it is 0.71.
+    assert verdict(text, a=a, b=b) == "within noise"
+    assert verdict(text, a=a, b=replace(b, run="another")) == "true"
+
+
 def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_noise_of_seeds():
     # Such as the variance of a position table: another seed moves it, other images cannot.
     a, b = (Reading(value, tolerance=0.4, is_one_run=True, seeds=SeedNoise(0.01, 1000)) for value in (70.2, 70.0))
@@ -275,7 +308,7 @@ def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_no
     claim = judged(" a > b ", a=a, b=b)
 
     assert claim.verdict == "true"
-    assert claim.reason.endswith(": 0.200 +/- 0.028, one run each; seeds differ by 0.01 here")
+    assert re.search(r": 0\.200 \+/- 0\.02[78], one run each; seeds differ by 0\.01 here$", claim.reason)
 
 
 def two_seeds(value: float, seeds: SeedNoise | None) -> Reading:
