@@ -32,6 +32,8 @@ ENDED = {
     "DEADLINE",
     "REVOKED",
 }
+# Reasons with which SLURM puts a job that it could not start back into the queue, and never starts it by itself.
+GIVEN_UP = {"launch failed requeued held", "launch_failed_requeued_held", "JobHoldMaxRequeue"}
 
 
 class Job(NamedTuple):
@@ -47,6 +49,11 @@ class Job(NamedTuple):
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it waits for somebody to release it, after SLURM failed to start it."""
+        return self.state == "PENDING" and self.reason in GIVEN_UP
 
 
 @dataclass(frozen=True)

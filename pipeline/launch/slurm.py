@@ -194,6 +194,9 @@ class Launcher:
                     self._tell(f"the queue cannot be read ({answer.problem}); job {job} goes on, waiting")
                 continue
             entry = answer.jobs.get(job)
+            if entry and entry.is_given_up:
+                scancel(job)
+                return f"held by SLURM, {entry.reason}"
             ends_seen = ends_seen + 1 if entry is None or entry.has_ended else 0
             if entry and not ends_seen:
                 self._tell_state(entry)

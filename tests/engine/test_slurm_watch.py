@@ -28,6 +28,13 @@ def test_watch__job_has_ended__only_when_two_answers_in_a_row_say_so(cluster, la
     assert launcher._watch("7") == (states[-1] or "no longer in the queue") and cluster.shown == len(states)
 
 
+def test_watch__job_that_slurm_could_not_start_and_holds__has_ended(cluster, launcher):
+    """Nobody would release it: a failed prolog, or a log folder that its node does not see."""
+    cluster.show("RUNNING", "PENDING: JobHeldUser", "PENDING: launch failed requeued held")
+    assert launcher._watch("7") == "held by SLURM, launch failed requeued held"
+    assert cluster.cancelled == ["7"] and cluster.shown == 3
+
+
 @pytest.mark.parametrize(("state", "cancelled"), [("RUNNING", []), ("PENDING", ["7"])])
 def test_watch__run_is_finished__a_job_that_waits_to_repeat_it_is_cancelled(cluster, launcher, state, cancelled):
     cluster.show("RUNNING", state, at_the_end=lambda: finished(launcher, NEW))

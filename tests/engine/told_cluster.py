@@ -20,7 +20,10 @@ class Cluster:
         return Answer(self.now, jobs)
 
     def show(self, *states, at_the_end=None):
-        """Each look shows the next state of job 7: None where it is not in the queue, a problem in brackets."""
+        """Each look shows the next state of job 7, with a reason after a colon: None where it is not in the queue.
+
+        A problem stands in brackets.
+        """
 
         def look(newer_than=0.0):
             state = states[self.shown]
@@ -29,7 +32,9 @@ class Cluster:
                 at_the_end()
             if state and state.startswith("("):
                 return Answer(1.0, problem=state)
-            return Answer(1.0, {"7": Job("7", state, "None", "n1", "job", str(CONFIGS.parent))} if state else {})
+            state, _, reason = (state or "").partition(": ")
+            job = Job("7", state, reason or "None", "n1", "job", str(CONFIGS.parent))
+            return Answer(1.0, {"7": job} if state else {})
 
         self.look = look
 
