@@ -360,10 +360,10 @@ class Trainer:
             if self.best_weights:
                 self.best_weights.load_state_dict(state["best_weights"])
         make_capturable(self.optimizer, self.recorder.reads_rates)
-        if self.world.sum(torch.tensor(float(self.step), device=self.world.device)) != self.step * self.world.size:
+        if len(steps := {*self.world.gather(self.step)}) > 1:
             raise CheckpointError(
-                f"the processes found different checkpoints in {self.paths.state} (this one step {self.step}); "
-                "the shared file system lags: start again"
+                f"the processes found different checkpoints in {self.paths.state} (of steps "
+                f"{', '.join(map(str, sorted(steps)))}); the shared file system lags: start again"
             )
         if self.world.is_main:
             self.metrics = MetricsFile(self.paths.metrics, state.get("metrics_bytes", 0))
