@@ -104,9 +104,14 @@ def _visible_gpus() -> list[str] | None:
     if VISIBLE not in os.environ:
         return None
     given = [entry.strip() for entry in os.environ[VISIBLE].split(",")]
-    allowed = takewhile(lambda entry: entry not in ("", "-1", "NoDevFiles"), given)  # CUDA stops there, too
-    found = _found_gpus().items()
-    return [next((each for each, uuid in found if uuid and uuid.startswith(entry)), entry) for entry in allowed]
+    found = _found_gpus()
+    named = [next((gpu for gpu, uuid in found.items() if entry and uuid.startswith(entry)), entry) for entry in given]
+    return [*dict.fromkeys(takewhile(lambda entry: _is_there(entry, found), named))]  # CUDA stops there, too
+
+
+def _is_there(entry: str, found: dict[str, str]) -> bool:
+    """Where the GPUs are not known, any name may be one; parts of a GPU (MIG) are not listed."""
+    return entry not in ("", "-1", "NoDevFiles") and (not found or entry in found or entry.startswith("MIG-"))
 
 
 @contextmanager

@@ -65,6 +65,9 @@ def test_gpus__nothing_said__are_all_that_are_found_or_that_the_environment_allo
         "1,-1,0": ["1"],
         "GPU-cc": ["2"],
         "MIG-1": ["MIG-1"],
+        "0,0,GPU-aa,1": ["0", "1"],
+        "1,7,0": ["1"],
+        "GPU-bb,GPU-xx,0": ["1"],
     }.items():
         monkeypatch.setenv(gpus.VISIBLE, value)
         assert ids(Site()) == allowed, value
