@@ -38,14 +38,14 @@ _held: list[IO | LockFile] = []
 class Gpu(NamedTuple):
     """A GPU that may be used."""
 
-    id: str  # as nvidia-smi and CUDA_VISIBLE_DEVICES have it
-    name: str  # of its locks: its UUID where that is known, since containers may number their GPUs alike
+    id: str  # its number in nvidia-smi, for people
+    name: str  # for locks and CUDA: its UUID where that is known, since containers and CUDA may number otherwise
 
 
 class Slot(NamedTuple):
     """A share of a GPU that is ours while its lock is open."""
 
-    gpu: str
+    gpu: Gpu
     lock: LockFile
 
 
@@ -129,10 +129,10 @@ def hold_gpus(site: Site, count: int, job_log: Path, stop: StopRequest | None = 
         for slot in slots:
             _held.append(slot.lock)
             held.callback(_release, slot.lock)
-        os.environ[VISIBLE] = ",".join(slot.gpu for slot in slots)
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # numbers as nvidia-smi has them
+        os.environ[VISIBLE] = ",".join(slot.gpu.name for slot in slots)
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # where there are only numbers: as nvidia-smi has them
         if slots:
-            log.info("on %s", in_words(slot.gpu for slot in slots))
+            log.info("on %s", in_words(slot.gpu.id for slot in slots))
             # Who cleans /tmp leaves a locked folder alone; a training may take longer than files are kept there.
             held.enter_context(_shared_lock(LOCKS))
         yield slots
@@ -205,7 +205,7 @@ def _take_slot(gpu: Gpu, runs_per_gpu: int, job_log: Path) -> Slot | None:
     for share in range(runs_per_gpu):
         lock = LockFile(LOCKS / f"{gpu.name}-{share}.lock", holder)
         if lock.take():
-            return Slot(gpu.id, lock)
+            return Slot(gpu, lock)
         lock.close()
     return None
 

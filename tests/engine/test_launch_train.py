@@ -77,7 +77,7 @@ def test_train__site_with_gpus__holds_as_many_as_it_has_processes_while_it_train
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     _, [(name, arguments)], _ = launched(Site(processes=8, gpus=[6, 5, 4]))
     assert name == "run_processes" and arguments[0] == 2 and os.environ["CUDA_VISIBLE_DEVICES"] == "6,5"
-    assert [slot.gpu for slot in arguments[2]] == ["6", "5"] and all(slot.lock.file.closed for slot in arguments[2])
+    assert [slot.gpu.id for slot in arguments[2]] == ["6", "5"] and all(slot.lock.file.closed for slot in arguments[2])
 
 
 def test_train__asked_to_stop_while_it_waits_for_a_gpu__is_to_be_continued(launched, monkeypatch):

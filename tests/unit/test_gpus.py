@@ -122,7 +122,7 @@ def test_shape__of_a_run__has_no_more_processes_than_gpus():
 def test_hold__jobs_that_share_gpus__are_spread_and_wait_in_no_other_order():
     site, found = Site(gpus=[0, 1, 2], runs_per_gpu=2), []
     with hold(site, 2, "wide") as wide, hold(site) as first, hold(site) as second, hold(site, 2) as third:
-        found = [[slot.gpu for slot in slots] for slots in (wide, first, second, third)]
+        found = [[slot.gpu.id for slot in slots] for slots in (wide, first, second, third)]
         assert os.environ[gpus.VISIBLE] == ",".join(found[3])
         assert sorted(each.gpu for each in holders()) == ["0", "0", "1", "1", "2", "2"]
         assert [each.job for each in holders()].count("wide") == 2
@@ -144,7 +144,7 @@ def test_hold__all_taken__waits_with_one_line_and_ends_when_asked_to(caplog):
             pass
         assert caplog.messages == ["waiting for 2 of GPUs 4, 5; in use: GPU 4 by first"]
         with hold(site, 1) as slots:  # the one that gave up has left its turn
-            assert slots[0].gpu == "5"
+            assert slots[0].gpu.id == "5"
 
 
 def test_hold__site_that_allows_fewer_runs_on_a_gpu__counts_those_of_another_site():
@@ -156,11 +156,24 @@ def test_hold__site_that_allows_fewer_runs_on_a_gpu__counts_those_of_another_sit
 def test_locks__are_named_after_the_card__and_lie_in_a_folder_of_this_user(monkeypatch):
     monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa"})
     with hold(Site()) as slots:
-        assert slots[0].lock.path.name == "GPU-aa-0.lock" and os.environ[gpus.VISIBLE] == "0"
+        assert slots[0].lock.path.name == "GPU-aa-0.lock"
         assert stat.S_IMODE(gpus.LOCKS.stat().st_mode) == 0o700
     monkeypatch.setattr(os, "getuid", lambda: -1)
     with pytest.raises(LaunchError, match="belongs to another user"), hold(Site()):
         pass
+
+
+def test_hold__card_whose_uuid_is_known__is_what_cuda_is_given_and_jobs_below_find_it(monkeypatch, caplog):
+    monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa", "1": "GPU-bb"})
+    with caplog.at_level(logging.INFO), hold(Site(gpus=[1])):
+        assert os.environ[gpus.VISIBLE] == "GPU-bb" and caplog.messages == ["on GPU 1"]
+        assert [each.gpu for each in holders()] == ids(Site(gpus=[1])) == ids(Site()) == ["1"]
+
+
+def test_hold__cards_known_by_number_only__are_numbered_as_nvidia_smi_does_whatever_the_user_said(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    with hold(Site(gpus=[1])):
+        assert (os.environ[gpus.VISIBLE], os.environ["CUDA_DEVICE_ORDER"]) == ("1", "PCI_BUS_ID")
 
 
 # Many jobs, two schedulers, kills
