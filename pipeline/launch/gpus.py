@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 # Neither TMPDIR nor XDG_RUNTIME_DIR: two shells of one user may differ in them, and would not see each other's locks.
 LOCKS = Path("/tmp") / f"patchwork-gpus-{os.getuid()}"
+DEVICES, DRIVER = Path("/dev"), Path("/proc/driver/nvidia/gpus")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 INHERITED = "PATCHWORK_GPU_LOCK"  # descriptor of the lock that a launcher gives to one of its processes
 LOOK_S = 0.5  # between two looks for a free slot
@@ -89,14 +90,40 @@ def _check_exist(chosen: list[str], found: dict[str, str]) -> None:
 
 @functools.cache
 def _found_gpus() -> dict[str, str]:
-    """Number -> UUID of the GPUs of this machine. Neither torch nor CUDA is loaded for it."""
+    """Number -> UUID of the NVIDIA GPUs of this machine. Neither torch nor CUDA is loaded for it."""
+    said, problem = _ask_nvidia_smi()
+    found = said or _read_driver()
+    devices = sorted(each.name for each in DEVICES.glob("nvidia[0-9]*"))
+    if devices and not found:  # under other names, two jobs could lock one card
+        raise LaunchError(
+            f"found {', '.join(devices)} in {DEVICES}, and neither nvidia-smi ({problem}) nor {DRIVER} says their "
+            "UUIDs, expected from one of both; make nvidia-smi work, or set `device: cpu` in the site file"
+        )
+    return found
+
+
+def _ask_nvidia_smi() -> tuple[dict[str, str], str]:
+    """What it lists, and what is wrong where that is nothing."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # a container may lack the program and have the GPUs
-        return {str(number): "" for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))}
-    lines = result.stdout.splitlines() if result.returncode == 0 else []
-    return dict(line.split(", ") for line in lines if line.count(", ") == 1)
+    except (OSError, subprocess.TimeoutExpired) as error:  # a container may lack the program and have the GPUs
+        return {}, str(error)
+    if result.returncode:
+        return {}, f"exit code {result.returncode}: {(result.stdout or result.stderr).strip()}"
+    lines = result.stdout.splitlines()
+    return dict(line.split(", ") for line in lines if line.count(", ") == 1), "it lists none"
+
+
+def _read_driver() -> dict[str, str]:
+    """The same from files of the driver, of the GPUs that this container has; none where it does not know a UUID."""
+    uuids = []
+    for file in sorted(DRIVER.glob("*/information")):  # folders are PCI addresses, in the order of nvidia-smi
+        lines = (line.partition(":") for line in file.read_text().splitlines())
+        facts = {key: value.strip() for key, _, value in lines}
+        if (DEVICES / f"nvidia{facts.get('Device Minor')}").exists():
+            uuids.append(facts.get("GPU UUID", "?"))
+    return {} if "?" in "".join(uuids) else {str(number): uuid for number, uuid in enumerate(uuids)}
 
 
 def _visible_gpus() -> list[str] | None:

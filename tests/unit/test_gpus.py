@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from patience import PATIENCE_S, wait_until
 
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import ConfigError, LaunchError
+from pipeline.files import write_text
 from pipeline.launch import gpus, local
 from pipeline.launch.gpus import gpus_of, hold_gpus, holders
 from pipeline.launch.resources import shape_of
@@ -100,15 +102,50 @@ def test_gpus__of_a_cpu_site_or_a_cluster__are_none_to_hold(site):
         assert slots == [] and gpus.VISIBLE not in os.environ and not gpus.LOCKS.exists()
 
 
-def test_found_gpus__are_those_of_nvidia_smi__and_none_where_it_fails(monkeypatch, tmp_path):
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A machine of its own: sets what nvidia-smi does, and the cards that /dev and the driver know (minor: UUID)."""
     monkeypatch.undo()
-    find, script = gpus._found_gpus.__wrapped__, tmp_path / "nvidia-smi"
+    for name in ("DEVICES", "DRIVER"):
+        monkeypatch.setattr(gpus, name, tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    script.write_text("#!/bin/sh\necho '0, GPU-aa'\necho '1, GPU-bb'\n")
-    script.chmod(0o755)
-    assert find() == {"0": "GPU-aa", "1": "GPU-bb"}
-    script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed, no driver'\nexit 9\n")
-    assert find() == {}
+
+    def find(script: str, cards: dict[int, str] | None = None) -> dict[str, str]:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        for number, (minor, uuid) in enumerate((cards or {}).items()):
+            write_text(gpus.DEVICES / f"nvidia{minor}", "")
+            facts = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
+            write_text(gpus.DRIVER / f"0000:0{number}:00.0" / "information", facts)
+        return gpus._found_gpus.__wrapped__()
+
+    return find
+
+
+FAILS = "echo 'NVIDIA-SMI has failed, no driver'; exit 9"
+
+
+def test_found_gpus__are_those_of_nvidia_smi__and_none_where_it_fails_and_there_is_no_device(driver):
+    assert driver("echo '0, GPU-aa'; echo '1, GPU-bb'") == {"0": "GPU-aa", "1": "GPU-bb"}
+    assert driver(FAILS) == {}
+
+
+@pytest.mark.parametrize("problem", [FAILS, "true", "hangs"])
+def test_found_gpus__nvidia_smi_says_nothing__have_the_same_names_from_the_driver(driver, monkeypatch, problem):
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, 60)
+
+    if problem == "hangs":
+        monkeypatch.setattr(subprocess, "run", hang)
+    assert driver(problem, {1: "GPU-aa", 0: "GPU-bb"}) == {"0": "GPU-aa", "1": "GPU-bb"}
+    (gpus.DEVICES / "nvidia1").unlink()  # as in a container that has one of both
+    assert driver(problem) == {"0": "GPU-bb"}
+
+
+def test_found_gpus__devices_whose_uuid_nobody_says__is_an_error(driver):
+    words = r"found nvidia0, nvidia1 in .*nvidia-smi \(exit code 9: NVIDIA-SMI has failed, no driver\) .*`device: cpu`"
+    with pytest.raises(LaunchError, match=words):
+        driver(FAILS, {0: "GPU-aa", 1: "GPU-????????-????"})
 
 
 def test_shape__of_a_run__has_no_more_processes_than_gpus():
