@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -67,6 +68,11 @@ def gpus_of(site: Site) -> list[Gpu]:
     if site.slurm or site.device == "cpu":
         return []
     found, visible = _found_gpus(), _visible_gpus()
+    if site.gpus is None and visible is None and not found and _computes_on_amd():
+        raise ConfigError(
+            f"found GPUs of AMD ({DEVICES / 'kfd'}), whose numbers are not known here: all jobs would start on the "
+            "first; name them in the site file, such as `gpus: [0, 1]`, or set `device: cpu`"
+        )
     ids = [*found] if visible is None else visible
     if site.gpus is not None:
         chosen = [*dict.fromkeys(map(str, site.gpus))]
@@ -78,6 +84,13 @@ def gpus_of(site: Site) -> list[Gpu]:
                 "change one of both"
             )
     return [Gpu(each, found.get(each) or each) for each in ids]
+
+
+def _computes_on_amd() -> bool:
+    """Whether there are GPUs of AMD and a torch for them; many laptops have the first alone. It is not imported."""
+    torch = find_spec("torch")
+    library = Path(torch.origin).parent / "lib" / "libtorch_hip.so" if torch and torch.origin else None
+    return (DEVICES / "kfd").exists() and library is not None and library.exists()
 
 
 def _check_exist(chosen: list[str], found: dict[str, str]) -> None:

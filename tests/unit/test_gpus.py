@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -30,7 +31,8 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path, monkeypatch):
-    """A machine on which nvidia-smi finds nothing, with a folder for locks of its own."""
+    """A machine without devices on which nvidia-smi finds nothing, with a folder for locks of its own."""
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path / "dev")
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(gpus, "LOOK_S", 0.01)
     monkeypatch.setattr(gpus, "_found_gpus", dict)
@@ -93,6 +95,24 @@ def test_gpus__named_by_the_site_but_not_there__is_an_error_that_lists_them(monk
     monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa", "1": "GPU-bb"})
     with pytest.raises(ConfigError, match="names 2, and nvidia-smi lists 0, 1; name some"):
         gpus_of(Site(gpus=[0, 2]))
+
+
+def test_gpus__of_amd_that_nobody_names__is_an_error_that_asks_for_their_numbers(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.setattr(gpus, "find_spec", lambda name: SimpleNamespace(origin=f"{tmp_path}/{name}/__init__.py"))
+    write_text(tmp_path / "kfd", "")
+    assert gpus_of(Site()) == []  # a laptop: its torch computes on the CPU
+    write_text(tmp_path / "torch" / "lib" / "libtorch_hip.so", "")
+    with pytest.raises(
+        ConfigError, match=r"found GPUs of AMD \(.*/kfd\), .*such as `gpus: \[0, 1\]`, or set `device: cpu`"
+    ):
+        gpus_of(Site())
+    assert gpus_of(Site(device="cpu")) == [] and ids(Site(gpus=[1])) == ["1"]
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    assert ids(Site()) == ["0"]
+    monkeypatch.delenv(gpus.VISIBLE)
+    monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa"})
+    assert ids(Site()) == ["0"]
 
 
 @pytest.mark.parametrize("site", [Site(gpus=[0], device="cpu"), Site(gpus=[0], slurm=Slurm())], ids=["cpu", "slurm"])
