@@ -193,8 +193,9 @@ def evaluate(options: argparse.Namespace, arguments: list[str]) -> int:
         raise ConfigError("--weights, --train and names of evaluations go with --model; a job has its own")
     graph, site = load_for_job(options.scale or "demo", options.job), load_site()
     needs, job_log = graph.eval_job(options.job).needs, graph.results.log("evaluate", options.job)
+    computes_on = site if needs.gpu else site.model_copy(update={"device": "cpu"})  # `device: cuda` would find no GPU
     with hold_gpus(site, int(needs.gpu), job_log), explain_memory(f"evaluation job {options.job}", site):
-        evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, site)
+        evaluate_job(options.job, planned_evaluations(graph, options.job), graph.results, computes_on)
     return 0
 
 

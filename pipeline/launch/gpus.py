@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # Neither TMPDIR nor XDG_RUNTIME_DIR: two shells of one user may differ in them, and would not see each other's locks.
 LOCKS = Path("/tmp") / f"patchwork-gpus-{os.getuid()}"
+DEVICES, DRIVER = Path("/dev"), Path("/proc/driver/nvidia/gpus")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 INHERITED = "PATCHWORK_GPU_LOCK"  # descriptor of the lock that a launcher gives to one of its processes
 LOOK_S = 0.5  # between two looks for a free slot
@@ -38,14 +40,14 @@ _held: list[IO | LockFile] = []
 class Gpu(NamedTuple):
     """A GPU that may be used."""
 
-    id: str  # as nvidia-smi and CUDA_VISIBLE_DEVICES have it
-    name: str  # of its locks: its UUID where that is known, since containers may number their GPUs alike
+    id: str  # its number in nvidia-smi, for people
+    name: str  # for locks and CUDA: its UUID where that is known, since containers and CUDA may number otherwise
 
 
 class Slot(NamedTuple):
     """A share of a GPU that is ours while its lock is open."""
 
-    gpu: str
+    gpu: Gpu
     lock: LockFile
 
 
@@ -66,6 +68,11 @@ def gpus_of(site: Site) -> list[Gpu]:
     if site.slurm or site.device == "cpu":
         return []
     found, visible = _found_gpus(), _visible_gpus()
+    if site.gpus is None and visible is None and not found and _computes_on_amd():
+        raise ConfigError(
+            f"found GPUs of AMD ({DEVICES / 'kfd'}), whose numbers are not known here: all jobs would start on the "
+            "first; name them in the site file, such as `gpus: [0, 1]`, or set `device: cpu`"
+        )
     ids = [*found] if visible is None else visible
     if site.gpus is not None:
         chosen = [*dict.fromkeys(map(str, site.gpus))]
@@ -79,6 +86,13 @@ def gpus_of(site: Site) -> list[Gpu]:
     return [Gpu(each, found.get(each) or each) for each in ids]
 
 
+def _computes_on_amd() -> bool:
+    """Whether there are GPUs of AMD and a torch for them; many laptops have the first alone. It is not imported."""
+    torch = find_spec("torch")
+    library = Path(torch.origin).parent / "lib" / "libtorch_hip.so" if torch and torch.origin else None
+    return (DEVICES / "kfd").exists() and library is not None and library.exists()
+
+
 def _check_exist(chosen: list[str], found: dict[str, str]) -> None:
     if found and (missing := [each for each in chosen if each not in found]):
         raise ConfigError(
@@ -89,14 +103,40 @@ def _check_exist(chosen: list[str], found: dict[str, str]) -> None:
 
 @functools.cache
 def _found_gpus() -> dict[str, str]:
-    """Number -> UUID of the GPUs of this machine. Neither torch nor CUDA is loaded for it."""
+    """Number -> UUID of the NVIDIA GPUs of this machine. Neither torch nor CUDA is loaded for it."""
+    said, problem = _ask_nvidia_smi()
+    found = said or _read_driver()
+    devices = sorted(each.name for each in DEVICES.glob("nvidia[0-9]*"))
+    if devices and not found:  # under other names, two jobs could lock one card
+        raise LaunchError(
+            f"found {', '.join(devices)} in {DEVICES}, and neither nvidia-smi ({problem}) nor {DRIVER} says their "
+            "UUIDs, expected from one of both; make nvidia-smi work, or set `device: cpu` in the site file"
+        )
+    return found
+
+
+def _ask_nvidia_smi() -> tuple[dict[str, str], str]:
+    """What it lists, and what is wrong where that is nothing."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # a container may lack the program and have the GPUs
-        return {str(number): "" for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))}
-    lines = result.stdout.splitlines() if result.returncode == 0 else []
-    return dict(line.split(", ") for line in lines if line.count(", ") == 1)
+    except (OSError, subprocess.TimeoutExpired) as error:  # a container may lack the program and have the GPUs
+        return {}, str(error)
+    if result.returncode:
+        return {}, f"exit code {result.returncode}: {(result.stdout or result.stderr).strip()}"
+    lines = result.stdout.splitlines()
+    return dict(line.split(", ") for line in lines if line.count(", ") == 1), "it lists none"
+
+
+def _read_driver() -> dict[str, str]:
+    """The same from files of the driver, of the GPUs that this container has; none where it does not know a UUID."""
+    uuids = []
+    for file in sorted(DRIVER.glob("*/information")):  # folders are PCI addresses, in the order of nvidia-smi
+        lines = (line.partition(":") for line in file.read_text().splitlines())
+        facts = {key: value.strip() for key, _, value in lines}
+        if (DEVICES / f"nvidia{facts.get('Device Minor')}").exists():
+            uuids.append(facts.get("GPU UUID", "?"))
+    return {} if "?" in "".join(uuids) else {str(number): uuid for number, uuid in enumerate(uuids)}
 
 
 def _visible_gpus() -> list[str] | None:
@@ -104,9 +144,14 @@ def _visible_gpus() -> list[str] | None:
     if VISIBLE not in os.environ:
         return None
     given = [entry.strip() for entry in os.environ[VISIBLE].split(",")]
-    allowed = takewhile(lambda entry: entry not in ("", "-1", "NoDevFiles"), given)  # CUDA stops there, too
-    found = _found_gpus().items()
-    return [next((each for each, uuid in found if uuid and uuid.startswith(entry)), entry) for entry in allowed]
+    found = _found_gpus()
+    named = [next((gpu for gpu, uuid in found.items() if entry and uuid.startswith(entry)), entry) for entry in given]
+    return [*dict.fromkeys(takewhile(lambda entry: _is_there(entry, found), named))]  # CUDA stops there, too
+
+
+def _is_there(entry: str, found: dict[str, str]) -> bool:
+    """Where the GPUs are not known, any name may be one; parts of a GPU (MIG) are not listed."""
+    return entry not in ("", "-1", "NoDevFiles") and (not found or entry in found or entry.startswith("MIG-"))
 
 
 @contextmanager
@@ -124,10 +169,10 @@ def hold_gpus(site: Site, count: int, job_log: Path, stop: StopRequest | None = 
         for slot in slots:
             _held.append(slot.lock)
             held.callback(_release, slot.lock)
-        os.environ[VISIBLE] = ",".join(slot.gpu for slot in slots)
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # numbers as nvidia-smi has them
+        os.environ[VISIBLE] = ",".join(slot.gpu.name for slot in slots)
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # where there are only numbers: as nvidia-smi has them
         if slots:
-            log.info("on %s", in_words(slot.gpu for slot in slots))
+            log.info("on %s", in_words(slot.gpu.id for slot in slots))
             # Who cleans /tmp leaves a locked folder alone; a training may take longer than files are kept there.
             held.enter_context(_shared_lock(LOCKS))
         yield slots
@@ -200,7 +245,7 @@ def _take_slot(gpu: Gpu, runs_per_gpu: int, job_log: Path) -> Slot | None:
     for share in range(runs_per_gpu):
         lock = LockFile(LOCKS / f"{gpu.name}-{share}.lock", holder)
         if lock.take():
-            return Slot(gpu.id, lock)
+            return Slot(gpu, lock)
         lock.close()
     return None
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config import Layers
-from pipeline.engine.signals import CONTINUE_ME, Requeue, StopRequest
+from pipeline.engine.signals import CONTINUE_ME, STOP, Requeue, StopRequest
 from pipeline.errors import LaunchError
 from pipeline.files import LockFile
 from pipeline.launch.gpus import INHERITED, Slot
@@ -57,16 +57,20 @@ def run_processes(count: int, arguments: list[str], slots: Sequence[Slot] = ()) 
     """
     common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     children: list[subprocess.Popen] = []
+    told: set[int] = set()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        told.add(number)
         for child in children:
             child.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pass_on)
     for rank in range(count):
         place = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         children.append(_start(arguments, place, slots[rank].lock if slots else None))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    if STOP.is_raised:  # before there was anybody to tell
+        pass_on(STOP.signal or signal.SIGTERM, None)
     while None in [child.poll() for child in children]:
         # Some failed, some still run. To stop on request is no failure: the main process may be writing the checkpoint.
         if any(child.returncode not in (None, 0, CONTINUE_ME) for child in children):
@@ -74,9 +78,14 @@ def run_processes(count: int, arguments: list[str], slots: Sequence[Slot] = ()) 
             for child in children:
                 child.kill()
         time.sleep(0.2)
-    codes = [child.returncode for child in children]
-    # A killed process has a negative code; the reason is in the one that ended by itself.
-    return max(codes) if max(codes) > 0 else -min(codes)
+    # Told to stop before it listens, a process ends at once: it has done nothing yet.
+    return _worst([CONTINUE_ME if -child.returncode in told else child.returncode for child in children])
+
+
+def _worst(codes: list[int]) -> int:
+    """A failure counts, whatever the others say; of failures the one of a process that was not killed."""
+    codes = [code for code in codes if code not in (0, CONTINUE_ME)] or codes
+    return max(codes) if max(codes) > 0 else -min(codes)  # a killed process has a negative code
 
 
 def _start(arguments: list[str], variables: dict[str, str], lock: LockFile | None) -> subprocess.Popen:

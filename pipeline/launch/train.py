@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from pipeline.config import Layers, read_yaml
 from pipeline.engine.signals import CONTINUE_ME, STOP, Requeue
 from pipeline.errors import ConfigError
-from pipeline.files import require_space, write_text
+from pipeline.files import holder_of, is_held, require_space, write_text
 from pipeline.inputs import find_inputs
 from pipeline.launch.gpus import hold_gpus, keep_inherited_lock
 from pipeline.launch.local import is_placed, run_processes, train_here
@@ -20,6 +21,8 @@ from pipeline.results import RunFolder, ScaleFolder, results_of
 from pipeline.site import Site, load_site
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.5  # between two looks whether a run is still being trained
 
 
 def train(scale: str, run: str | None = None, config: Path | None = None) -> int:
@@ -52,6 +55,7 @@ def _train_on_this_machine(
     """In this process or in several, on GPUs of their own where the site has any."""
     job_log = ScaleFolder(paths.results).log("train_run", paths.name)
     try:
+        _wait_for_trainer(paths)
         with hold_gpus(site, shape.processes, job_log, STOP) as slots:
             if shape.processes > 1:
                 return run_processes(shape.processes, command, slots)
@@ -59,6 +63,19 @@ def _train_on_this_machine(
     except Requeue as request:
         log.info("%s; the same command continues", request)
         return CONTINUE_ME
+
+
+def _wait_for_trainer(paths: RunFolder) -> None:
+    """Wait for a training that outlived the command that started it, before a GPU is taken that others can use."""
+    is_told = False
+    while is_held(paths.lock):
+        holder = holder_of(paths.lock)
+        if STOP.is_raised:
+            raise Requeue(f"{STOP.why} while {holder} worked on {paths.name}")
+        if not is_told:
+            log.info("%s works on %s; waiting for it", holder, paths.name)
+            is_told = True
+        time.sleep(LOOK_S)
 
 
 def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:

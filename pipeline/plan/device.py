@@ -3,7 +3,6 @@
 import functools
 import os
 import time
-from pathlib import Path
 
 from pipeline.launch.gpus import gpus_of
 from pipeline.site import Site
@@ -15,7 +14,7 @@ def trains_on_gpu(site: Site) -> bool:
         return bool(site.slurm.gres)
     if site.device != "auto":
         return site.device == "cuda"
-    return bool(gpus_of(site)) or Path("/dev/kfd").exists()
+    return bool(gpus_of(site))
 
 
 @functools.cache

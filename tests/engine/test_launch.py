@@ -9,13 +9,15 @@ import time
 import pytest
 from patience import wait_until
 
+from pipeline.engine.signals import REASONS, StopRequest
 from pipeline.launch import local
 
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
     """Runs a shell command per rank; returns the launcher's exit code and the seconds it took."""
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in REASONS}
+    monkeypatch.setattr(local, "STOP", StopRequest().listen())
     monkeypatch.setattr(local, "LAST_WORDS_S", 0.5)
 
     def run(*commands):
@@ -45,6 +47,19 @@ def test_launch__all_killed__is_an_error_code_a_shell_understands(launch):
 
 def test_launch__one_killed_after_the_others_finished__is_not_zero(launch):
     assert launch("exit 0", "kill -9 $$")[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"),
+    [([1, 75], 1), ([75, 0], 75), ([75, -9], 9), ([3, -9, 75], 3), ([0, 0], 0)],
+)
+def test_launch__processes_that_end_differently__is_the_code_of_the_failure(codes, worst):
+    assert local._worst(codes) == worst
+
+
+def test_launch__told_to_stop_before_there_are_processes__tells_them_and_is_to_be_continued(launch):
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert launch("exec sleep 5", "exec sleep 5")[0] == 75
 
 
 @pytest.mark.slow

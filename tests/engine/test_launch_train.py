@@ -1,6 +1,7 @@
 """What `train` does with a run on each kind of site: here, in several processes, or through SLURM."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_train__site_with_gpus__holds_as_many_as_it_has_processes_while_it_train
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     _, [(name, arguments)], _ = launched(Site(processes=8, gpus=[6, 5, 4]))
     assert name == "run_processes" and arguments[0] == 2 and os.environ["CUDA_VISIBLE_DEVICES"] == "6,5"
-    assert [slot.gpu for slot in arguments[2]] == ["6", "5"] and all(slot.lock.file.closed for slot in arguments[2])
+    assert [slot.gpu.id for slot in arguments[2]] == ["6", "5"] and all(slot.lock.file.closed for slot in arguments[2])
 
 
 def test_train__asked_to_stop_while_it_waits_for_a_gpu__is_to_be_continued(launched, monkeypatch):
@@ -86,6 +87,36 @@ def test_train__asked_to_stop_while_it_waits_for_a_gpu__is_to_be_continued(launc
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr("pipeline.launch.gpus._wait_for_slots", wait)
     code, calls, folder = launched(Site(gpus=[0]))
+    assert code == 75 and calls == [] and not folder.done.exists()
+
+
+def test_train__run_that_a_surviving_training_works_on__waits_for_it_before_it_takes_a_gpu(
+    launched, monkeypatch, caplog
+):
+    steps, states = [], iter([True, True, False])
+
+    def look(path):
+        steps.append(path.name)
+        return next(states)
+
+    def hold(*arguments):
+        steps.append("GPU")
+        return nullcontext([])
+
+    monkeypatch.setattr(launching, "is_held", look)
+    monkeypatch.setattr(launching, "hold_gpus", hold)
+    monkeypatch.setattr(launching, "holder_of", lambda path: "process 7 on n1")
+    monkeypatch.setattr(launching, "LOOK_S", 0)
+    with caplog.at_level("INFO"):
+        code, _, folder = launched(Site())
+    assert code == 0 and steps == [*[folder.lock.name] * 3, "GPU"]
+    assert caplog.messages.count(f"process 7 on n1 works on {folder.name}; waiting for it") == 1
+
+
+def test_train__asked_to_stop_while_another_process_trains_the_run__is_to_be_continued(launched, monkeypatch):
+    monkeypatch.setattr(launching, "is_held", lambda path: True)
+    monkeypatch.setattr(launching.STOP, "why", "interrupted")
+    code, calls, folder = launched(Site())
     assert code == 75 and calls == [] and not folder.done.exists()
 
 

@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ from patience import PATIENCE_S, wait_until
 
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.errors import ConfigError, LaunchError
+from pipeline.files import write_text
 from pipeline.launch import gpus, local
 from pipeline.launch.gpus import gpus_of, hold_gpus, holders
 from pipeline.launch.resources import shape_of
@@ -28,7 +31,8 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path, monkeypatch):
-    """A machine on which nvidia-smi finds nothing, with a folder for locks of its own."""
+    """A machine without devices on which nvidia-smi finds nothing, with a folder for locks of its own."""
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path / "dev")
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(gpus, "LOOK_S", 0.01)
     monkeypatch.setattr(gpus, "_found_gpus", dict)
@@ -65,6 +69,9 @@ def test_gpus__nothing_said__are_all_that_are_found_or_that_the_environment_allo
         "1,-1,0": ["1"],
         "GPU-cc": ["2"],
         "MIG-1": ["MIG-1"],
+        "0,0,GPU-aa,1": ["0", "1"],
+        "1,7,0": ["1"],
+        "GPU-bb,GPU-xx,0": ["1"],
     }.items():
         monkeypatch.setenv(gpus.VISIBLE, value)
         assert ids(Site()) == allowed, value
@@ -90,6 +97,24 @@ def test_gpus__named_by_the_site_but_not_there__is_an_error_that_lists_them(monk
         gpus_of(Site(gpus=[0, 2]))
 
 
+def test_gpus__of_amd_that_nobody_names__is_an_error_that_asks_for_their_numbers(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.setattr(gpus, "find_spec", lambda name: SimpleNamespace(origin=f"{tmp_path}/{name}/__init__.py"))
+    write_text(tmp_path / "kfd", "")
+    assert gpus_of(Site()) == []  # a laptop: its torch computes on the CPU
+    write_text(tmp_path / "torch" / "lib" / "libtorch_hip.so", "")
+    with pytest.raises(
+        ConfigError, match=r"found GPUs of AMD \(.*/kfd\), .*such as `gpus: \[0, 1\]`, or set `device: cpu`"
+    ):
+        gpus_of(Site())
+    assert gpus_of(Site(device="cpu")) == [] and ids(Site(gpus=[1])) == ["1"]
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    assert ids(Site()) == ["0"]
+    monkeypatch.delenv(gpus.VISIBLE)
+    monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa"})
+    assert ids(Site()) == ["0"]
+
+
 @pytest.mark.parametrize("site", [Site(gpus=[0], device="cpu"), Site(gpus=[0], slurm=Slurm())], ids=["cpu", "slurm"])
 def test_gpus__of_a_cpu_site_or_a_cluster__are_none_to_hold(site):
     assert gpus_of(site) == []
@@ -97,15 +122,50 @@ def test_gpus__of_a_cpu_site_or_a_cluster__are_none_to_hold(site):
         assert slots == [] and gpus.VISIBLE not in os.environ and not gpus.LOCKS.exists()
 
 
-def test_found_gpus__are_those_of_nvidia_smi__and_none_where_it_fails(monkeypatch, tmp_path):
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A machine of its own: sets what nvidia-smi does, and the cards that /dev and the driver know (minor: UUID)."""
     monkeypatch.undo()
-    find, script = gpus._found_gpus.__wrapped__, tmp_path / "nvidia-smi"
+    for name in ("DEVICES", "DRIVER"):
+        monkeypatch.setattr(gpus, name, tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    script.write_text("#!/bin/sh\necho '0, GPU-aa'\necho '1, GPU-bb'\n")
-    script.chmod(0o755)
-    assert find() == {"0": "GPU-aa", "1": "GPU-bb"}
-    script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed, no driver'\nexit 9\n")
-    assert find() == {}
+
+    def find(script: str, cards: dict[int, str] | None = None) -> dict[str, str]:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        for number, (minor, uuid) in enumerate((cards or {}).items()):
+            write_text(gpus.DEVICES / f"nvidia{minor}", "")
+            facts = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
+            write_text(gpus.DRIVER / f"0000:0{number}:00.0" / "information", facts)
+        return gpus._found_gpus.__wrapped__()
+
+    return find
+
+
+FAILS = "echo 'NVIDIA-SMI has failed, no driver'; exit 9"
+
+
+def test_found_gpus__are_those_of_nvidia_smi__and_none_where_it_fails_and_there_is_no_device(driver):
+    assert driver("echo '0, GPU-aa'; echo '1, GPU-bb'") == {"0": "GPU-aa", "1": "GPU-bb"}
+    assert driver(FAILS) == {}
+
+
+@pytest.mark.parametrize("problem", [FAILS, "true", "hangs"])
+def test_found_gpus__nvidia_smi_says_nothing__have_the_same_names_from_the_driver(driver, monkeypatch, problem):
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, 60)
+
+    if problem == "hangs":
+        monkeypatch.setattr(subprocess, "run", hang)
+    assert driver(problem, {1: "GPU-aa", 0: "GPU-bb"}) == {"0": "GPU-aa", "1": "GPU-bb"}
+    (gpus.DEVICES / "nvidia1").unlink()  # as in a container that has one of both
+    assert driver(problem) == {"0": "GPU-bb"}
+
+
+def test_found_gpus__devices_whose_uuid_nobody_says__is_an_error(driver):
+    words = r"found nvidia0, nvidia1 in .*nvidia-smi \(exit code 9: NVIDIA-SMI has failed, no driver\) .*`device: cpu`"
+    with pytest.raises(LaunchError, match=words):
+        driver(FAILS, {0: "GPU-aa", 1: "GPU-????????-????"})
 
 
 def test_shape__of_a_run__has_no_more_processes_than_gpus():
@@ -119,7 +179,7 @@ def test_shape__of_a_run__has_no_more_processes_than_gpus():
 def test_hold__jobs_that_share_gpus__are_spread_and_wait_in_no_other_order():
     site, found = Site(gpus=[0, 1, 2], runs_per_gpu=2), []
     with hold(site, 2, "wide") as wide, hold(site) as first, hold(site) as second, hold(site, 2) as third:
-        found = [[slot.gpu for slot in slots] for slots in (wide, first, second, third)]
+        found = [[slot.gpu.id for slot in slots] for slots in (wide, first, second, third)]
         assert os.environ[gpus.VISIBLE] == ",".join(found[3])
         assert sorted(each.gpu for each in holders()) == ["0", "0", "1", "1", "2", "2"]
         assert [each.job for each in holders()].count("wide") == 2
@@ -141,7 +201,7 @@ def test_hold__all_taken__waits_with_one_line_and_ends_when_asked_to(caplog):
             pass
         assert caplog.messages == ["waiting for 2 of GPUs 4, 5; in use: GPU 4 by first"]
         with hold(site, 1) as slots:  # the one that gave up has left its turn
-            assert slots[0].gpu == "5"
+            assert slots[0].gpu.id == "5"
 
 
 def test_hold__site_that_allows_fewer_runs_on_a_gpu__counts_those_of_another_site():
@@ -153,11 +213,24 @@ def test_hold__site_that_allows_fewer_runs_on_a_gpu__counts_those_of_another_sit
 def test_locks__are_named_after_the_card__and_lie_in_a_folder_of_this_user(monkeypatch):
     monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa"})
     with hold(Site()) as slots:
-        assert slots[0].lock.path.name == "GPU-aa-0.lock" and os.environ[gpus.VISIBLE] == "0"
+        assert slots[0].lock.path.name == "GPU-aa-0.lock"
         assert stat.S_IMODE(gpus.LOCKS.stat().st_mode) == 0o700
     monkeypatch.setattr(os, "getuid", lambda: -1)
     with pytest.raises(LaunchError, match="belongs to another user"), hold(Site()):
         pass
+
+
+def test_hold__card_whose_uuid_is_known__is_what_cuda_is_given_and_jobs_below_find_it(monkeypatch, caplog):
+    monkeypatch.setattr(gpus, "_found_gpus", lambda: {"0": "GPU-aa", "1": "GPU-bb"})
+    with caplog.at_level(logging.INFO), hold(Site(gpus=[1])):
+        assert os.environ[gpus.VISIBLE] == "GPU-bb" and caplog.messages == ["on GPU 1"]
+        assert [each.gpu for each in holders()] == ids(Site(gpus=[1])) == ids(Site()) == ["1"]
+
+
+def test_hold__cards_known_by_number_only__are_numbered_as_nvidia_smi_does_whatever_the_user_said(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    with hold(Site(gpus=[1])):
+        assert (os.environ[gpus.VISIBLE], os.environ["CUDA_DEVICE_ORDER"]) == ("1", "PCI_BUS_ID")
 
 
 # Many jobs, two schedulers, kills

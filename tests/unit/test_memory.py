@@ -59,13 +59,13 @@ def test_memory__other_errors__stay_as_they_are():
 
 
 @pytest.mark.parametrize("is_on_gpu", [True, False], ids=["gpu", "cpu"])
-def test_evaluate__that_runs_out_of_memory__had_a_gpu_if_it_needs_one_and_ends_with_the_message(
+def test_evaluate__that_runs_out_of_memory__had_its_gpu_or_the_cpu_and_ends_with_the_message(
     monkeypatch, tmp_path, capsys, is_on_gpu
 ):
     seen = []
 
-    def fail(*arguments):
-        seen.append((os.environ[gpus.VISIBLE], [holder.job for holder in gpus.holders()]))
+    def fail(job, planned, results, site):
+        seen.append((site.device, os.environ[gpus.VISIBLE], [holder.job for holder in gpus.holders()]))
         raise FULL
 
     job = SimpleNamespace(needs=Needs(gpu=is_on_gpu))
@@ -73,12 +73,12 @@ def test_evaluate__that_runs_out_of_memory__had_a_gpu_if_it_needs_one_and_ends_w
     monkeypatch.setattr("pipeline.study.graph.load_for_job", lambda *arguments: graph)
     monkeypatch.setattr("pipeline.study.planned.planned_evaluations", lambda *arguments: [])
     monkeypatch.setattr("pipeline.evals.evaluate.evaluate_job", fail)
-    monkeypatch.setattr("pipeline.site.load_site", lambda: Site(gpus=[3]))
+    monkeypatch.setattr("pipeline.site.load_site", lambda: Site(device="cuda", gpus=[3]))
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(gpus, "_found_gpus", dict)
     monkeypatch.setenv(gpus.VISIBLE, "3,4")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     assert main(["evaluate", "--job", "a-quick"]) == 1
-    assert seen == [("3", ["a-quick"]) if is_on_gpu else ("", [])]
+    assert seen == [("cuda", "3", ["a-quick"]) if is_on_gpu else ("cpu", "", [])]
     said = capsys.readouterr().err
     assert said.startswith(f"DeviceMemoryError: evaluation job a-quick needs more memory than its GPU has: {FACTS}\n")
