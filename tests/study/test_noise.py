@@ -1,48 +1,12 @@
 """Claims with noise: verdicts against standard errors worked out here in a few lines, paired and unpaired."""
 
 import math
-import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from noise_readings import SURE, A, B, accuracies, binomial, judged, one_run, paired, unpaired, verdict
 
-from pipeline.study.claims import JudgedClaim, Reading, ResolvedClaim, SeedNoise, judge
-
-A, B, C = ("s.t1.a", "top1"), ("s.t1.b", "top1"), ("s.t1.c", "top1")
-SURE = 1.96
-
-
-def accuracies(both: int, only_a: int, only_b: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which images two classifiers get right, as 100 or 0, so that the mean is an accuracy in per cent."""
-    a = np.repeat([100, 100, 0, 0], [both, only_a, only_b, neither]).astype(np.float32)
-    b = np.repeat([100, 0, 100, 0], [both, only_a, only_b, neither]).astype(np.float32)
-    return a, b
-
-
-def paired(values: np.ndarray, *more_seeds: np.ndarray, **about) -> Reading:
-    seeds = (values, *more_seeds)
-    return Reading(float(np.mean(seeds, dtype=np.float64)), error=1.0, per_image=seeds, images="val", **about)
-
-
-def binomial(accuracy: float, count: int) -> float:
-    return 100 * math.sqrt(accuracy / 100 * (1 - accuracy / 100) / count)
-
-
-def unpaired(accuracy: float, count: int = 1000) -> Reading:
-    return Reading(accuracy, error=binomial(accuracy, count))
-
-
-def judged(text: str, type: str = "directional", **readings: Reading) -> JudgedClaim:
-    for name in ("a", "b", "c"):
-        text = text.replace(f" {name} ", f" s.t1.{name}:top1 ")
-    claim = ResolvedClaim(statement="", type=type, holds=[text.strip()])
-    return judge({"s.c1": claim}, {(f"s.t1.{name}", "top1"): reading for name, reading in readings.items()})[0]
-
-
-def verdict(text: str, **readings: Reading) -> str:
-    return judged(text, **readings).verdict
-
+from pipeline.study.claims import Reading, ResolvedClaim, judge
 
 # Two accuracies on the same images: only the images that one of the two alone gets right tell them apart
 
@@ -104,40 +68,6 @@ def test_same_measurement_in_two_cells__is_equal_to_itself(text, expected):
     assert verdict(text, a=paired(a), b=paired(a.copy())) == expected
     same = Reading(70.0, error=2.0, seed_error=1.0, dof=2, source="runs/x/train.json: top1")
     assert verdict(text, a=same, b=same) == expected
-
-
-# Seeds
-
-
-@pytest.mark.parametrize(("gap", "expected"), [(2.0, "within noise"), (2.6, "true"), (-2.6, "false")])
-def test_seeds__of_one_cell__add_noise_with_their_degrees_of_freedom(gap, expected):
-    t_975_with_9 = 2.262  # from a printed table
-    assert (abs(gap) > t_975_with_9) == (expected != "within noise")
-
-    assert verdict(" a > 70 ", a=Reading(70 + gap, error=0.0, seed_error=1.0, dof=9)) == expected
-
-
-def test_two_seeds__far_apart_by_a_normal_distribution__are_still_within_noise():
-    two = Reading(75.0, error=0.0, seed_error=1.0, dof=1)
-
-    assert verdict(" a > 70 ", a=two) == "within noise"  # 12.7 errors are needed, not 2
-    assert verdict(" a > 70 ", a=Reading(75.0, error=0.0, seed_error=1.0, dof=30)) == "true"
-
-
-def test_seeds__of_both_sides__add_up():
-    def reading(value: float) -> Reading:
-        return Reading(value, error=0.0, seed_error=1.0, dof=1000)
-
-    assert verdict(" a > b ", a=reading(72.4), b=reading(70.0)) == "within noise"  # 2.4 < 1.96 * sqrt(2)
-    assert verdict(" a > b ", a=reading(73.1), b=reading(70.0)) == "true"
-
-
-def test_seeds__values_by_image__are_averaged_before_they_are_paired():
-    a, b = accuracies(690, 30, 5, 275)
-    generator = np.random.default_rng(3)
-    noise = [generator.permutation(np.repeat([300.0, -300.0], 500)).astype(np.float32) for _ in range(2)]
-
-    assert verdict(" a > b ", a=paired(a + noise[0], a - noise[0]), b=paired(b + noise[1], b - noise[1])) == "true"
 
 
 # Chains, min, max, abs
@@ -233,109 +163,17 @@ def test_noise_not_known__difference_below_the_tolerance__says_nothing(value, ex
     assert claim.reason.endswith("the noise of s.t1.a:top1 is not known, so differences below 0.4 say nothing")
 
 
-# One run
-
-
-def one_run(value: float, spread: float | None, dof: int = 1000) -> Reading:
-    seeds = None if spread is None else SeedNoise(spread, dof)
-    return Reading(value, error=0.0, tolerance=0.4, is_one_run=True, seeds=seeds)
-
-
-@pytest.mark.parametrize(
-    ("gap", "expected"), [(2.7, "within noise"), (2.9, "true"), (-2.7, "within noise"), (-2.9, "false")]
-)
-def test_one_run_each__seeds_differ_by_one__is_decided_by_two_runs_noise(gap, expected):
-    assert (abs(gap) > SURE * math.hypot(1, 1)) == (expected != "within noise")
-
-    claim = judged(" a > b ", a=one_run(70 + gap, 1.0), b=one_run(70, 1.0))
-
-    assert claim.verdict == expected
-    assert claim.reason.endswith("one run each; seeds differ by 1.0 here")
-
-
-def test_one_run__few_seeds_measured__is_judged_with_their_degrees_of_freedom():
-    t_975_with_3 = 3.182  # from a printed table
-    above, below = (Reading(70 + gap, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 3)) for gap in (3.4, 3.0))
-    assert 3.0 < t_975_with_3 < 3.4
-
-    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
-
-
-def test_one_run__seeds_not_measured__small_differences_say_nothing():
-    claim = judged(" a > b ", a=one_run(70.3, None), b=one_run(70.0, None))
-
-    assert claim.verdict == "within noise"
-    assert "the noise of training of s.t1.a:top1, s.t1.b:top1 is not known" in claim.reason
-    assert verdict(" a > b ", a=one_run(70.5, None), b=one_run(70.0, None)) == "true"
-
-
-def test_one_run__seeds_not_measured__difference_must_exceed_the_tolerance_and_the_noise_of_images():
-    error, tolerance = 0.1, 0.4
-    sure = tolerance + SURE * error
-
-    above, below = (Reading(70 + gap, error=error, tolerance=tolerance, is_one_run=True) for gap in (sure + 0.02, 0.5))
-    assert tolerance < 0.5 < sure
-
-    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
-    assert [verdict(" a < 70 ", a=a) for a in (above, below)] == ["false", "within noise"]
+# Many comparisons
 
 
 def test_refuted__one_of_many_comparisons__must_be_so_beyond_what_chance_does_to_some():
-    a, b = (
-        Reading(70.0, error=0.0),
-        Reading(70.0 + 2.2, error=1.0),
-    )  # 1.96 errors refute one comparison, 2.81 one of ten
+    # 1.96 errors refute one comparison, 2.81 one of ten.
+    a, b = Reading(70.0, error=0.0), Reading(72.2, error=1.0)
     alone = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:top1 > s.t1.b:top1"])
     among = alone.model_copy(update={"holds": [*alone.holds, *["s.t1.a:top1 > 60"] * 9]})
 
     assert [judge({"s.c1": claim}, {A: a, B: b})[0].verdict for claim in (alone, among)] == ["false", "within noise"]
     assert judge({"s.c1": among}, {A: a, B: replace(b, value=73.2)})[0].verdict == "false"
-
-
-def test_one_run__two_cells_with_other_degrees_of_freedom__may_move_together():
-    a, b = (Reading(71, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, dof), run="run") for dof in (900, 901))
-    text = " ( a + b ) / 2 > 69.3 "
-
-    # The noise of their mean is that of one of them, 1.0; of two that have nothing in common it is 0.71.
-    assert verdict(text, a=a, b=b) == "within noise"
-    assert verdict(text, a=a, b=replace(b, run="another")) == "true"
-
-
-def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_noise_of_seeds():
-    # Such as the variance of a position table: another seed moves it, other images cannot.
-    a, b = (Reading(value, tolerance=0.4, is_one_run=True, seeds=SeedNoise(0.01, 1000)) for value in (70.2, 70.0))
-
-    claim = judged(" a > b ", a=a, b=b)
-
-    assert claim.verdict == "true"
-    assert re.search(r": 0\.200 \+/- 0\.02[78], one run each; seeds differ by 0\.01 here$", claim.reason)
-
-
-def two_seeds(value: float, seeds: SeedNoise | None) -> Reading:
-    return Reading(value, error=0.0, seed_error=1.0, dof=1, tolerance=0.4, seeds=seeds)
-
-
-def test_two_seeds__others_measured_at_this_scale__are_judged_with_the_noise_of_all():
-    error = 1.0 / math.sqrt(2)  # of the mean of two; seeds differ by 1.0
-
-    above, below = (two_seeds(70 + gap * error, SeedNoise(1.0, 1000)) for gap in (2.1, 1.8))
-
-    assert [verdict(" a > 70 ", a=a) for a in (above, below)] == ["true", "within noise"]
-    assert verdict(" a > 70 ", a=two_seeds(70 + 2.1, None)) == "within noise"  # 12.7 errors
-
-
-def test_two_seeds__judged_with_others__say_so():
-    words = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 9)), b=two_seeds(70.0, SeedNoise(1.0, 9))).reason
-
-    assert words.endswith("2 seeds, pooled with others of this scale; seeds differ by 1.0 here")
-    alone = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 1)), b=two_seeds(70.0, SeedNoise(1.0, 1))).reason
-    assert alone.endswith("2 seeds")
-
-
-def test_several_seeds__have_their_own_noise_whatever_was_measured_elsewhere():
-    a = Reading(72.0, seed_error=0.1, dof=3, seeds=SeedNoise(50.0, 9))
-
-    assert verdict(" a > 70 ", a=a) == "true"
 
 
 # Not worse
@@ -362,20 +200,6 @@ def test_not_worse__margin_of_the_claim__stands_for_a_tolerance_that_is_missing(
     assert judge({"s.c1": claim.model_copy(update={"margin": None})}, cells)[0].verdict == "false"
     stricter = {cell: replace(reading, tolerance=0.4) for cell, reading in cells.items()}
     assert judge({"s.c1": claim}, stricter)[0].verdict == "false"
-
-
-def test_one_run__mean_over_its_cells__has_all_noise_of_its_seed():
-    cells = {name: Reading(71.5, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 1000), run="r") for name in "abc"}
-
-    assert verdict("mean( a , b , c ) > 70", **cells) == "within noise"  # 1.5 < 1.96; of three runs it would be 1.13
-    apart = {name: replace(reading, run=name) for name, reading in cells.items()}
-    assert verdict("mean( a , b , c ) > 70", **apart) == "true"
-
-
-def test_one_run__difference_of_its_cells__is_not_taken_for_sure():
-    a, b = (Reading(value, error=0.0, is_one_run=True, seeds=SeedNoise(1.0, 1000), run="r") for value in (71.5, 70.0))
-
-    assert verdict(" a > b ", a=a, b=b) == "within noise"
 
 
 def test_equal_values_by_image__of_two_runs__are_two_measurements():
