@@ -58,11 +58,14 @@ def seed_noise(graph: Graph, tables: Iterable[FilledTable]) -> dict[str, SeedNoi
 
 
 def _with_known(graph: Graph, found: dict[str, list[SeedValues]]) -> dict[str, list[SeedValues]]:
-    """With what was known before; of a run that both have, the measurement with more seeds."""
+    """With what was known before; of a run measured twice on one kind of machine, the measurement with more seeds.
+
+    Other machines round differently, and a short training amplifies that as another seed would: both count.
+    """
     together: dict[str, list[SeedValues]] = {}
     for kind in sorted({*graph.noise, *found}):
         longest_last = sorted(graph.noise.get(kind, []) + found.get(kind, []), key=lambda each: len(each.values))
-        together[kind] = [*{each.run: each for each in longest_last}.values()]
+        together[kind] = [*{(each.run, each.machine): each for each in longest_last}.values()]
     return together
 
 

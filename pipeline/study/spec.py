@@ -335,6 +335,10 @@ class SeedValues(Strict):
     values: list[float] = Field(min_length=2)
     made: str = Field("", description="where the first of them was computed, with which torch, and at which commit")
 
+    @property
+    def machine(self) -> str:
+        return self.made.split(",")[0]
+
 
 class Noise(Strict):
     """What seeds were seen to do at one scale: data set, evaluation and metric -> values of runs over seeds."""

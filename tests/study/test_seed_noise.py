@@ -116,12 +116,17 @@ def test_reading__of_two_seeds__is_pooled_with_what_the_file_says(seeded):
 
 
 def test_seed_noise__run_that_the_file_has_with_more_seeds__counts_with_those(seeded):
-    longer = SeedValues(run=A, values=[70.0, 76.0, 80.0, 84.0, 90.0])
+    longer = SeedValues(run=A, values=[70.0, 76.0, 80.0, 84.0, 90.0], made="Linux abacus, torch 0, commit old")
     seeded.noise = {KIND: [longer]}
     assert seed_noise(seeded, tables_of(seeded)) == {KIND: pooled([longer])}
 
-    seeded.noise = {KIND: [SeedValues(run=A, values=[70.0, 90.0])]}
+    seeded.noise = {KIND: [longer.model_copy(update={"values": [70.0, 90.0]})]}
     assert seed_noise(seeded, tables_of(seeded))[KIND].dof == 3
+
+
+def test_seed_noise__run_that_another_kind_of_machine_measured__counts_with_both(seeded):
+    seeded.noise = {KIND: [SeedValues(run=A, values=[70.0, 76.0, 80.0, 84.0, 90.0], made="Linux sliderule, torch 0")]}
+    assert seed_noise(seeded, tables_of(seeded))[KIND].dof == 3 + 4
 
 
 def test_claims_and_report__noise_changed__are_drawn_again(toy):
