@@ -82,7 +82,7 @@ def open_for_evaluation(
 
 
 def _shrinking(cfg: BaseDataConfig, split: SplitName, manifest: Manifest) -> CacheRecord | None:
-    """How a cache changes the images of a split; none if it leaves them as they are, or there are none of such sets."""
+    """How a cache changes the images of a split; none if it leaves them as they are, or if such a set has no cache."""
     record, summary = kind_of(cfg).cache_record(split, manifest), manifest.splits[split]
     return record if record and isinstance(summary, ImageSummary) and record.shrinks(summary.max_size) else None
 

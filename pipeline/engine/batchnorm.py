@@ -1,7 +1,7 @@
 """BatchNorm in several processes, which must agree on the statistics that validation and the exported model use.
 
 Norms of heads see one micro-batch of each process together, all of the same size (`SharedBatchNorm`). torch has this
-for GPUs alone: `nn.SyncBatchNorm` refuses tensors on a CPU. Here one piece of code serves both, so tests can run it.
+only for GPUs: `nn.SyncBatchNorm` refuses tensors on a CPU. Here one piece of code serves both, so tests can run it.
 
 Norms of an encoder see one micro-batch, as is usual where a CNN classifies: so they normalise the same for any number
 of processes. Their running statistics are those of one process that sees all micro-batches in order

@@ -87,7 +87,7 @@ def gpus_of(site: Site) -> list[Gpu]:
 
 
 def _computes_on_amd() -> bool:
-    """Whether there are GPUs of AMD and a torch for them; many laptops have the first alone. It is not imported."""
+    """Whether there are AMD GPUs and a torch built for them; many laptops have only the GPUs. torch is not imported."""
     torch = find_spec("torch")
     library = Path(torch.origin).parent / "lib" / "libtorch_hip.so" if torch and torch.origin else None
     return (DEVICES / "kfd").exists() and library is not None and library.exists()
@@ -173,7 +173,7 @@ def hold_gpus(site: Site, count: int, job_log: Path, stop: StopRequest | None = 
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # where there are only numbers: as nvidia-smi has them
         if slots:
             log.info("on %s", in_words(slot.gpu.id for slot in slots))
-            # Who cleans /tmp leaves a locked folder alone; a training may take longer than files are kept there.
+            # Programs that clean /tmp spare a locked folder; a training may last longer than they keep files.
             held.enter_context(_shared_lock(LOCKS))
         yield slots
 

@@ -62,7 +62,7 @@ class Reading:
 
     @property
     def is_known(self) -> bool:
-        """Whether its noise is known. A metric that is no mean over images has that of training alone."""
+        """Whether its noise is known. A metric that is no mean over images has only that of training."""
         return self.seeds is not None if self.is_one_run else self.has_noise
 
     @property
@@ -72,7 +72,7 @@ class Reading:
 
     @property
     def training(self) -> tuple[float, int] | None:
-        """Standard error of the noise of training, and its degrees of freedom; None: there is none, or not known."""
+        """Standard error of the noise of training, and its degrees of freedom; None: it has none, or it is unknown."""
         if self.seeds and self.is_pooled:
             return self.seeds.spread / math.sqrt(self.dof + 1), self.seeds.dof
         if self.is_one_run:
@@ -245,8 +245,9 @@ def _unknown(found: dict[Cell, Reading], step: "Step") -> str:
     if not unknown:
         return ""
     what = "noise" if all(not reading.has_noise for reading in unknown.values()) else "noise of training"
-    below = f"differences below {_plain(step.unknown)}" if math.isfinite(step.unknown) else "differences"
-    return f"the {what} of {', '.join(unknown)} is not known, so {below} say nothing"
+    is_bounded = math.isfinite(step.unknown)
+    made_of_it = f"it may be off by {_plain(step.unknown)} more" if is_bounded else "differences say nothing"
+    return f"the {what} of {', '.join(unknown)} is not known, so {made_of_it}"
 
 
 def _digits(value: float) -> str:

@@ -5,7 +5,7 @@ the covariance of their means over images: two models fail on much the same imag
 than either of them. Cells without values by image are drawn alone, from their standard error. Seeds add t-distributed
 noise to each cell; a little of it is in the images' noise already, so several seeds are judged on the careful side.
 A single run gets the noise that seeds were seen to have at this scale; that of two or three seeds is pooled with it.
-Where the noise of a cell is not known, or not all of it, a difference below the tolerance of its column says nothing.
+Where the noise of a cell is not known, or not all of it, the difference may be off by the tolerance of its column, too.
 
 `>=` and `<=` between cells mean "not worse": they leave room for a margin. Without one, equal models could never be so.
 
@@ -101,7 +101,7 @@ def _take_step(
 def _small(
     operator: Operator, sides: Sides, readings: Mapping[Cell, "Reading"], margin: float | None
 ) -> tuple[float, float]:
-    """What a step leaves room for, and the difference below which it says nothing."""
+    """What a step leaves room for, and by how much more it may be off where noise is not known."""
     cells = [readings[cell] for side in sides for cell in side]
     room = _tolerance(cells, margin or 0.0) if all(sides) and operator in (ge, le) else 0.0
     left, right = ({_identity(cell, readings[cell]) for cell in side} for side in sides)

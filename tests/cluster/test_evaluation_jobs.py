@@ -88,7 +88,7 @@ def asked(cluster, project) -> dict[str, Asked]:
     assert all((project.root / file).exists() for file in files)
     (again,) = [line for line in result.stderr.splitlines() if "submitting it again" in line]
     assert "could not start on n1 (JobLaunchFailure), as when its log cannot be opened" in again and jobs[0] in again
-    # Of the job that was submitted twice, the second time.
+    # One job was submitted twice: its second submission counts.
     last = {job: [each for comment, each in submitted(cluster, project) if comment.endswith(job)][-1] for job in names}
     assert len(submitted(cluster, project)) == len(files) + 1
     return last

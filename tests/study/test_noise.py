@@ -160,7 +160,7 @@ def test_noise_not_known__difference_below_the_tolerance__says_nothing(value, ex
     claim = judged(" a > b ", a=Reading(value, tolerance=0.4), b=Reading(60.0, error=0.0, tolerance=0.4))
 
     assert claim.verdict == expected
-    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known, so differences below 0.4 say nothing")
+    assert claim.reason.endswith("the noise of s.t1.a:top1 is not known, so it may be off by 0.4 more")
 
 
 # Many comparisons
