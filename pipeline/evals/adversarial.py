@@ -23,6 +23,7 @@ class Adversarial(Evaluation):
             return (TOP1, "aurra", CONFIDENCE)
 
     data_roles = ("adversarial",)
+    needs_labels = True
     needs_pixels = True
     cfg: Config
 

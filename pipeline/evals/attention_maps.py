@@ -35,6 +35,7 @@ class AttentionMaps(Evaluation):
     class Config(EvalConfig):
         name: Literal["attention_maps"] = "attention_maps"
         layers: tuple[Annotated[int, Field(ge=1, le=99)], ...] = Field(tuple(range(1, 13)), min_length=1)
+        """Blocks whose attention is measured, counted from 1."""
         limit: int | None = Field(None, ge=2, description="validation images, spread over the set; null: all")
 
         @property

@@ -61,10 +61,15 @@ class EvalConfig(Strict):
     """Fields every evaluation has. `code_epoch` is raised by hand when a change of code invalidates old results."""
 
     name: str
+    """The evaluation, by its name in the registry."""
     code_epoch: int = Field(1, ge=1)
+    """Raised by hand when a change of code makes earlier results wrong."""
     group: str = Field("quick", pattern=r"^[a-z0-9_]+$")
+    """Evaluations of one run with the same group share a process."""
     needs: Needs = Needs()
+    """What a job of it needs on a cluster."""
     seed: int = Field(0, ge=0)
+    """Seed of every random choice."""
     data: dict[str, str] = Field(
         default_factory=dict, description="role -> data set (a file of configs/data), beside those of the subjects"
     )
@@ -119,6 +124,9 @@ class Evaluation:
     without_error: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Whether something is trained on the train split of its subjects' data.
     needs_train: ClassVar[bool] = False
+    # Whether it compares answers with labels, of its subjects' data or of its own sets. Who classifies was trained on
+    # labels, so that this is about the others.
+    needs_labels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -155,6 +163,9 @@ class Evaluation:
         others = [run.data for run in subjects.values() if not isinstance(run.data, DataConfig)]
         if cls.needs_pixels and others:
             return f"it needs images, and data set {others[0].name} is of kind {others[0].kind}"
+        unlabelled = [run.data.name for run in subjects.values() if not run.data.has_labels]
+        if cls.needs_labels and unlabelled:
+            return f"the images of {unlabelled[0]} have no labels; evaluate a run that is finetuned on a labelled set"
         untrained = [run.data.name for run in subjects.values() if not run.data.num_train]
         if cls.needs_train and untrained:
             return f"data set {untrained[0]} has no train split to learn from (`evaluate --model` has one with --train)"

@@ -26,10 +26,12 @@ class Calibration(Evaluation):
     class Config(EvalConfig):
         name: Literal["calibration"] = "calibration"
         bins: int = Field(15, ge=1, description="of equal width, for the ECE")
+        """Bins of equal width, for the expected calibration error (ECE)."""
         per_bin: int = Field(100, ge=1, description="images in a bin of the RMS calibration error")
         fidelity: ScoreFidelity = Field(
             "corrected", description="of the RMS calibration error: all bins, or as released"
         )
+        """How the RMS calibration error is computed: over all bins, or as released."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ class Classify(Evaluation):
     class Config(EvalConfig):
         name: Literal["classify"] = "classify"
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
+        """Share of the patches that are shuffled in the second pass."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

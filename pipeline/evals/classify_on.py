@@ -22,6 +22,7 @@ class ClassifyOn(Evaluation):
             return ("top1", "top5", "loss")
 
     data_roles = ("test",)
+    needs_labels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

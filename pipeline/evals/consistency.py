@@ -19,6 +19,7 @@ class Consistency(Evaluation):
     class Config(EvalConfig):
         name: Literal["consistency"] = "consistency"
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
+        """Share of the patches that are shuffled."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

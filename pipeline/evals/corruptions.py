@@ -48,6 +48,7 @@ class Corruptions(Evaluation):
     class Config(EvalConfig):
         name: Literal["corruptions"] = "corruptions"
         normalise_by: Literal["alexnet", "none"] = "alexnet"
+        """alexnet: errors are divided by those of AlexNet on ImageNet-C. none: raw errors, for other sets."""
 
         @property
         def metrics(self) -> tuple[str, ...]:
@@ -60,6 +61,7 @@ class Corruptions(Evaluation):
             )
 
     data_roles = ("corrupted",)
+    needs_labels = True
     needs_pixels = True
     cfg: Config
 

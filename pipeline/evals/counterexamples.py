@@ -50,9 +50,13 @@ class Counterexamples(Evaluation):
     class Config(EvalConfig):
         name: Literal["counterexamples"] = "counterexamples"
         width: int = Field(48, ge=2)
+        """Width of the random blocks."""
         depth: int = Field(2, ge=1)
+        """Number of random blocks."""
         num_heads: int = Field(4, ge=2)
+        """Attention heads of a block."""
         tokens: int = Field(50, ge=WINDOW)
+        """Tokens of an input."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

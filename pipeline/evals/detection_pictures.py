@@ -38,7 +38,9 @@ class DetectionPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["detection_pictures"] = "detection_pictures"
         images: int = Field(4, ge=1)
+        """Rows of the picture."""
         min_score: float = Field(0.5, ge=0, lt=1, description="of the detections that are drawn")
+        """Lowest score of a detection that is drawn."""
 
         @property
         def files(self) -> tuple[str, ...]:

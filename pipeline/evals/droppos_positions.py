@@ -19,9 +19,11 @@ class DropPosPositions(Evaluation):
     class Config(EvalConfig):
         name: Literal["droppos_positions"] = "droppos_positions"
         gammas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="gamma in per cent")
+        """Mask ratios (gamma) that are measured, in per cent."""
         position_gammas: tuple[Percent, ...] = Field(
             (25, 50, 75, 95), min_length=1, description="gamma_pos in per cent"
         )
+        """Shares of visible patches whose positions are dropped (gamma_pos), in per cent."""
 
         @property
         def cells(self) -> dict[str, tuple[int, int]]:

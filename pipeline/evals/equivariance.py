@@ -29,6 +29,9 @@ class Equivariance(Evaluation):
     class Config(EvalConfig):
         name: Literal["equivariance"] = "equivariance"
         kind: Kind = "independent"
+        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+        released: as the authors' code does.
+        """
         keys: int = Field(5, ge=1, description="keys with which the model is locked, one after the other")
 
         @property

@@ -23,8 +23,10 @@ class JigsawPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["jigsaw_pictures"] = "jigsaw_pictures"
         ratios: tuple[Ratio, ...] = Field((0.03, 0.15, 0.27, 1.0), min_length=1)
+        """Shares of the patches that are shuffled, one column each."""
         patches: int = Field(14, ge=2, description="patches along a side of the image")
         images: int = Field(4, ge=1)
+        """Rows of the picture."""
 
         @property
         def files(self) -> tuple[str, ...]:

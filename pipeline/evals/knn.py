@@ -35,15 +35,20 @@ class NearestNeighbours(Probe):
     class Config(ProbeConfig):
         name: Literal["knn"] = "knn"
         layers: tuple[Layer, ...] = Field(tuple(range(13)), min_length=1, description="0: what enters the first block")
+        """Layers whose features are used; 0 is what enters the first block."""
         k: int = Field(20, ge=1)
+        """Number of neighbours that vote."""
         weighting: Literal["softmax", "uniform"] = "softmax"
+        """Whether near neighbours have more weight, or all have the same."""
         temperature: float = Field(0.07, gt=0, description="of the weights of votes, for weighting: softmax")
+        """Temperature of the weights of votes, for `weighting: softmax`."""
         bank_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 
         @property
         def metrics(self) -> tuple[str, ...]:
             return (*map(layer_name, sorted({*self.layers})), *OF_ALL)
 
+    needs_labels = True
     cfg: Config
 
     def compute(self, model: Subject) -> Outcome:

@@ -36,16 +36,22 @@ class LinearProbe(Probe):
     class Config(ProbeConfig):
         name: Literal["linear_probe"] = "linear_probe"
         pool: Pool = "run"
+        """What is classified: as the run does it, CLS, or the mean of the patches."""
         epochs: int = Field(90, ge=1)
+        """Passes over the features of the train split."""
         batch: int = Field(16384, ge=1, description="at most all train images")
+        """Images of a step, at most all train images."""
         base_lr: float = Field(0.1, gt=0, description="of a batch of 256")
+        """Learning rate for a batch of 256; it grows in proportion to the batch."""
         warmup_epochs: int = Field(10, ge=0)
+        """Epochs in which the rate rises."""
         train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 
         @property
         def metrics(self) -> tuple[str, ...]:
             return ("top1", "top5", "loss")
 
+    needs_labels = True
     cfg: Config
 
     @classmethod

@@ -21,7 +21,9 @@ class MP3Pictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["mp3_pictures"] = "mp3_pictures"
         etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="eta in per cent")
+        """Mask ratios (eta), one column each, in per cent."""
         images: int = Field(3, ge=1)
+        """Rows of the picture."""
 
         @property
         def files(self) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ class MP3Sounds(Evaluation):
         etas: tuple[Percent, ...] = Field(
             (0, 25, 50, 75), min_length=1, description="eta in per cent; rebuilt.wav is of the first"
         )
+        """Mask ratios (eta), one row each, in per cent; `rebuilt.wav` is made at the first."""
         clips: int = Field(3, ge=1)
+        """Spoken words that are put together."""
 
         @property
         def files(self) -> tuple[str, ...]:

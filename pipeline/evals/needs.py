@@ -7,7 +7,9 @@ from pipeline.config import Strict
 
 class Needs(Strict):
     gpu: bool = Field(True, description="false: a job without a GPU, in the partition for CPU jobs")
+    """Whether the job needs a GPU; without, it runs in the partition for CPU jobs."""
     memory_gb: int | None = Field(None, ge=1, description="null: the site's amount for a process")
+    """Memory of the job, in GB; null: what the site gives a process."""
     hours: float = Field(1.0, gt=0, description="time limit of the job")
 
     def __or__(self, other: "Needs") -> "Needs":

@@ -37,12 +37,14 @@ class Outliers(Evaluation):
     class Config(EvalConfig):
         name: Literal["outliers"] = "outliers"
         fidelity: ScoreFidelity = Field("corrected", description="of FPR95: at least 95 % recall, or as released")
+        """How FPR95 is computed: at 95 % recall or more, or as released."""
 
         @property
         def metrics(self) -> tuple[str, ...]:
             return ("aupr", "auroc", "fpr95", "prevalence")
 
     data_roles = ("outliers",)
+    needs_labels = True
     needs_pixels = True
     cfg: Config
     only: Mapping[str, Collection[int]] = MappingProxyType({})  # by set: labels of the images that are looked at

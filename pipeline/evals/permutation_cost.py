@@ -38,11 +38,17 @@ class PermutationCost(Evaluation):
     class Config(EvalConfig):
         name: Literal["permutation_cost"] = "permutation_cost"
         model: ModelConfig
+        """The encoder that is measured."""
         image_size: int = Field(224, ge=1)
+        """Side of the images, in pixels."""
         channels: Literal[1, 3] = 3
+        """Channels of the images."""
         num_classes: int = Field(10, ge=1)
+        """Classes of the classifier."""
         batch: int = Field(256, ge=1)
+        """Images of a step."""
         steps: int = Field(10, ge=1, description="in each of three rounds, of which the median counts")
+        """Steps that are timed in each of three rounds, of which the median counts."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

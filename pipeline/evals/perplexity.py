@@ -31,6 +31,9 @@ class Perplexity(Evaluation):
     class Config(EvalConfig):
         name: Literal["perplexity"] = "perplexity"
         kind: Kind = "independent"
+        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+        released: as the authors' code does.
+        """
         keys: int = Field(3, ge=1, description="keys with which the model is locked, one after the other")
 
         @property

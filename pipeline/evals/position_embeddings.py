@@ -32,9 +32,11 @@ class PositionEmbeddings(Evaluation):
     class Config(EvalConfig):
         name: Literal["position_embeddings"] = "position_embeddings"
         dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(tuple(range(1, 21)), min_length=1)
+        """Numbers of leading dimensions whose share of the variance is measured."""
         centred: bool = Field(True, description="subtract the mean embedding before the SVD, as PCA does")
         with_cls: bool = Field(False, description="the row of CLS is part of the SVD; never of the regression")
         folds: int = Field(5, ge=2)
+        """Parts of the table; each is predicted by a regression on the others."""
         repeats: int = Field(10, ge=2, description="shuffles of the rows into folds")
 
         @property
@@ -85,8 +87,9 @@ class PositionEmbeddings(Evaluation):
 def reason_without_table(subjects: Mapping[str, RunConfig]) -> str:
     """Why a model has no table of absolute positions."""
     for run in subjects.values():
-        if run.model.positions in ("none", "relative"):
-            kind = "relative positions" if run.model.positions == "relative" else "no position embeddings"
+        if run.model.table == "none":
+            kinds = {"none": "no position embeddings", "relative": "relative positions"}
+            kind = kinds.get(run.model.positions, "rotary positions")
             return f"{run.model.arch} has {kind} here; there is no table of absolute ones"
     return ""
 

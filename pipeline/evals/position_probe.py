@@ -13,6 +13,9 @@ The paper does not say what takes the place of a masked position, nor how the he
 Without position embeddings there is nothing to mask: all patches count as masked, and content alone is probed. With
 `shuffle_tokens` every image's patches change places first, and the head is asked for the new ones, of which content
 says nothing: what is above chance then comes from position embeddings.
+
+Rotary positions are masked by taking the rotation away; beside a table, both are masked. Without a table nothing stands
+in place of a masked one, and `masked` changes nothing.
 """
 
 from collections.abc import Mapping
@@ -34,6 +37,7 @@ from pipeline.methods.droppos import DropPos
 from pipeline.methods.mjp import MJP
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import grid_of, random_order
+from pipeline.models.places import all_places, hidden_at, rotary_of
 from pipeline.models.position import encode, patch_tokens, with_unknown
 from pipeline.seeds import seed_everything
 
@@ -48,8 +52,10 @@ class PositionProbe(Probe):
         masked: Literal["own", "zero", "learned"] = Field("own", description="what takes the place of a masked one")
         shuffle_tokens: bool = Field(False, description="a control: patches change places, and content tells nothing")
         epochs: int = Field(10, ge=1)
+        """Passes over the train images."""
         batch: int = Field(1024, ge=1, description="images; at most all train images")
         lr: float = Field(1e-3, gt=0, description="of AdamW at the start; it falls to 0 along a cosine")
+        """Learning rate of AdamW at the start; it falls to 0 along a cosine."""
         train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 
         @property
@@ -104,12 +110,13 @@ class PositionReader(nn.Module):
         super().__init__()
         self.cfg, self.grid = cfg, grid_of(method.encoder)
         self.frozen = (method,)  # in a tuple, so that torch does not take its weights for this module's
-        self.has_positions = getattr(method.encoder, "pos_embed", None) is not None
+        self.has_table = getattr(method.encoder, "pos_embed", None) is not None
+        self.has_positions = self.has_table or rotary_of(method.encoder) is not None
         num_visible = int(self.grid.size * (1 - cfg.position_ratio))  # rounded as DropPos does
         self.num_masked = self.grid.size - num_visible if self.has_positions else self.grid.size
         seed_everything("position_probe", cfg.seed)
         self.head = LinearHead(method.encoder.embed_dim, self.grid.size)
-        if cfg.masked == "learned" and self.has_positions:
+        if cfg.masked == "learned" and self.has_table:
             self.token = nn.Parameter(torch.zeros(1, method.encoder.embed_dim))
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -120,8 +127,9 @@ class PositionReader(nn.Module):
         if self.cfg.shuffle_tokens:
             places = random_order(len(images), self.grid.size, generator, images.device)
             images = shuffle_patches(images, places, self.grid)
-        positions = with_unknown(encoder.pos_embed, self._mask(), masked) if self.has_positions else None
-        return patch_tokens(encoder, encode(encoder, images, positions)).float(), masked
+        positions = with_unknown(encoder.pos_embed, self._mask(), masked) if self.has_table else None
+        places = hidden_at(all_places(self.grid, masked.device), masked)
+        return patch_tokens(encoder, encode(encoder, images, positions, places)).float(), masked
 
     def _mask(self) -> Tensor:
         """(1, D): what takes the place of a masked position."""

@@ -32,6 +32,9 @@ class SegmentationEquivariance(Evaluation):
     class Config(EvalConfig):
         name: Literal["segmentation_equivariance"] = "segmentation_equivariance"
         kind: Kind = "independent"
+        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+        released: as the authors' code does.
+        """
         keys: int = Field(2, ge=1, description="keys with which the model is locked, one after the other")
 
         @property

@@ -27,6 +27,7 @@ class SegmentationPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["segmentation_pictures"] = "segmentation_pictures"
         images: int = Field(6, ge=1, description="spread evenly over the validation set")
+        """Rows of the picture, spread evenly over the validation set."""
 
         @property
         def files(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ class ShuffleCurve(Evaluation):
     class Config(EvalConfig):
         name: Literal["shuffle_curve"] = "shuffle_curve"
         ratios: tuple[Percent, ...] = Field((5, 10, 15, 20, 25, 27), min_length=1, description="in per cent")
+        """Shares of the patches that are shuffled, in per cent."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

@@ -44,10 +44,15 @@ class SplitLearning(LeakageEvaluation):
     class Config(EvalConfig):
         name: Literal["split_learning"] = "split_learning"
         feature_protection: FeatureProtection = FeatureProtection()
+        """What the client does to images and tokens before the server sees them."""
         recipe: SplitRecipe = SplitRecipe()
+        """How client and server train."""
         inversion: InversionConfig = InversionConfig()
+        """How the attacker trains."""
         train_images: int | None = Field(None, ge=1, description="of both trainings, spread evenly; null: all")
+        """Images of both trainings, spread evenly over train; null: all."""
         images: int | None = Field(None, ge=1, description="attacked, spread evenly over val; null: all")
+        """Images that are attacked, spread evenly over val; null: all."""
         pictures: int = Field(5, ge=1, description="rows of the picture")
 
         @property
@@ -69,7 +74,7 @@ class SplitLearning(LeakageEvaluation):
         if run.task == "attributes" or not (reason := super().reason_against(cfg, subjects)):
             model = run.model
             reason = "" if model.family == "vit" else f"{model.arch} is not a ViT"
-            if not reason and model.positions in ("none", "relative"):
+            if not reason and model.table == "none":
                 reason = f"model.pos_embed is {model.positions}: an inverter would not know where a patch belongs"
         return reason
 

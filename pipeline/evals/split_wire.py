@@ -37,9 +37,13 @@ class SplitWire(Evaluation):
     class Config(EvalConfig):
         name: Literal["split_wire"] = "split_wire"
         rows: bool = Field(True, description="the client permutes rows")
+        """Whether the client permutes the rows of its tokens."""
         batch: int = Field(16, ge=1)
+        """Images of a step."""
         steps: int = Field(4, ge=1)
+        """Training steps."""
         precision: Literal["float32", "float64"] = "float64"
+        """Precision of both sides and of the wire."""
 
         @property
         def metrics(self) -> tuple[str, ...]:

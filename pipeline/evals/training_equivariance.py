@@ -48,6 +48,9 @@ class TrainingEquivariance(Evaluation):
     class Config(EvalConfig):
         name: Literal["training_equivariance"] = "training_equivariance"
         kind: Kind = "independent"
+        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+        released: as the authors' code does.
+        """
         batch: int = Field(16, ge=1, description="the first validation samples")
         steps: int = Field(5, ge=1, description="updates by SGD, and as many by AdamW")
 

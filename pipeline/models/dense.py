@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
+from pipeline.models.places import at_places
 from pipeline.models.position import add_positions, embed, num_prefix_tokens
 from pipeline.models.windowed import is_windowed
 
@@ -30,11 +31,12 @@ def feature_maps(encoder: Encoder, images: Tensor, taps: Sequence[int] | None = 
         tokens = embed(encoder, images, _positions(encoder, grid), grid)
         steps, num_prefix = encoder.blocks, num_prefix_tokens(encoder)
     maps = []
-    for number, step in enumerate(steps[: max(wanted) + 1]):
-        tokens = step(tokens)
-        if number in wanted:
-            places = tokens if tokens.ndim == 4 else tokens[:, num_prefix:].unflatten(1, grid)
-            maps.append(places.permute(0, 3, 1, 2))
+    with at_places(encoder, None, grid):
+        for number, step in enumerate(steps[: max(wanted) + 1]):
+            tokens = step(tokens)
+            if number in wanted:
+                places = tokens if tokens.ndim == 4 else tokens[:, num_prefix:].unflatten(1, grid)
+                maps.append(places.permute(0, 3, 1, 2))
     return maps
 
 

@@ -1,26 +1,31 @@
 """Models of timm as they are: any architecture by its name, with a weight file or with timm's own weights.
 
-How such a model sees images (size, mean, std, crop, interpolation) is in timm's `pretrained_cfg`. The sizes are those
-of training, not the larger ones that timm tests some models with: images of ImageNet-C have 224 pixels.
+How such a model sees images (size, mean, std, crop, interpolation) is in timm's `pretrained_cfg`, unless a user or the
+config.json of its file says otherwise. The sizes are those of training, not the larger ones that timm tests some models
+with: images of ImageNet-C have 224 pixels. The size of a model whose positions fix it is that of its file.
 """
 
 import functools
+import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import save
 
+from pipeline.config import added
 from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.files import write_atomic
 from pipeline.models.architectures import unknown_architecture
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.fitting import Fitted, build_on_meta, classifier_of, create
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import has_position_table
-from pipeline.models.weights import load_encoder, open_checkpoint
+from pipeline.models.weights import load_encoder
 from pipeline.sizes import Size, pair
 
 log = logging.getLogger(__name__)
@@ -32,26 +37,38 @@ WHOLE_CENTRE = 0.9999
 
 @dataclass(frozen=True)
 class ForeignView:
-    """What a model makes of an image before it looks at it."""
+    """What a model makes of an image before it looks at it; None: nothing is stated for this model."""
 
-    image_size: Size
+    image_size: Size | None
     channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
     crop: float
     interpolation: str
+
+    def of_file(self, fitted: Fitted) -> "ForeignView":
+        """With the size and the channels of a weight file; what is stated for other channels does not apply to it."""
+        if fitted.channels == self.channels:
+            return replace(self, image_size=fitted.image_size or self.image_size)
+        return replace(self, image_size=fitted.image_size, channels=fitted.channels, mean=None, std=None)
 
 
 class ForeignModel(ModelConfig):
     """A model of timm as it is: family and positions follow from its structure, not from its name."""
 
+    args: dict[str, Any] = added({}, before={}, description="more arguments of timm.create_model")
+
+    @property
+    def structure(self) -> "Structure":
+        return structure_of(self.arch, json.dumps(self.args))
+
     @property
     def family(self) -> Literal["vit", "swin", "cnn", "bert", "gpt2"]:
-        return structure_of(self.arch).family
+        return self.structure.family
 
     @property
     def positions(self) -> Literal["learn", "none", "sincos", "sincos_learn", "relative"]:
-        return "learn" if structure_of(self.arch).has_table else "none"
+        return "learn" if self.structure.has_table else "none"
 
 
 @dataclass(frozen=True)
@@ -63,23 +80,19 @@ class Structure:
 
 
 @functools.cache
-def structure_of(name: str) -> Structure:
-    """From the model without its weights, which takes a tenth of a second."""
-    with dynamo_deferred():
-        import timm
-
+def structure_of(name: str, args: str = "{}") -> Structure:
+    """From the model without its weights, which takes a tenth of a second; `args` are JSON."""
     if problem := unknown_architecture(name):
         raise ConfigError(f"--model {name}: {problem}")
-    with torch.device("meta"):
-        encoder: Any = timm.create_model(name)
+    encoder = build_on_meta(name, json.loads(args))
     grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
     is_vit = hasattr(encoder, "blocks") and hasattr(encoder, "num_prefix_tokens") and grid is not None
     is_swin = hasattr(encoder, "layers") and getattr(encoder, "output_fmt", "") == "NHWC"
     return Structure("vit" if is_vit else "swin" if is_swin else "cnn", has_position_table(encoder))
 
 
-def view_of(name: str) -> ForeignView:
-    """The view that timm states for a model."""
+def view_of(name: str, other: Mapping[str, Any] | None = None) -> ForeignView:
+    """The view that timm states for a model, with what a user or a config.json says in its place."""
     with dynamo_deferred():
         from timm.data import resolve_data_config
         from timm.models import get_pretrained_cfg
@@ -89,7 +102,7 @@ def view_of(name: str) -> ForeignView:
     stated = get_pretrained_cfg(name)
     if stated is None:
         raise ConfigError(f"--model {name}: timm has no such weights, and states no view of images for them")
-    found = resolve_data_config(pretrained_cfg=stated.to_dict())
+    found = resolve_data_config(pretrained_cfg=stated.to_dict() | dict(other or {}))
     channels, height, width = found["input_size"]
     if found["interpolation"] not in INTERPOLATIONS:
         raise ConfigError(
@@ -98,45 +111,32 @@ def view_of(name: str) -> ForeignView:
         )
     crop = 1.0 if found["crop_mode"] == "squash" else min(found["crop_pct"], WHOLE_CENTRE)
     size = height if height == width else (height, width)
-    return ForeignView(size, channels, found["mean"], found["std"], crop, found["interpolation"])
+    return ForeignView(size, channels, tuple(found["mean"]), tuple(found["std"]), crop, found["interpolation"])
 
 
-def build_foreign(
-    name: str, weights: Path, image_size: Size, channels: int, num_classes: int, must_classify: bool = True
-) -> Encoder:
-    """The model, filled from a file that must have all of its weights; it may lack the classifier, unless it must have.
+def build_foreign(name: str, weights: Path, fitted: Fitted, image_size: Size) -> Encoder:
+    """The model with the sizes of its file, filled from it; it has no classes where the file has no classifier.
 
-    The model then has no classes.
+    `image_size` is that of the images it will see.
     """
-    with dynamo_deferred():
-        import timm
-
-    own_size = view_of(name).image_size
-    sized = {} if pair(image_size) == pair(own_size) else {"img_size": pair(image_size)}
-    try:
-        encoder = timm.create_model(name, in_chans=channels, num_classes=num_classes, **sized)
-    except TypeError:  # a model without a size of its own
-        encoder = timm.create_model(name, in_chans=channels, num_classes=num_classes)
+    encoder = create(name, {"in_chans": fitted.channels, "num_classes": fitted.num_classes or 0, **fitted.args})
     encoder.grid = _grid(encoder, image_size)
     report = load_encoder(encoder, weights)
-    if report.fresh and not must_classify and _has_no_classifier(encoder, weights):
-        encoder.reset_classifier(0)
-        log.info("%s has no classifier; it has features alone", weights)
-    elif report.fresh:
+    if report.fresh:
+        hint = "; if it was trained without positions, add --set pos_embed=none" if "pos_embed" in report.fresh else ""
         raise CheckpointError(
-            f"{weights} has no {', '.join(report.fresh)} of the shape that {name} with {num_classes} classes needs; "
-            "expected all weights, because it is evaluated without training"
+            f"{weights} has no {', '.join(report.fresh)} of the shape that {name} needs; expected all weights, because "
+            f"it is evaluated without training{hint}"
         )
+    if report.resized and not fitted.resampled:
+        raise CheckpointError(
+            f"{weights} fits {name} only when it is resized ({', '.join(report.resized)}), which is another model; "
+            "give the sizes that it was trained with, such as --set img_size=96"
+        )
+    if fitted.num_classes is None:
+        log.info("%s has no classifier (%s); it has features alone", weights, classifier_of(encoder))
     log.info("%s", report.summary())
     return encoder.to(memory_format=torch.channels_last)  # convolutions take half the time
-
-
-def _has_no_classifier(encoder: Encoder, weights: Path) -> bool:
-    """Whether the classifier, and nothing else of a model, is missing in a file."""
-    missing = encoder.state_dict().keys() - open_checkpoint(weights)[1].keys()
-    classifiers = encoder.default_cfg["classifier"]
-    heads = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
-    return bool(missing) and all(name.rpartition(".")[0] in heads for name in missing)
 
 
 def download(name: str, path: Path) -> Path:

@@ -2,8 +2,9 @@
 
 A layout is told by its keys, not by its file name: DeiT and MAE wrap the state dict in `model`, MoCo v3 keeps its
 encoder under `base_encoder`, DropPos has a decoder without positions, Swin's release counts its downsampling one stage
-lower than timm. BERT and GPT-2 of transformers come with and without the prefix that a head gives them, and old files
-call the weights of norms gamma and beta. Everything else is taken for timm's own names, those of our exports.
+lower than timm, and timm's rotary models (RoPE-ViT) have another name for the scales of their blocks. BERT and GPT-2 of
+transformers come with and without the prefix that a head gives them, and old files call the weights of norms gamma and
+beta. Everything else is taken for timm's own names, those of our exports.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pipeline.errors import CheckpointError
 
@@ -46,6 +48,14 @@ def normalised(content: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
     if layout == "swin":
         tensors = {_new_swin_name(name): value for name, value in tensors.items()}
     return layout, tensors
+
+
+def rope_as_vit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a rotary model of timm under the names of a plain ViT."""
+    renamed = {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name): value for name, value in tensors.items()}
+    if "pos_embed" in renamed:  # its CLS has no position; here it has one, of zeros
+        renamed["pos_embed"] = F.pad(renamed["pos_embed"], (0, 0, 1, 0))
+    return renamed
 
 
 def read_pickle(path: Path) -> Any:
@@ -97,6 +107,8 @@ def _layout(names: set[str], wrapper: str | None) -> str:
         return "mae" if "decoder_pos_embed" in names else "droppos"
     if OLD_SWIN in names:
         return "swin"
+    if "blocks.0.gamma_1" in names and "blocks.0.attn.q_bias" not in names and "blocks.0.attn.qkv.bias" in names:
+        return "rope"
     if wrapper == "model" and "cls_token" in names:
         # MAE publishes its encoders without decoder and head, and fine-tunes with fc_norm.
         return "deit" if "head.weight" in names and "fc_norm.weight" not in names else "mae"

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from pipeline.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
+from pipeline.models.places import at_places
 
 PositionResampling = Literal["timm", "released"]
 
@@ -136,16 +137,18 @@ def add_positions(tokens: Tensor, positions: Tensor) -> Tensor:
     return tokens + positions.expand_as(tokens).to(tokens.dtype)
 
 
-def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None) -> Tensor:
+def encode(encoder: Encoder, images: Tensor, positions: Tensor | None = None, places: Tensor | None = None) -> Tensor:
     """timm's `forward_features` with these position embeddings (B or 1, P+N, D), or else with the encoder's own.
 
+    `places` (B or 1, N) are those of rotary positions, where they are not the patches' own.
     -> tokens (B, P+N, D) of a ViT; a feature map of a Swin, whose absolute positions timm does not know, or of a CNN.
     """
     own = getattr(encoder, "pos_embed", None)
     if positions is None:
         positions = own
     if not reason_not_plain(encoder):
-        return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
+        with at_places(encoder, places):
+            return encoder.norm(encoder.blocks(embed(encoder, images, positions)))
     if positions is not None and hasattr(encoder, "layers"):  # Swin
         tokens = encoder.patch_embed(images)  # (B, H, W, D)
         return encoder.norm(encoder.layers(add_positions(tokens, positions.unflatten(1, tokens.shape[1:3]))))

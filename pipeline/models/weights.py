@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from pipeline.errors import CheckpointError
 from pipeline.files import digest
-from pipeline.models.formats import BESIDE, normalised, read_pickle
+from pipeline.models.formats import BESIDE, normalised, read_pickle, rope_as_vit
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import (
     PositionResampling,
@@ -45,6 +45,7 @@ CLASSIFYING = re.compile(r"cls_token$|(fc_)?norm\.|head\.")  # what a plain ViT 
 BIAS_TABLE = "relative_position_bias_table"
 TEXT_POSITIONS = ("bert.embeddings.position_embeddings.weight", "transformer.wpe.weight")
 ROWS_AND_COLUMNS = (".rel_pos_h", ".rel_pos_w")  # relative positions of a ViT with windows
+ROTATIONS = "rope.freqs"  # learned frequencies of rotary positions
 GRID = "grid"  # in the metadata of a file
 # Where the model's absolute positions come from: it has none; the file, on the same grid or resampled in one of the two
 # ways; the sin-cos formula; the model's own random start.
@@ -90,8 +91,10 @@ class LoadReport:
 
 def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = "timm") -> LoadReport:
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
-    layout, weights = open_checkpoint(path)
     own = encoder.state_dict()
+    layout, weights = open_checkpoint(path)
+    if layout == "rope" and "blocks.0.gamma_1" not in own:
+        weights = rope_as_vit(weights)
     if is_windowed(encoder):
         own, weights = own | _as_sequence(own), weights | _as_sequence(weights)
     _refuse_other_design(own, weights, path)
@@ -231,6 +234,16 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
             f"{path} is a distilled model with two prefix tokens (cls_token, dist_token) and two heads; expected one "
             "with cls_token alone: use the file of the model that was trained without distillation"
         )
+    if "reg_token" in weights and "reg_token" not in own:
+        raise CheckpointError(
+            f"{path} has {weights['reg_token'].shape[1]} registers (reg_token), as DINOv3 has; expected a ViT whose "
+            "one token before the patches is CLS: use a file without registers"
+        )
+    if "blocks.0.ls1.gamma" in weights and "blocks.0.ls1.gamma" not in own and "blocks.0.norm1.weight" in own:
+        raise CheckpointError(
+            f"{path} scales what its blocks add (ls1.gamma); expected a file without it: set model.layer_scale to "
+            "1.0e-5, and the model has the same parameters"
+        )
     if "fc_norm.weight" in weights and "norm.weight" in own and "fc_norm.weight" not in own:
         raise CheckpointError(
             f"{path} was trained with averaged tokens (it has fc_norm); expected the norm of a model that classifies "
@@ -267,8 +280,8 @@ def _optional(encoder: Encoder, own: dict[str, Tensor]) -> set[str]:
 
 
 def _is_position(name: str) -> bool:
-    """Absolute positions and those relative tables that a plain ViT does not have; Swin always has its own."""
-    return name == "pos_embed" or name.endswith((f".rel_pos.{BIAS_TABLE}", *ROWS_AND_COLUMNS))
+    """Absolute positions, frequencies, and those relative tables that a plain ViT does not have; Swin has its own."""
+    return name in ("pos_embed", ROTATIONS) or name.endswith((f".rel_pos.{BIAS_TABLE}", *ROWS_AND_COLUMNS))
 
 
 def _is_classifier(encoder: Encoder, name: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
+from refusing import defaults_of
 from tiny_maps import NUM_LABELS, write_scenes
 from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
@@ -211,4 +212,5 @@ def subjects_of(name):
 
 
 def config_of(name, **fields) -> EvalConfig:
-    return EVALS.get(name).Config(name=name, **{**FIELDS.get(name, {}), **fields})
+    with defaults_of(f"evaluation {name}", f'name its fields in FIELDS of {__file__}: "{name}": {{...}}'):
+        return EVALS.get(name).Config(name=name, **{**FIELDS.get(name, {}), **fields})

@@ -365,6 +365,7 @@ def test_weighted_statistics__images_twice_and_left_out__are_those_of_such_a_set
     np.testing.assert_allclose(found, cocos_statistics(evaluated(drawn)), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_errors__of_average_precision__are_the_spread_over_other_images():
     sets = [average_precision(random_records(40, seed)).metrics for seed in range(40)]
     found = [average_precision(random_records(40, seed), resamples=50) for seed in range(4)]

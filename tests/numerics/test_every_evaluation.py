@@ -1,14 +1,17 @@
 """Every evaluation of the registry on a small set: what it returns, and what must not change it."""
 
-import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from refusing import refuse
 from small_set import SUITED, build, config_of, subjects_of
 from threaded_server import server_in_a_thread
 
+from pipeline.contracts.declared import check_config
+from pipeline.contracts.evaluations import check_outcome, compare_closely, compare_outcomes
 from pipeline.engine.feeding import Sizes
 from pipeline.evals import base, split_wire
 from pipeline.evals.base import EVALS, Evaluation
@@ -107,22 +110,13 @@ def cropped(world):
 
 
 @pytest.mark.parametrize("name", ON_IMAGES)
-def test_compute__every_evaluation__returns_what_its_config_names_and_nothing_else(plain, name):
-    cfg, outcome = config_of(name, **FEWER.get(name, {})), plain(name)
-    assert sorted([*outcome.metrics, *outcome.reasons]) == sorted(cfg.metrics)
-    assert sorted(outcome.files) == sorted(cfg.files)
-    assert cfg.metrics or cfg.files
-    assert all(isinstance(value, float) and math.isfinite(value) for value in outcome.metrics.values())
-    assert all(outcome.files.values()) and outcome.per_image.keys() <= outcome.errors.keys() <= outcome.metrics.keys()
+def test_compute__every_evaluation__returns_what_its_config_names_with_errors_and_nothing_else(plain, name):
+    refuse(check_outcome(EVALS.get(name), config_of(name, **FEWER.get(name, {})), plain(name)))
 
 
-@pytest.mark.parametrize("name", ON_IMAGES)
-def test_compute__every_number_of_every_evaluation__has_a_standard_error_or_says_why_not(plain, name):
-    outcome, kind = plain(name), EVALS.get(name)
-    said = {metric for metric in outcome.metrics if kind.reason_without_error(metric)}
-    assert outcome.errors.keys() | said == outcome.metrics.keys()
-    assert not outcome.errors.keys() & said
-    assert all(math.isfinite(error) and error >= 0 for error in outcome.errors.values())
+@pytest.mark.parametrize("name", EVALS.names())
+def test_class__of_every_evaluation__states_its_name_and_the_range_of_every_number(name):
+    refuse(check_config(name, EVALS.get(name)))
 
 
 FED = ("classify", "consistency", "knn", "linear_probe", "position_probe", "corruptions", "outliers", "calibration")
@@ -139,13 +133,10 @@ def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(
 def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, plain, name):
     methods = [method.train() for method in subjects_of(name)]  # with dropout, of which nothing must be seen
     one, other = plain(name), evaluate(world, name, *methods)
-    assert one.metrics.keys() == other.metrics.keys()
-    assert one.metrics == other.metrics or name in MEASURES_TIME
-    assert one.files == other.files
-    assert {key: value.tobytes() for key, value in one.per_image.items()} == {
-        key: value.tobytes() for key, value in other.per_image.items()
-    }
-    assert all(method.training for method in methods)
+    if name not in MEASURES_TIME:
+        refuse(compare_outcomes(EVALS.get(name), one, other, "when it was computed a second time"))
+    changed = [role for role, method in zip(EVALS.get(name).roles(), methods, strict=True) if not method.training]
+    assert changed == [], f"compute left {changed} in evaluation mode; put them back into the mode they were in"
 
 
 @pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES | IN_ONE_BATCH])
@@ -153,11 +144,15 @@ def test_compute__in_other_batches__finds_the_same(world, plain, other_batches, 
     one = plain(name)
     other_batches()  # only now: what is plain is computed by the test that asks first
     other = evaluate(world, name, *subjects_of(name), **OTHER_BATCHES.get(name, {}))
-    assert without_rounding(other.metrics) == pytest.approx(without_rounding(one.metrics), rel=1e-5, abs=1e-6)
+    refuse(compare_closely(EVALS.get(name), exactly(one), exactly(other), "in batches of another size"))
     assert without_rounding(other.errors) == pytest.approx(without_rounding(one.errors), rel=1e-4, abs=1e-6)
     for key, values in without_rounding(one.per_image).items():
         np.testing.assert_allclose(other.per_image[key], values, rtol=1e-4, atol=1e-4)
-    assert without_rounding(other.files) == without_rounding(one.files) and other.count == one.count
+    assert other.count == one.count
+
+
+def exactly(outcome):
+    return replace(outcome, metrics=without_rounding(outcome.metrics), files=without_rounding(outcome.files))
 
 
 def without_rounding(found):
@@ -174,7 +169,10 @@ def test_compute__site_in_bf16__runs_the_model_in_it_and_is_close(seen_in, name,
     # On a CPU without bf16, torch turns oneDNN off at the first product, and every later number has other last digits.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
     found, in_bf16 = seen_in(name, precision="bf16")
-    assert (in_fp32, in_bf16) == ({torch.float32}, {torch.bfloat16})
+    assert (in_fp32, in_bf16) == ({torch.float32}, {torch.bfloat16}), (
+        f"{name} ran a model in {in_fp32} at a site in fp32 and in {in_bf16} at one in bf16; run it inside "
+        "`with self.precision():`, or through self.over_images; an evaluation that runs no model belongs into OF_TABLES"
+    )
     exact, found = exact.metrics, found.metrics
     # There are few objects of each size, so that one of them changes these metrics by much.
     others = ("loss", "norm", "_small", "_medium")
@@ -199,7 +197,10 @@ def test_compute__data_with_another_crop__sees_it_and_consistency_sees_whole_ima
     whole, other = plain(name), cropped(name)
     is_same = (whole.metrics, whole.files) == (other.metrics, other.files)
     # Outliers and inliers are the same images here, so they cannot be told apart through any crop.
-    assert is_same is (name in ("consistency", "outliers") or name in OF_TABLES)
+    assert is_same is (name in ("consistency", "outliers") or name in OF_TABLES), (
+        f"{name} found {'the same' if is_same else 'something else'} through another crop; it must see "
+        "images as in validation, from self.batches or self.over_images; one that sees none belongs into WITHOUT_IMAGES"
+    )
 
 
 @pytest.mark.parametrize("name", OF_SUBJECTS)
@@ -211,4 +212,8 @@ def test_reason_against__every_evaluation__is_for_classifiers_or_its_own_method_
         assert applies is (kind != "mp3")
     else:
         sees_images = kind != "upernet"  # but whole scenes
-        assert applies is ((name in FOR_ANY_ENCODER and sees_images) or kind == SUITED.get(name, "mjp"))
+        expected = (name in FOR_ANY_ENCODER and sees_images) or kind == SUITED.get(name, "mjp")
+        assert applies is expected, (
+            f"{name} {'applies' if applies else 'does not apply'} to a run of {kind}: by default an evaluation is for "
+            "what classifies; others have a reason_against and a line in FOR_ANY_ENCODER or SUITED (small_set.py)"
+        )

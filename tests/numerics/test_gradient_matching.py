@@ -113,7 +113,7 @@ def test_curves__of_distances_that_reach_zero__are_drawn():
 
 def test_config__images_that_make_no_whole_groups__are_refused():
     with pytest.raises(ValueError, match="images 6 must be a multiple of batch 4"):
-        config_of("gradient_matching", images=6, batch=4)
+        EVALS.get("gradient_matching").Config(images=6, batch=4)
 
 
 @pytest.mark.parametrize("kind", ["baseline", "no positions", "mjp"])
