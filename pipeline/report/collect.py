@@ -4,48 +4,103 @@ Tables are filled here again, not read as they were drawn: whatever is finished 
 mark.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
+from pipeline.errors import DataError
 from pipeline.freshness import Freshness
-from pipeline.records import TrainRecord, read_record
-from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
+from pipeline.records import EvalResult, TrainRecord, read_record
+from pipeline.report.here import run_here
+from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy, RunSummary
 from pipeline.report.tables import fill_table, judge_tables
-from pipeline.study.entries import Graph
+from pipeline.study.entries import Graph, RowEntry, StudyEntry
 
 
 class Content(NamedTuple):
     tables: list[FilledTable]
     claims: list[JudgedStudy]
     runs: list[RunSummary]
+    evaluations: Sequence[EvaluationSummary] = ()
+    stories: Mapping[str, StudyEntry] = MappingProxyType({})
 
 
-def collect(graph: Graph, selection: str, freshness: Freshness | None = None) -> Content:
-    """Tables, claims and finished runs of a selection of rows, with the runs that those start from."""
-    tables, claims = collect_tables(graph, selection, freshness)
-    rows = [row for key in graph.selected(selection) for row in graph.rows(key, selection).values()]
-    shown = graph.with_inits(run for row in rows for run in row.run_names())
-    runs = [_run(graph, name) for name in graph.runs if name in shown and graph.results.run(name).done.exists()]
-    return Content(tables, claims, runs)
+def collect(graph: Graph, selection: str, freshness: Freshness | None = None, study: str = "") -> Content:
+    """Everything that a report shows of a selection of rows (of one study)."""
+    tables, claims = collect_tables(graph, selection, freshness, study)
+    rows = [row for key in graph.selected(selection, study) for row in graph.rows(key, selection).values()]
+    evaluations = _evaluations_of(graph, rows)
+    wanted = graph.with_inits([*(run for row in rows for run in row.run_names()), *_chosen_with(graph, evaluations)])
+    done = [name for name in graph.runs if name in wanted and graph.results.run(name).done.exists()]
+    runs = [_run(graph, name, study) for name in done]
+    finished = filter(None, (_evaluation(graph, name) for name in evaluations))
+    return Content(tables, claims, runs, [*finished], graph.stories)
 
 
 def collect_tables(
-    graph: Graph, selection: str, freshness: Freshness | None = None
+    graph: Graph, selection: str, freshness: Freshness | None = None, study: str = ""
 ) -> tuple[list[FilledTable], list[JudgedStudy]]:
-    """Tables and claims; with `freshness`, cells say whether their results are stale (`fill_table`)."""
-    tables = [fill_table(graph, key, selection, freshness) for key in graph.selected(selection)]
-    named = {study: {*graph.judged_on(study, selection)} for study in graph.studies()}
-    return tables, [judge_tables(graph, study, [each for each in tables if each.id in named[study]]) for study in named]
+    """Tables and claims (of one study); with `freshness`, cells say whether their results are stale (`fill_table`)."""
+    judged_on = {each: graph.judged_on(each, selection) for each in ([study] if study else graph.studies(selection))}
+    shown = graph.selected(selection, study)
+    # Claims of a study may name tables of others, which its own report does not show.
+    keys = dict.fromkeys([*shown, *(key for named in judged_on.values() for key in named)])
+    filled = {key: fill_table(graph, key, selection, freshness) for key in keys}
+    claims = [judge_tables(graph, each, [filled[key] for key in named]) for each, named in judged_on.items()]
+    return [filled[key] for key in shown], claims
 
 
-def _run(graph: Graph, name: str) -> RunSummary:
+def _evaluations_of(graph: Graph, rows: Iterable[RowEntry]) -> list[str]:
+    sources = dict.fromkeys(source for row in rows for cell in row.cells.values() for source in cell.sources)
+    return [source.split("/")[1] for source in sources if source.startswith("evals/")]
+
+
+def _chosen_with(graph: Graph, evaluations: Iterable[str]) -> list[str]:
+    """Runs that chose the samples of a data set that was made here."""
+    data = dict.fromkeys(name for each in evaluations for name in graph.data_behind(each))
+    return [run for name in data if (run := graph.data.get(name, {}).get("reference"))]
+
+
+def _run(graph: Graph, name: str, study: str) -> RunSummary:
+    """The report of one study says nothing of other studies that have the run, too."""
     folder = graph.results.run(name)
     record = read_record(folder.done, TrainRecord)
     return RunSummary(
         name=name,
         label=graph.runs[name].label,
-        studies=graph.runs[name].studies,
+        here=run_here(graph, name),
+        studies=[study] if study else graph.runs[name].studies,
         metrics_file=str(folder.metrics),
         summary={**record.metrics, "wall_s": record.provenance["wall_s"]},
         provenance=record.provenance,
         config=folder.config.read_text(),
+        init=graph.runs[name].init,
+        files={_below_results(graph, folder.folder / file): sha256 for file, sha256 in record.files.items()},
     )
+
+
+def _evaluation(graph: Graph, name: str) -> EvaluationSummary | None:
+    """None while it is not finished; a damaged one is a reason in the cells that need it."""
+    folder, entry = graph.results.evaluation(name), graph.evals[name]
+    with suppress(DataError):
+        result = read_record(folder.result, EvalResult)
+        return EvaluationSummary(
+            name=name,
+            file=_below_results(graph, folder.result),
+            label=entry.fragment,
+            subjects=result.subjects,
+            config=entry.config,
+            metrics=result.metrics,
+            errors=result.errors,
+            reasons=result.reasons,
+            files={_below_results(graph, folder.folder / file): sha256 for file, sha256 in result.files.items()},
+            provenance={**result.inputs.model_dump(), **result.provenance},
+        )
+    return None
+
+
+def _below_results(graph: Graph, path: Path) -> str:
+    """A path as the report shows it, wherever the project lies."""
+    return str(Path("results") / graph.scale / path.relative_to(graph.results.folder))

@@ -1,8 +1,8 @@
 """Training curves as small inline SVGs: for each run its loss and what it was validated by, against the epoch.
 
 One small figure per run rather than one plot with a legend: any number of runs stays readable, and colour
-carries no meaning. All runs of a study that have the same panels share their axes, and a shaded band shows the range
-over them: a pretraining and the run that starts from it have losses of different kinds.
+carries no meaning. All runs that have the same panels and end at the same epoch share their axes, and a shaded band
+shows the range over them: a pretraining and the run that starts from it have losses of different kinds.
 """
 
 from pathlib import Path
@@ -50,16 +50,22 @@ class Curve(NamedTuple):
 def draw(runs: list[Logged], prefix: str) -> list[Curve]:
     """One curve per run; `prefix` keeps the ids of several groups of runs apart."""
     read = [read_series(run.metrics) for run in runs]
-    frames = {tuple(series): frames_of([other for other in read if other.keys() == series.keys()]) for series in read}
+    kinds = [_kind(series) for series in read]
+    frames = {kind: frames_of([other for other in read if _kind(other) == kind]) for kind in dict.fromkeys(kinds)}
     return [
         Curve(
             run.label,
             run.name,
-            figure(series, frames[tuple(series)], f"{prefix}-{index}") if series else None,
+            figure(series, frames[_kind(series)], f"{prefix}-{index}") if series else None,
             {PANELS[panel]: float(values[-1]) for panel, (_, values) in series.items()},
         )
         for index, (run, series) in enumerate(zip(runs, read, strict=True))
     ]
+
+
+def _kind(series: dict[str, Series]) -> tuple[tuple[str, ...], int]:
+    """The panels of a run, and the epoch at which it ends."""
+    return tuple(series), round(max((epochs[-1] for epochs, _ in series.values()), default=0))
 
 
 def frames_of(runs: list[dict[str, Series]]) -> dict[str, Frame]:

@@ -13,14 +13,28 @@ from typing import NamedTuple
 
 import jinja2
 
-from pipeline.report.pictures import Shot, grid
+from pipeline.report.pictures import Place, Shot, embed, grid
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, Read
 from pipeline.report.view import TableView, drawing_suffix, has_content, view
-from pipeline.report.words import AGAIN, MARK, MISSING, duration, error, number, plain, short, signed, with_code
+from pipeline.report.words import (
+    AGAIN,
+    MARK,
+    MISSING,
+    counted,
+    duration,
+    error,
+    number,
+    plain,
+    sentences,
+    short,
+    signed,
+    with_code,
+)
 from pipeline.study.targets import command_for, target_name
 
-CSV_HEADER = ["row", "column", "ours", "error", "n", "spread", "values"]
-CSV_HEADER += ["paper", "difference", "tolerance", "verdict", "reason", "run", "picture"]
+CSV_OURS = ["row", "column", "ours", "error", "n", "spread", "values"]
+CSV_PAPER = ["paper", "difference", "tolerance", "verdict"]  # only of tables of which the paper has numbers
+CSV_ABOUT = ["reason", "run", "picture"]
 # What a reader asks first comes first; any other key follows in the order it was recorded.
 PROVENANCE_ORDER = [
     "file",
@@ -54,25 +68,26 @@ def to_csv(table: FilledTable) -> str:
     """Long format, one line per cell, numbers at full precision; the seeds' own numbers are separated by spaces."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_HEADER)
+    writer.writerow([*CSV_OURS, *CSV_PAPER * table.has_paper, *CSV_ABOUT])
     for row, column, cell in table.cells():
-        ours = [cell.ours, cell.error, cell.n, cell.spread, " ".join(map(repr, cell.values))]
-        shown = [MISSING if value is None else value for value in [*ours, cell.paper, cell.difference, cell.tolerance]]
-        writer.writerow([row.id, column.id, *shown, cell.verdict, cell.reason, cell.run or "", cell.picture])
+        values = [cell.ours, cell.error, cell.n, cell.spread, " ".join(map(repr, cell.values))]
+        values += [cell.paper, cell.difference, cell.tolerance, cell.verdict] * table.has_paper
+        shown = [MISSING if value is None else value for value in values]
+        writer.writerow([row.id, column.id, *shown, cell.reason, cell.run or "", cell.picture])
     return text.getvalue()
 
 
 def to_markdown(table: FilledTable) -> str:
-    """One line per row, ours with its error beside the paper's; reasons are numbered notes below the table."""
+    """One line per row, ours with its error, beside the paper's if it has any; reasons are numbered notes below."""
     header = ["", "Fidelity"]
     for column in table.columns:
-        header += [column.label, "paper", "difference", "verdict"]
+        header += [column.label, *["paper", "difference", "verdict"] * table.has_paper]
     reasons: list[str] = []
     lines = [_markdown_line(header), "|" + " --- |" * len(header)]
     for row in table.rows:
         entries = [row.label, row.fidelity]
         for column in table.columns:
-            entries += _markdown_cell(row.cells.get(column.id), column.decimals, reasons)
+            entries += _markdown_cell(row.cells.get(column.id), column.decimals, reasons, table.has_paper)
         lines.append(_markdown_line(entries))
     heading = [
         f"### {_markdown(table.label)}: {_markdown(table.title)}",
@@ -88,7 +103,9 @@ def to_markdown(table: FilledTable) -> str:
 def to_html(table: FilledTable, read: Read) -> str:
     """A page of its own, with the same cells and the same provenance on click as in the report."""
     template = environment().get_template("table.html.j2")
-    return template.render(shown=view(table), drawn=drawn(table, read), title=f"{table.label}: {table.title}")
+    return template.render(
+        links=None, shown=view(table), drawn=drawn(table, read), title=f"{table.label}: {table.name}"
+    )
 
 
 class Drawn(NamedTuple):
@@ -99,13 +116,13 @@ class Drawn(NamedTuple):
     pictures: list[tuple[str, list[Shot]]]
 
 
-def drawn(table: FilledTable, read: Read) -> Drawn | None:
-    """None of a table."""
+def drawn(table: FilledTable, read: Read, place: Place = embed) -> Drawn | None:
+    """None for a table; `place` is where its pictures go."""
     if table.figure is None:
         return None
     shown = view(table)
     if table.figure.kind == "pictures":
-        return Drawn(shown, "", grid(shown, read))
+        return Drawn(shown, "", grid(shown, read, place))
     from pipeline.report.figures import draw_figure
 
     return Drawn(shown, draw_figure(table, read, re.sub(r"\W", "-", table.id)), [])
@@ -123,8 +140,9 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"number": number, "signed": signed, "plain": plain, "duration": duration}
-    env.filters |= {"error": error, "short": short, "with_code": with_code}
+    env.filters |= {"error": error, "short": short, "with_code": with_code, "counted": counted}
     env.globals |= {"facts": facts, "noise_facts": noise_facts, "hint": hint, "scale_line": scale_line}
+    env.filters |= {"sentences": sentences}
     env.globals |= {"again": AGAIN, "mark": MARK}
     env.globals |= {"view": view, "same_runs": same_runs, "fold": fold, "command": command}
     return env
@@ -198,23 +216,27 @@ def command(table: FilledTable) -> str:
 
 
 def scale_line(table: FilledTable) -> str:
+    if not table.has_paper:
+        return f"Scale {table.scale}."
     comparable = "comparable" if table.comparable else "not comparable"
     return f"Scale {table.scale}: numbers are {comparable} with the paper's."
 
 
-def _markdown_cell(cell: Cell | None, decimals: int, reasons: list[str]) -> list[str]:
+def _markdown_cell(cell: Cell | None, decimals: int, reasons: list[str], has_paper: bool) -> list[str]:
+    """Our number, and where the table has the paper's, the paper's number, the difference and the verdict."""
     if cell is None:
-        return ["", "", "", ""]
+        return ["", "", "", ""] if has_paper else [""]
     ours = f"{number(cell.ours, decimals)} {error(cell.error, decimals, '+/-')}".strip()
-    entries = [cell.picture or ours, number(cell.paper, decimals), signed(cell.difference, decimals)]
-    entries.append(cell.verdict)
+    entries = [cell.picture or ours]
+    if has_paper:
+        entries += [number(cell.paper, decimals), signed(cell.difference, decimals), cell.verdict]
     if cell.tolerance is not None and cell.difference is not None:
         entries[2] += f" (tolerance {plain(cell.tolerance)})"
     if cell.reason:
         if cell.reason not in reasons:
             reasons.append(cell.reason)
         # The mark goes to what is missing; with both numbers there, the reason is about the verdict.
-        place = 0 if not has_content(cell) else 1 if cell.paper is None else 3
+        place = 0 if not (has_content(cell) and has_paper) else 1 if cell.paper is None else 3
         entries[place] += f" ({reasons.index(cell.reason) + 1})"
     return entries
 

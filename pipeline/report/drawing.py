@@ -8,7 +8,8 @@ from pipeline.outputs import claims_file, report_file, table_file
 from pipeline.records import write_record
 from pipeline.report.tables import fill_table, judge_study
 from pipeline.report.words import MARKED, shown_again
-from pipeline.study.targets import command_for, report_target
+from pipeline.study.entries import Graph
+from pipeline.study.targets import ROWS, check_target, command_for, report_target, rows_and_study
 
 
 def draw_table(freshness: Freshness, table: str, rows: str) -> None:
@@ -34,26 +35,61 @@ def judge_claims(freshness: Freshness, study: str, rows: str) -> None:
     record_drawing(freshness, claims_file(study, rows), begun, [path])
 
 
-def draw_report(freshness: Freshness, rows: str) -> Path:
-    """The report, and its numbers without anything around them; returns the page."""
+def draw_report(freshness: Freshness, report: str) -> Path:
+    """Draw a report (`headline`, `all` or a study) as a site, and its numbers without anything around them.
+
+    Return its first page.
+    """
     from pipeline.report.collect import collect
     from pipeline.report.numbers import write_numbers
     from pipeline.report.page import write_report
 
-    graph, begun = freshness.graph, begin_drawing(freshness, report_file(rows))
-    path = graph.results.report(rows)
-    chosen, title, subtitle = graph.selected(rows), f"Patchwork, scale {graph.scale}", ""
-    if len(chosen) < len(graph.tables):
+    graph, (rows, study) = freshness.graph, _chosen(freshness.graph, report)
+    begun, path = begin_drawing(freshness, report_file(report)), graph.results.report(report)
+    content = collect(graph, rows, freshness, study)
+    numbers = write_numbers(content.tables, path)
+    title, subtitle = _title(graph, report), _subtitle(freshness, report)
+    pages = write_report(content, path, title, graph.scale, graph.results.read, subtitle)
+    record_drawing(freshness, report_file(report), begun, [*pages, *numbers])
+    return path
+
+
+def draw_single(freshness: Freshness, report: str) -> Path:
+    """Draw a report as one page to send by mail, beside the site; return it."""
+    from pipeline.report.collect import collect
+    from pipeline.report.page import write_single
+
+    graph, (rows, study) = freshness.graph, _chosen(freshness.graph, report)
+    content, path = collect(graph, rows, freshness, study), graph.results.report(report).with_suffix(".single.html")
+    title, subtitle = _title(graph, report), _subtitle(freshness, report)
+    return write_single(content, path, title, graph.scale, graph.results.read, subtitle)
+
+
+def _chosen(graph: Graph, report: str) -> tuple[str, str]:
+    """Which rows a report shows, and of which study; a mistyped one is refused."""
+    rows, study = rows_and_study(report)
+    if study:
+        check_target(study, [*ROWS, *graph.studies()], graph.scale)
+    return rows, study
+
+
+def _title(graph: Graph, report: str) -> str:
+    rows, study = rows_and_study(report)
+    name = graph.tables[graph.selected(rows, study)[0]].study_title if study else "Patchwork"
+    return f"{name}, scale {graph.scale}"
+
+
+def _subtitle(freshness: Freshness, report: str) -> str:
+    """What the report leaves out, and how many of its results are stale."""
+    graph, subtitle, (rows, study) = freshness.graph, "", rows_and_study(report)
+    chosen = graph.selected(rows, study)
+    if len(chosen) < len(graph.tables) and not study:
         more = command_for("all", graph.scale)
         subtitle = f"{len(chosen)} of {len(graph.tables)} tables and figures; `{more}` draws the others and every row."
     behind = [
-        file for file in freshness.needed_for([report_file(rows)]) if file.startswith(("data/", "runs/", "evals/"))
+        file for file in freshness.needed_for([report_file(report)]) if file.startswith(("data/", "runs/", "evals/"))
     ]
     if stale := [file for file in behind if freshness.exists(file) and freshness.why(file)]:
-        again = command_for(report_target(rows, graph.scale), graph.scale)
+        again = command_for(report_target(report, graph.scale), graph.scale)
         subtitle += f" {shown_again(len(stale), again)}; {MARKED}."
-    content = collect(graph, rows, freshness)
-    numbers = write_numbers(content.tables, path)
-    write_report(content, path, title, graph.scale, graph.results.read, subtitle)
-    record_drawing(freshness, report_file(rows), begun, [path, *numbers])
-    return path
+    return subtitle

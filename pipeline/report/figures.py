@@ -55,7 +55,8 @@ def draw_bars(table: FilledTable, figure: Drawing) -> Figure:
     has_headings = len(bars) > len(groups)
     ends = [end for bar in bars for end in _ends(bar.cell)]
     low, high = min([0.0, *ends]), max([0.0, *ends]) or 1.0
-    remark = "; ".join(filter(None, [figure.y_label, "open diamond: the paper's" * _has_paper(bars)]))
+    papers = "open diamond: the paper's" + ("" if table.comparable else ", for its own model and data")
+    remark = "; ".join(filter(None, [figure.y_label, papers * _has_paper(bars)]))
     height = len(bars) * BAR_STEP + len(groups) * (TEXT_HEIGHT + 8) * has_headings + TEXT_HEIGHT * bool(remark) + 4
     drawing, canvas = _canvas(height)
     y = 12.0

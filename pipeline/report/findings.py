@@ -1,5 +1,7 @@
 """What was found, in words: sentences made of counts and numbers, and claims with the names that their cells have."""
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -8,7 +10,7 @@ from pipeline.report.collect import Content
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 from pipeline.report.view import ShownColumn, ShownRow, TableView, joined, view
 from pipeline.report.words import counted, error, number
-from pipeline.study.claims import JudgedClaim, Verdict
+from pipeline.study.claims import JudgedClaim, Verdict, all_of, verb_of
 from pipeline.study.targets import command_for, target_name
 
 # In the order in which the page shows them.
@@ -36,6 +38,18 @@ class ClaimInWords(NamedTuple):
     numbers: list[str]  # such as "Top-1 (%): 71.3 for DeiT-S, 70.3 for DeiT-S + MJP"
     missing: list[str]  # such as "Table 3: 0.09, 0.15"
     commands: list[str]  # that run what is missing
+
+    @property
+    def so_far(self) -> str:
+        """How far a claim without a verdict is decided: what its other comparisons say."""
+        found = Counter(predicate.verdict for predicate in self.claim.predicates)
+        made, rest = sum(found[word] for word in DECIDED), found["undecided"]
+        if self.claim.verdict != "undecided" or not made:
+            return ""
+        only = _only(found)
+        outcome = f"{'it' if made == 1 else all_of(made)} {verb_of(only, made)}" if only else _outcomes(found)
+        more = f"{rest} {'needs' if rest == 1 else 'need'} rows that were not run"
+        return f"{made} of {made + rest} comparisons could be made here; {outcome}; {more}."
 
 
 class KeyNumbers(NamedTuple):
@@ -67,16 +81,32 @@ def claim_sentence(claims: list[JudgedClaim]) -> list[str]:
     if not claims:
         return []
     if not decided:
-        return [f"None of {counted(rest, 'claim')} can be decided by these runs."]
-    parts = [f"{found['true'] or 'none'} {'hold' if found['true'] > 1 else 'holds'}"]
-    parts += [f"{_agree(found['false'], 'does not', 'do not')}"] * bool(found["false"])
-    parts += [f"{_agree(found['within noise'], 'is', 'are')} within noise"] * bool(found["within noise"])
+        which = "The one claim cannot" if rest == 1 else f"None of {rest} claims can"
+        return [f"{which} be decided by these runs."]
     more = f"; {rest} more {'needs' if rest == 1 else 'need'} rows that were not run" if rest else ""
-    return [f"Of {counted(decided, 'claim')} that these runs can decide, {_listed(parts)}{more}."]
+    only = _only(found)
+    if not only:
+        return [f"Of {decided} claims that these runs can decide, {_outcomes(found)}{more}."]
+    which = "The one claim" if decided == 1 else f"{all_of(decided).capitalize()} claims"
+    return [f"{which} that these runs can decide {verb_of(only, decided)}{more}."]
 
 
-def _agree(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _only(found: Counter[Verdict]) -> Verdict | None:
+    """The verdict of all that are decided; None where there are several."""
+    words = [word for word in DECIDED if found[word]]
+    return words[0] if len(words) == 1 else None
+
+
+def _outcomes(found: Counter[Verdict]) -> str:
+    """Such as "4 hold and 1 is within noise"; of what is decided."""
+    return _listed([f"{count} {verb_of(word, count)}" for word in DECIDED if (count := found[word])])
+
+
+def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
+    """Such as "3 hold" and "1 within noise"; of each verdict that occurs."""
+    found = Counter(claim.verdict for claim in claims)
+    words = {word: verb_of(word, found[word]).removeprefix("is ").removeprefix("are ") for word in VERDICTS}
+    return [f"{found[word]} {words[word]}" for word in VERDICTS if found[word]]
 
 
 def _listed(parts: list[str]) -> str:
@@ -117,15 +147,63 @@ def _ours(shown: TableView, row: ShownRow, column: ShownColumn) -> float | None:
     return None if cell is None else cell.ours
 
 
-def key_sentence(keys: KeyNumbers) -> str:
-    """From which number to which the rows go; whether they differ by more than noise is for the claims to say."""
-    column = keys.column.first
-    name, _, unit = keys.column.label.removesuffix(")").partition(" (")
-    cells = [(row.label, row.first.cells[column.id]) for row in keys.rows]
-    ranked = sorted(cells, key=lambda pair: pair[1].ours or 0.0)
-    texts = [f"{value_of(cell, column.decimals)} {unit}".strip() + f" ({label})" for label, cell in ranked]
-    span = f"goes from {texts[0]} to {texts[-1]}" if len(texts) > 1 else f"is {texts[0]}"
-    return f"{name} in {keys.table.label} {span}."
+def key_sentences(keys: KeyNumbers, study_title: str) -> list[str]:
+    """What the study's own method reaches, and what its first other row; then the best of all, if that is another, and
+    how many rows there are to compare.
+
+    Whether they differ by more than noise is for the claims to say.
+    """
+    column, name = keys.column.first, study_title.partition(":")[0]
+    own = [row for row in keys.rows if re.search(rf"\b{re.escape(name)}\b", row.label)]
+    best = _best(own or keys.rows, column)
+    others = [row for row in keys.rows if row not in own and row is not best][:1]
+    numbers = [_reaches(row, column) for row in (best, *others)]
+    sentences = [f"{keys.column.label} in {keys.table.label}: {', '.join(numbers)}."]
+    winner = _best(keys.rows, column)
+    sentences += [f"The best is {_reaches(winner, column)}."] * (winner not in (best, *others))
+    return [*sentences, *_rows_run(keys.table)]
+
+
+def _rows_run(table: FilledTable) -> list[str]:
+    """How many rows of a table were run, where not all of those that can run were."""
+    shown = view(table)
+    left = sum(bool(row.runs) for row in shown.folded)
+    ran = len(table.rows) - len(shown.folded)
+    were = "was" if ran == 1 else "were"
+    return [f"{ran} of {ran + left} rows of {table.label} {were} run here."] * bool(left)
+
+
+def _best(rows: list[ShownRow], column: FilledColumn) -> ShownRow:
+    sign = -1 if column.direction == "down" else 1
+    return max(rows, key=lambda row: sign * (row.first.cells[column.id].ours or 0.0))
+
+
+def _reaches(row: ShownRow, column: FilledColumn) -> str:
+    return f"{value_of(row.first.cells[column.id], column.decimals)} for {row.label}"
+
+
+def surprises(claims: list[ClaimInWords], most: int = 3) -> list[ClaimInWords]:
+    """What the papers would not have expected: claims that do not hold, the clearest of each study first.
+
+    Where fewer fail, claims follow that the noise leaves open, the closest to a decision first; then those that hold
+    most clearly.
+    """
+    wanted: tuple[Verdict, ...] = ("false", "within noise", "true")
+    found = sorted(
+        (one for one in claims if one.claim.verdict in wanted and one.numbers),
+        key=lambda one: (wanted.index(one.claim.verdict), _doubt(one.claim)),
+    )
+    seen: Counter[str] = Counter()
+    ranked = []
+    for place, one in enumerate(found):
+        study = one.claim.id.split(".")[0]
+        ranked.append((wanted.index(one.claim.verdict), seen[study], place, one))
+        seen[study] += 1
+    return [one for *_, one in sorted(ranked, key=lambda each: each[:3])][:most]
+
+
+def _doubt(claim: JudgedClaim) -> float:
+    return math.inf if claim.doubt is None else claim.doubt
 
 
 def value_of(cell: Cell, decimals: int, mark: str = "\u00b1") -> str:
@@ -146,7 +224,7 @@ def in_words(claims: list[JudgedClaim], tables: list[FilledTable], scale: str) -
 def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
-    numbers = _grouped((place.column.label, _number(place)) for place in known if place.cell.ours is not None)
+    numbers = _grouped((place.column.name, _number(place)) for place in known if place.cell.ours is not None)
     missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
     absent = [name for name in names if name not in places or places[name].cell.ours is None]
     targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
@@ -156,7 +234,7 @@ def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str) -> Claim
 
 
 def _number(place: Place) -> str:
-    return f"{value_of(place.cell, place.column.decimals)} for {place.row.label}"
+    return f"{value_of(place.cell, place.column.decimals)} for {place.row.name}"
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -1,84 +1,131 @@
-"""Writes the report: one self-contained HTML page per scale. First what was found, then tables, claims, curves, runs.
+"""Writes the report of one scale: a small site that opens from disk, or one page to send by mail.
 
-Reads only what earlier steps wrote: JSON, pictures, and the metrics JSONL of runs. Same input, same bytes: the page
-adds no date and no path. It has no script and its content policy forbids every request, so it can be mailed.
+The first page counts the claims and sets our numbers against the papers'; each study and each run has a page of its
+own. Everything lies in one folder, and the pages' content policy forbids every request to elsewhere. Same input, same
+bytes: no page has a date or a path of the machine.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import DataError
-from pipeline.files import write_text
-from pipeline.report import curves, findings
+from pipeline.files import remove, write_atomic
+from pipeline.report import findings
 from pipeline.report.collect import Content
-from pipeline.report.curves import Curve, Logged
-from pipeline.report.draw import Drawn, drawn, environment
-from pipeline.report.figures import draw_figure
-from pipeline.report.findings import ClaimInWords, KeyNumbers
-from pipeline.report.lines import read_curves
-from pipeline.report.records import FilledTable, Read, RunSummary
-from pipeline.report.view import TableView, view
-from pipeline.study.spec import Drawing
+from pipeline.report.draw import Drawn, environment
+from pipeline.report.links import OTHERS, Links, hosts_of
+from pipeline.report.overview import SIGNS, overview
+from pipeline.report.pictures import Media, Place
+from pipeline.report.records import Read
+from pipeline.report.run_pages import OtherEvaluations, RunPage, run_pages
+from pipeline.report.search import search_entries
+from pipeline.report.sections import StudySection, by_study
+from pipeline.report.shrink import embed_small
 
-MOST_BARS = 10
-
-
-@dataclass(frozen=True)
-class Bars:
-    """The numbers that say most of a study, as bars."""
-
-    keys: KeyNumbers
-    svg: str
-
-    @property
-    def more(self) -> int:
-        """Rows that only the table has."""
-        return max(0, len(self.keys.rows) - MOST_BARS)
+ASSETS = ("colours.css", "page.css", "page.js")
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class StudySection:
-    """What the page shows of one study."""
+class Report:
+    """Everything that pages show."""
 
-    name: str
-    title: str
-    sentences: list[str]
-    bars: Bars | None
-    main: list[Drawn]  # the first figure, and every figure of pictures
-    others: list[Drawn]
-    tables: list[TableView]
-    waiting: list[FilledTable]  # tables and figures of which nothing ran
-    claims: list[ClaimInWords]
-    curves: list[Curve]
+    content: Content
+    studies: list[StudySection]
+    runs: list[RunPage]
+    others: OtherEvaluations
+    links: Links
+    shared: Mapping[str, Any]  # what every template may use
 
 
-def write_report(content: Content, out: Path, title: str, scale: str, read: Read, subtitle: str = "") -> Path:
-    """Writes the page to the file `out` and returns it; `read` gives the content of a file of this scale."""
-    check_scale(content, scale)
-    studies = by_study(content, scale, read)
-    page = (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            title=title,
-            subtitle=subtitle,
-            scale=scale,
-            comparable=all(table.comparable for table in content.tables),
-            scale_note=content.tables[0].scale_note if content.tables else "",
-            opening=findings.opening(content, scale),
-            studies=studies,
-            verdicts=findings.VERDICTS,
-            claims=[claim for study in studies for claim in study.claims],
-            runs=content.runs,
-            run_names={run.name for run in content.runs},
-        )
-    )
-    write_text(out, page)
+def write_report(content: Content, out: Path, title: str, scale: str, read: Read, subtitle: str = "") -> list[Path]:
+    """Writes the first page to the file `out` and the others to the folder beside it; returns all files, it first.
+
+    `read` gives the content of a file of this scale.
+    """
+    media, folder = Media(), out.with_suffix("")
+    links = Links(f"../{out.name}", "", hosts_of(content.runs, content.evaluations))
+    report = _build(content, title, scale, read, subtitle, media.place, links)
+    pages = _pages(report, folder.name)
+    files: dict[Path, bytes] = {out: pages.pop("").encode()}
+    files |= {folder / f"{name}.html": page.encode() for name, page in pages.items()}
+    files |= {folder / name: content for name, content in media.files.items()}
+    files |= {folder / "assets" / name: (HERE / name).read_bytes() for name in ASSETS}
+    files[folder / "assets" / "search.js"] = _search_index(report).encode()
+    for path, written in files.items():
+        write_atomic(path, written)
+    for stray in sorted({path for path in folder.rglob("*") if path.is_file()} - files.keys()):
+        remove(stray)
+    return [*files]
+
+
+def write_single(content: Content, out: Path, title: str, scale: str, read: Read, subtitle: str = "") -> Path:
+    """Writes everything as one page with its pictures inside, to send by mail; returns it."""
+    links = Links("", "", hosts_of(content.runs, content.evaluations), is_single=True)
+    report = _build(content, title, scale, read, subtitle, embed_small, links)
+    write_atomic(out, _render(report, "single.html.j2", report.links, "").encode())
     return out
 
 
+def _build(content: Content, title: str, scale: str, read: Read, subtitle: str, place: Place, links: Links) -> Report:
+    check_scale(content, scale)
+    studies = by_study(content, scale, read, place)
+    titles = {study.name: study.title for study in studies}
+    claims = {study.name: study.claims for study in studies}
+    runs, others = run_pages(content.runs, content.tables, content.evaluations, links.hosts)
+    shared = {
+        "title": title,
+        "subtitle": subtitle,
+        "scale": scale,
+        "has_paper": any(table.has_paper for table in content.tables),
+        "comparable": all(table.comparable for table in content.tables if table.has_paper),
+        "scale_note": content.tables[0].scale_note if content.tables else "",
+        "opening": findings.opening(content, scale),
+        "overview": overview(claims, titles, content.tables),
+        "studies": studies,
+        "verdicts": findings.VERDICTS,
+        "signs": SIGNS,
+        "runs": runs,
+        "others": others,
+        "names": {name: title.partition(":")[0] for name, title in titles.items()},
+        "labels": {run.name: run.title for run in content.runs},
+        "glance": _glance(studies),
+    }
+    return Report(content, studies, runs, others, links, shared)
+
+
+def _pages(report: Report, folder: str) -> dict[str, str]:
+    """Name -> page; the first one has no name."""
+    first = report.links.on_first_page(folder)
+    render = partial(_render, report)
+    pages = {"": render("overview.html.j2", first, "")}
+    pages["claims"] = render("claims.html.j2", report.links, "claims")
+    pages["runs"] = render("runs.html.j2", report.links, "runs")
+    for study in report.studies:
+        pages[f"study-{study.name}"] = render("study.html.j2", report.links, f"study-{study.name}", study=study)
+    for page in report.runs:
+        pages[f"run-{page.run.name}"] = render("run.html.j2", report.links, "runs", page=page)
+    if report.others.numbers or report.others.evaluations:
+        pages[OTHERS] = render("evaluations.html.j2", report.links, "runs")
+    return pages
+
+
+def _render(report: Report, template: str, links: Links, current: str, **more: Any) -> str:
+    """`current` is the entry of the contents that the page is."""
+    return environment().get_template(template).render(**report.shared, **more, links=links, current=current)
+
+
+def _search_index(report: Report) -> str:
+    """As a script: a page that was opened from disk may not read a file in any other way."""
+    return f"window.SEARCH = {json.dumps(search_entries(report.studies, report.runs, report.links), indent=0)};\n"
+
+
 def check_scale(content: Content, scale: str) -> None:
-    """Numbers of two scales on one page would be read as one experiment."""
+    """Numbers of two scales in one report would be read as one experiment."""
     parts = [(table.id, table.scale) for table in content.tables]
     parts += [(study.study, study.scale) for study in content.claims]
     strangers = [f"{name} ({other})" for name, other in parts if other != scale]
@@ -89,57 +136,9 @@ def check_scale(content: Content, scale: str) -> None:
         )
 
 
-def by_study(content: Content, scale: str, read: Read) -> list[StudySection]:
-    """Tables, claims and curves of each study, in the order the studies first appear; other runs last."""
-    named = [table.study for table in content.tables] + [study.study for study in content.claims]
-    names = list(dict.fromkeys(named))
-    sections = [_section(content, name, scale, read) for name in names]
-    rest = [run for run in content.runs if not set(names) & set(run.studies)]
-    if rest:
-        sections.append(StudySection("other", "Other runs", [], None, [], [], [], [], [], _curves(rest, "other")))
-    return sections
-
-
-def _section(content: Content, name: str, scale: str, read: Read) -> StudySection:
-    own = [table for table in content.tables if table.study == name]
-    claims = [claim for study in content.claims if study.study == name for claim in study.claims]
-    runs = [run for run in content.runs if name in run.studies]
-    filled = [table for table in own if has_results(table, read)]
-    figures = [figure for table in filled if (figure := drawn(table, read))]
-    main = [*[figure for figure in figures if figure.svg][:1], *[figure for figure in figures if figure.pictures]]
-    keys = findings.key_numbers(filled, claims)
-    return StudySection(
-        name=name,
-        title=next((table.study_title for table in own), name),
-        sentences=[*([findings.key_sentence(keys)] if keys else []), *findings.claim_sentence(claims)],
-        bars=Bars(keys, _bars(keys, name)) if keys else None,
-        main=main,
-        others=[figure for figure in figures if figure not in main],
-        tables=[view(table) for table in filled if table.figure is None],
-        waiting=[table for table in own if table not in filled],
-        claims=findings.in_words(claims, content.tables, scale),
-        curves=_curves(runs, f"curve-{name}"),
+def _glance(studies: list[StudySection]) -> Drawn | None:
+    """The heat map of the first study, which compares everything."""
+    figures = [figure for study in studies[:1] for figure in study.figures]
+    return next(
+        (each for each in figures if each.shown.table.figure and each.shown.table.figure.kind == "heatmap"), None
     )
-
-
-def has_results(table: FilledTable, read: Read) -> bool:
-    """Whether there is anything to show of a table or a figure."""
-    if table.figure is not None and table.figure.kind == "curves":
-        return bool(read_curves(table, table.figure.curve, read))
-    return bool(view(table).rows)
-
-
-def _bars(keys: KeyNumbers, name: str) -> str:
-    """The key numbers as a figure of bars."""
-    rows = [row.first.model_copy(update={"label": row.label, "same_as": ""}) for row in keys.rows[:MOST_BARS]]
-    column = keys.column.first.model_copy(update={"label": keys.column.label})
-    changes = {"rows": rows, "columns": [column], "figure": Drawing(kind="bars", x_from="rows")}
-    return draw_figure(keys.table.model_copy(update=changes), _read_nothing, f"bars-{name}")
-
-
-def _read_nothing(name: str) -> bytes:
-    raise FileNotFoundError(name)
-
-
-def _curves(runs: list[RunSummary], prefix: str) -> list[Curve]:
-    return curves.draw([Logged(run.name, run.label, Path(run.metrics_file or "")) for run in runs], prefix)

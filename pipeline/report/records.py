@@ -41,21 +41,32 @@ class Cell(Record):
 class FilledColumn(Record):
     id: str
     label: str
+    here: str = Field("", description="what ran, where `label` names something of the paper that did not")
     direction: Direction = "none"
     decimals: int = 1
     x: float | None = None  # place on a figure's axis
     same_as: str = ""  # label of the earlier column of this table that has the same sources in every row
 
+    @property
+    def name(self) -> str:
+        return self.here or self.label
+
 
 class FilledRow(Record):
     id: str
     label: str
+    here: str = Field("", description="like that of a column")
     runs: dict[str, list[str]]  # by role, one per seed
     fidelity: str
     cells: dict[str, Cell]  # by column
     x: float | None = None  # place on a figure's axis
     selected: bool = True  # the selection runs it
+    has_curve: bool = False  # in a figure of curves, which has no cells: one of its runs is trained
     same_as: str = ""  # label of the earlier row of this table that has the same sources in every column
+
+    @property
+    def name(self) -> str:
+        return self.here or self.label
 
 
 class FilledTable(Record):
@@ -64,6 +75,7 @@ class FilledTable(Record):
     study_title: str
     label: str
     title: str
+    here: str = Field("", description="the title with what ran, where that is not what `title` says")
     scale: str
     comparable: bool
     scale_note: str
@@ -71,6 +83,15 @@ class FilledTable(Record):
     columns: list[FilledColumn]
     rows: list[FilledRow]
     figure: Drawing | None = None  # None: a table
+
+    @property
+    def name(self) -> str:
+        return self.here or self.title
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether the paper has any number of this table; without one, nothing is said of a paper."""
+        return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
 
     def cells(self) -> list[tuple[FilledRow, FilledColumn, Cell]]:
         """Every (row, column, cell) that the table has; a row need not fill every column."""
@@ -95,8 +116,30 @@ class RunSummary(Record):
 
     name: str
     label: str
+    here: str = Field("", description="what it is, where `label` is the paper's name for something else")
     studies: list[str]
     metrics_file: str | None
     summary: dict[str, Any]
     provenance: dict[str, Any]
     config: str
+    init: str | None = Field(None, description="name of the run that it starts from")
+    files: dict[str, str] = Field({}, description="SHA-256 of what training wrote, by path")
+
+    @property
+    def title(self) -> str:
+        return self.here or self.label
+
+
+class EvaluationSummary(Record):
+    """A finished evaluation, as the report shows it."""
+
+    name: str
+    file: str = Field(description="its result.json, from the project's folder")
+    label: str = Field(description="the file of configs/eval")
+    subjects: dict[str, str]
+    config: dict[str, Any]
+    metrics: dict[str, float | None]
+    errors: dict[str, float | None]
+    reasons: dict[str, str]
+    files: dict[str, str]
+    provenance: dict[str, Any]

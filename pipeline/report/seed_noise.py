@@ -21,7 +21,8 @@ from pipeline.study.entries import Graph
 from pipeline.study.graph import noise_file
 from pipeline.study.spec import Noise, SeedValues
 
-HEADER = "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
+HEADER = "# yaml-language-server: $schema=../schema/noise.json\n"
+HEADER += "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
 HEADER += "# seeds: 4 in configs/scale/{scale}.yaml, then Snakemake, then: python -m pipeline noise --scale {scale}\n"
 
 

@@ -1,20 +1,19 @@
 """Results on the terminal: tables, claims, where the time went, where the report is; whatever is finished so far."""
 
 import csv
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args
 
 from pipeline.config import shown
 from pipeline.freshness import Freshness
 from pipeline.outputs import report_file, table_file
 from pipeline.report.collect import collect_tables
+from pipeline.report.findings import verdict_counts
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.tables import fill_table, judge_tables
 from pipeline.report.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
 from pipeline.report.words import AGAIN, MARK, MARKED, counted, error, number, shown_again
-from pipeline.study.claims import Verdict
 from pipeline.study.targets import command_for, report_target, tables_of, target_name
 
 WHOLE = {"all": "all", "demo": "headline"}  # targets that stand for every study, and which rows of it
@@ -35,15 +34,13 @@ def summarise(freshness: Freshness, selection: str) -> str:
     parts += _figures(freshness, [table for table in tables if table.figure is not None], selection)
     parts += [_claims(study) for study in claims if study.claims]
     parts += [_times(graph.results.benchmarks)]
-    report = graph.results.report(selection)
     left_out = len(graph.tables) - len(tables)
     more = (
         [f"{left_out} more tables and figures, and the other rows: {command_for('all', graph.scale)}"]
         if left_out
         else []
     )
-    state = _again(freshness, report_file(selection)) if report.exists() else ", not written yet"
-    return "\n\n".join([*parts, *more, f"report: {shown(report)}{state}"])
+    return "\n\n".join([*parts, *more, _report(freshness, selection)])
 
 
 def _stale(freshness: Freshness, tables: Iterable[FilledTable], target: str) -> list[str]:
@@ -73,7 +70,16 @@ def _target(freshness: Freshness, target: str) -> str:
     parts += _tables([table for table in tables if table.columns or table not in drawn])  # curves have no numbers
     parts += [_claims(_judge(freshness, target, tables))] if graph.claims.get(target) else []
     files = [_files(paths[table.id], table) + _again(freshness, table_file(table.id, "all")) for table in drawn]
-    return "\n\n".join([*parts, *["files: " + "\n       ".join(files)] * bool(files)])
+    parts += ["files: " + "\n       ".join(files)] * bool(files)
+    parts += [_report(freshness, target)] * (target in graph.studies())
+    return "\n\n".join(parts)
+
+
+def _report(freshness: Freshness, name: str) -> str:
+    """Where a report is, and whether it is as it should be."""
+    path = freshness.results.report(name)
+    state = _again(freshness, report_file(name)) if path.exists() else ", not written yet"
+    return f"report: {shown(path)}{state}"
 
 
 def _judge(freshness: Freshness, study: str, tables: list[FilledTable]) -> JudgedStudy:
@@ -91,8 +97,9 @@ def _files(data: Path, table: FilledTable) -> str:
 def _tables(tables: list[FilledTable]) -> list[str]:
     """Those with at least one number; the names of the others."""
     drawn = [_table(view(table)) for table in tables if has_numbers(table)]
-    empty = [target_name(table.id) for table in tables if not view(table).rows]
-    scale = [f"scale {table.scale}: ours +/- its standard error, and the paper's in brackets" for table in tables[:1]]
+    empty = [target_name(table.id) for table in tables if not table.columns or not view(table).rows]
+    papers = ", and the paper's in brackets" * any(table.has_paper for table in tables)
+    scale = [f"scale {table.scale}: ours +/- its standard error{papers}" for table in tables[:1]]
     return [*scale * bool(drawn), *drawn, *[f"no results yet for: {', '.join(empty)}"] * bool(empty)]
 
 
@@ -114,9 +121,9 @@ def _figures(freshness: Freshness, figures: list[FilledTable], selection: str) -
 def _table(table: TableView) -> str:
     """The rows that ran: ours with its standard error and, in brackets, the paper's; the same runs once."""
     about = table.table
-    lines = [[f"{about.study}, {about.label}", *[column.label for column in table.columns]]]
+    lines = [[f"{about.study}, {about.label}", *[column.paper_label or column.label for column in table.columns]]]
     for row in table.rows:
-        lines.append([row.label, *[_cell(table, row, column) for column in table.columns]])
+        lines.append([row.paper_label or row.label, *[_cell(table, row, column) for column in table.columns]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     drawn = [_aligned(line, widths) for line in lines]
     more = f"{counted(len(table.folded), 'more row')}: {command_for(target_name(about.id), about.scale)}"
@@ -138,9 +145,7 @@ def _cell(table: TableView, row: ShownRow, column: ShownColumn) -> str:
 
 
 def _claims(study: JudgedStudy) -> str:
-    count = Counter(claim.verdict for claim in study.claims)
-    words = ", ".join(f"{count[word]} {word}" for word in get_args(Verdict))
-    return f"claims of {study.study} at scale {study.scale}: {words}"
+    return f"claims of {study.study} at scale {study.scale}: {', '.join(verdict_counts(study.claims))}"
 
 
 def _times(folder: Path) -> str:

@@ -61,6 +61,7 @@ def inline(drawing: Figure, prefix: str, label: str = "") -> str:
     svg = re.sub(r"<(style|metadata)\b.*?</\1>", "", svg, flags=re.DOTALL)
     # Text between tags is not touched: a label may read like anything.
     svg = re.sub(r"<[^>]*>", lambda tag: _for_page(tag[0], prefix), svg)
+    svg = _smaller(svg)
     about = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
     svg = re.sub(r"<svg [^>]*?(viewBox=\S+ [^\"]*\")[^>]*>", lambda tag: f"<svg {tag[1]} {about}>", svg, count=1)
     return re.sub(r"\n\s*", "\n", svg)
@@ -70,6 +71,25 @@ def _for_page(tag: str, prefix: str) -> str:
     """One tag with the page's colours and ids of its own."""
     tag = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}-", tag).replace("xlink:href", "href")
     return re.sub(r"#0000[01]\d", lambda colour: f"var({VARIABLES[colour[0]]})", tag)
+
+
+def _smaller(svg: str) -> str:
+    """Without what a page does not need: its own font is inherited, a hundredth of a unit is less than a pixel."""
+    used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", svg))
+
+    def tag(found: re.Match[str]) -> str:
+        text = re.sub(r" transform=\"rotate\(-?0 [^\"]*\"| font-family: [^;\"]*;?", "", found[0])
+        text = re.sub(r"\d+\.\d\d+", _rounded, re.sub(r"\s+", " ", text))
+        return re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", text)
+
+    svg = re.sub(r"<[^>]*>", tag, svg)
+    while (less := re.sub(r"<g>\s*</g>|<defs>\s*</defs>", "", svg)) != svg:
+        svg = less
+    return svg
+
+
+def _rounded(digits: re.Match[str]) -> str:
+    return f"{float(digits[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def standalone(svg: str) -> str:

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.files import read_lines
 from pipeline.freshness import Freshness
 from pipeline.records import EvalResult, Measured, TrainRecord, read_record
+from pipeline.report.here import name_what_ran
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
 from pipeline.report.seed_noise import quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
@@ -36,7 +37,7 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
         for key, column in table.columns.items():
             _compare(filled.cells[key], column, table.rows[filled.id].expected.get(key), graph.comparable)
     _mark_same_rows(rows, table)
-    return FilledTable(
+    filled_table = FilledTable(
         id=table_id,
         study=table.study,
         study_title=table.study_title,
@@ -50,6 +51,8 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
         rows=rows,
         figure=table.figure,
     )
+    name_what_ran(graph, filled_table)
+    return filled_table
 
 
 def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str, freshness: Freshness | None) -> FilledRow:
@@ -64,7 +67,12 @@ def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str, freshness:
         cells=cells,
         x=row.x,
         selected=not left_out,
+        has_curve=_shows_curves(table) and any(graph.results.run(run).done.exists() for run in row.run_names()),
     )
+
+
+def _shows_curves(table: TableEntry) -> bool:
+    return table.figure is not None and table.figure.kind == "curves"
 
 
 def _columns(table: TableEntry, rows: Iterable[RowEntry]) -> list[FilledColumn]:

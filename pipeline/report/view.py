@@ -21,7 +21,12 @@ class ShownRow(NamedTuple):
 
     @property
     def label(self) -> str:
-        return joined([self.first.label, *[row.label for row in self.others]])
+        return joined([self.first.name, *[row.name for row in self.others]])
+
+    @property
+    def paper_label(self) -> str:
+        """The paper's name, where it is not what ran."""
+        return _paper_label(self.first, self.others)
 
     def runs(self) -> dict[str, str]:
         """Each run once, with its role, and its number where the role has several seeds."""
@@ -41,7 +46,11 @@ class ShownColumn(NamedTuple):
 
     @property
     def label(self) -> str:
-        return joined([self.first.label, *[column.label for column in self.others]])
+        return joined([self.first.name, *[column.name for column in self.others]])
+
+    @property
+    def paper_label(self) -> str:
+        return _paper_label(self.first, self.others)
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,41 @@ class TableView:
         return list(dict.fromkeys(c.paper for _, _, c in self.merged(row, column) if c.paper is not None))
 
     @property
+    def is_relative(self) -> bool:
+        """Whether differences are ordered as shares of the paper's number, because they have several units."""
+        return len({_unit(column.first.label) for _, column, _ in self._compared()}) > 1
+
+    def distance(self, column: ShownColumn, cell: Cell) -> float | None:
+        """How far a number is from the paper's; None for what is not ordered, such as a number of parameters."""
+        if cell.difference is None or column not in self._ordered():
+            return None
+        return abs(cell.difference) / ((abs(cell.paper or 0.0) or 1.0) if self.is_relative else 1.0)
+
+    def most_different(self) -> tuple[ShownRow, ShownColumn, Cell] | None:
+        """The number that is furthest from the paper's; None where none has a difference."""
+        return max(self._compared(), key=lambda each: self.distance(*each[1:]) or 0.0, default=None)
+
+    def _compared(self) -> list[tuple[ShownRow, ShownColumn, Cell]]:
+        cells = [(row, column, self.cell(row, column)) for row in self.rows for column in self._ordered()]
+        return [(row, column, cell) for row, column, cell in cells if cell and cell.difference is not None]
+
+    def _ordered(self) -> list[ShownColumn]:
+        """The columns with a direction; all, where none has one."""
+        return [column for column in self.columns if column.first.direction != "none"] or self.columns
+
+    @property
     def runnable(self) -> bool:
         """Whether running every row of the table would fill some of what is folded; a quoted row has no run."""
         return any(not row.selected or row.runs for row in self.folded)
 
 
+def _unit(label: str) -> str:
+    """What stands in brackets at the end of a label; a label without one has a unit of its own."""
+    return label[label.rindex("(") :] if label.endswith(")") else label
+
+
 def view(table: FilledTable) -> TableView:
-    ran = [row for row in table.rows if any(has_content(cell) for cell in row.cells.values())]
+    ran = [row for row in table.rows if row.has_curve or any(has_content(cell) for cell in row.cells.values())]
     filled = [column for column in table.columns if any(has_content(row.cells.get(column.id)) for row in ran)]
     return TableView(
         table,
@@ -108,13 +145,19 @@ def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
     return groups
 
 
+def _paper_label(first: FilledRow | FilledColumn, others: Sequence[FilledRow] | Sequence[FilledColumn]) -> str:
+    sides: list[FilledRow | FilledColumn] = [first, *others]
+    return joined(side.label for side in sides) if any(side.here for side in sides) else ""
+
+
 def joined(labels: Iterable[str]) -> str:
     """Names of one thing, the words that all of them end with only once: "ViT-B, ViT-L top-1 (%)"."""
-    words = [label.split() for label in labels]
+    words = [label.split() for label in dict.fromkeys(labels)]
     if len(words) == 1:
         return " ".join(words[0])
     shared = 0
     while all(len(label) > shared + 1 for label in words) and len({label[-1 - shared] for label in words}) == 1:
         shared += 1
     starts = [" ".join(label[: len(label) - shared]) for label in words]
+    starts = [start.removesuffix(",") for start in starts]
     return " ".join([", ".join(starts), *words[0][len(words[0]) - shared :]])

@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 MISSING = "n/a"
 ROUNDING = 1e-9  # what is below it is the noise of arithmetic
 PLUS_MINUS = "\u00b1"
+SENTENCE_END = re.compile(r"(?<=[.?!])(?<!Eq\.)(?<!Sec\.)(?<!Fig\.)(?<!Norm\.)\s+(?=[A-Z0-9`\"(+])")
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -38,6 +39,11 @@ def plain(value: object) -> str:
 def with_code(text: str) -> Markup:
     """Text as HTML, with what stands between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a note; an abbreviation ends none."""
+    return SENTENCE_END.split(text.strip()) if text.strip() else []
 
 
 def short(text: str, most: int = 12) -> str:
