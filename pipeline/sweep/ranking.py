@@ -1,0 +1,59 @@
+"""What a sweep found, on the terminal: each combination of values with mean and deviation over seeds, best marked."""
+
+from pathlib import Path
+
+from pipeline.config import shown
+from pipeline.freshness import Freshness
+from pipeline.outputs import table_file
+from pipeline.plan.text import aligned
+from pipeline.report.records import Cell, FilledTable
+from pipeline.report.tables import fill_table
+from pipeline.report.view import drawing_suffix
+from pipeline.report.words import MARK, MARKED
+
+VALUE = "value"  # the one column of a sweep's table
+BEST = {"up": "highest", "down": "lowest"}
+
+
+def ranking(freshness: Freshness, study: str) -> str:
+    """The tables of a sweep, as far as it is finished, and where its figures are."""
+    graph = freshness.graph
+    tables = [fill_table(graph, key, "all", freshness) for key in graph.selected("all", study)]
+    parts = [_ranked(table) for table in tables if table.figure is None]
+    return "\n\n".join([*parts, *[_place(freshness, table) for table in tables if table.figure is not None]])
+
+
+def _ranked(table: FilledTable) -> str:
+    (column,) = table.columns
+    cells = {row.label: row.cells[VALUE] for row in table.rows}
+    best = _best(cells, column.direction)
+    lines: list[tuple[str, ...]] = [("", f"{column.label}, mean +/- deviation over seeds", "")]
+    for label, cell in cells.items():
+        mark = f"<- {BEST[column.direction]}" if label == best else cell.reason if cell.ours is None else ""
+        lines.append((label, _number(cell, column.decimals), mark))
+    notes = [f"no table shows whether high or low values of {column.label} are good: none is marked"] * (
+        column.direction == "none"
+    )
+    notes += [f"{MARKED}"] * any(cell.stale for cell in cells.values())
+    return "\n".join([table.title, aligned(lines), *notes])
+
+
+def _best(cells: dict[str, Cell], direction: str) -> str | None:
+    known = {label: cell.ours for label, cell in cells.items() if cell.ours is not None and not cell.stale}
+    if direction not in BEST or not known:
+        return None
+    return (max if direction == "up" else min)(known, key=lambda label: known[label])
+
+
+def _number(cell: Cell, decimals: int) -> str:
+    if cell.ours is None:
+        return "n/a"
+    seeds = f"{cell.n} seed{'s' * (cell.n != 1)}"
+    spread = f" +/- {cell.spread:.{decimals}f}" if cell.spread is not None else ""
+    return f"{cell.ours:.{decimals}f}{MARK * bool(cell.stale)}{spread} ({seeds})"
+
+
+def _place(freshness: Freshness, figure: FilledTable) -> str:
+    path = freshness.results.folder / table_file(figure.id, "all")
+    drawn = Path(path).with_suffix(drawing_suffix(figure))
+    return f"picture: {shown(drawn)}" if drawn.exists() else "picture: drawn when all of it is finished"
