@@ -44,7 +44,6 @@ SOURCES: dict[str, PublishedSet[Reader]] = {
         read=read_speech_commands,
         layout="<word>/*.wav, _background_noise_/*.wav, validation_list.txt and testing_list.txt, in the folder or in "
         "speech_commands_v0.01/ of it",
-        obtained="http://download.tensorflow.org/data/speech_commands_v0.01.tar.gz",
     ),
     "spoken_words": PublishedSet(
         read=read_spoken_words,
@@ -59,11 +58,15 @@ class Mfcc(Strict):
     """Coefficients of a frame, and which sounds they are of."""
 
     coefficients: int = Field(40, ge=1)
+    """Mel-frequency cepstral coefficients of a frame."""
     mels: int = Field(64, ge=1, description="triangles on the mel scale from low_hz to high_hz")
     window_ms: int = Field(30, ge=1, le=1000)
+    """Length of a frame, in ms."""
     step_ms: int = Field(10, ge=1, description="between the beginnings of two frames")
     low_hz: float = Field(80.0, ge=0)
+    """Lowest frequency that counts, in Hz."""
     high_hz: float = Field(7600.0, le=RATE / 2)
+    """Highest frequency that counts, in Hz."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Mfcc":
@@ -94,6 +97,7 @@ class SpeechAugment(Strict):
     shift: float = Field(0.1, ge=0, le=1, description="share of a clip that it is moved by at most, zeros come after")
     noise: float = Field(0.8, ge=0, le=1, description="probability of background noise")
     volume: float = Field(0.1, ge=0, le=1, description="of the noise at most")
+    """Largest volume of the background noise."""
 
 
 class AudioConfig(BaseDataConfig):
@@ -109,7 +113,9 @@ class AudioConfig(BaseDataConfig):
 
     kind: str = "audio"
     source: str
+    """Published layout in which the set is read: speech_commands or spoken_words."""
     words: tuple[Word, ...] = Field(min_length=1, description="keywords: a folder and a class for each")
+    """Keywords: a folder and a class for each."""
     unknown: Literal["released"] | Annotated[float, Field(ge=0)] = Field(
         0.1,
         description="clips of other words, as a share of those of keywords; released: those of TC-ResNet; 0: no such "
@@ -118,9 +124,13 @@ class AudioConfig(BaseDataConfig):
     silence: float = Field(0.1, ge=0, description="silent clips, as a share of those of keywords; 0: no such class")
     val_list: ListName = Field("validation", description="the published list that is val; train is in neither")
     features: Mfcc = Mfcc()
+    """What a model sees of a clip."""
     mean: tuple[float, ...] = Field((0.0,), description="subtracted: one number, or one for each coefficient")
+    """Subtracted from the coefficients: one number, or one for each of them."""
     std: tuple[float, ...] = Field((1.0,), description="divided by")
+    """The coefficients are divided by it: one number, or one for each of them."""
     augment: SpeechAugment = SpeechAugment()
+    """The training view."""
     part_of: str | None = Field(None, description="the set whose folder holds these clips; null: its own")
 
     @field_validator("source")

@@ -40,6 +40,7 @@ class CacheRecord(Strict):
     side: int  # a shorter side above this was shrunk to it
     interpolation: str
     channels: int
+    upright: bool = False
     version: int = 1
 
     def shrinks(self, largest: tuple[int, int]) -> bool:

@@ -32,7 +32,7 @@ class DataConfig(BaseDataConfig):
 
     counted: ClassVar[tuple[str, ...]] = (
         *("source", "num_classes", "num_train", "num_val", "val_share"),
-        *("only_classes", "without_classes"),
+        *("only_classes", "without_classes", "upright"),
     )
     seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
     shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
@@ -40,9 +40,12 @@ class DataConfig(BaseDataConfig):
     peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
 
     source: str
+    """Published layout in which the set is read, such as imagenet; folder: class folders of your own."""
     image_size: Size = Field(description="pixels along a side, or [height, width]")
     channels: Literal[1, 3]
+    """1: grey, 3: colour. Images are converted."""
     num_classes: int = Field(gt=0, le=1_000_000)
+    """Number of classes, which `prepare` compares with the folder."""
     val_share: float | None = Field(
         None, gt=0, lt=1, description="source folder: share of each class that is val; null: val is a separate folder"
     )
@@ -55,11 +58,16 @@ class DataConfig(BaseDataConfig):
     part_of: str | None = added(
         None, before=None, description="the set whose folder holds these images; null: it has a folder of its own"
     )
+    upright: bool = added(False, before=False, description="turn and mirror images by their EXIF orientation")
     mean: tuple[float, ...]
+    """Mean of each channel, of pixels from 0 to 1; subtracted."""
     std: tuple[float, ...]
+    """Standard deviation of each channel, of pixels from 0 to 1; divided by."""
     augment: Augment = Augment()
+    """The training view."""
     # Evaluation resizes to image_size / eval_crop and crops the centre; 1.0 resizes only.
     eval_crop: float = Field(default=0.875, gt=0, le=1)
+    """Evaluation resizes to `image_size` / `eval_crop` and crops the centre; 1.0 resizes only."""
 
     @field_validator("source")
     @classmethod
@@ -70,9 +78,12 @@ class DataConfig(BaseDataConfig):
 
     @model_validator(mode="after")
     def _labels_fit_the_source(self) -> "DataConfig":
-        if SOURCES[self.source].has_attributes != self.has_attributes:
-            kind = "attributes" if SOURCES[self.source].has_attributes else "images"
+        source = SOURCES[self.source]
+        if (source.has_attributes, source.has_labels) != (self.has_attributes, self.has_labels):
+            kind = "attributes" if source.has_attributes else "images" if source.has_labels else "unlabelled"
             raise ValueError(f"source {self.source} is read by kind {kind}, found kind {self.kind}; set it so")
+        if self.upright and not source.has_files:
+            raise ValueError(f"upright is for images in files, and source {self.source} has none; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -146,7 +157,7 @@ class ClassifiedImages(PublishedKind):
         return self._seen(Split(_read_list(folder, index / f"{split}.csv")))
 
     def _seen(self, found: Split) -> Split:
-        found.samples.mode = MODES[self.cfg.channels]
+        found.samples.mode, found.samples.upright = MODES[self.cfg.channels], self.cfg.upright
         return found
 
     def train_view(self) -> View:
@@ -209,6 +220,7 @@ class ClassifiedImages(PublishedKind):
             side=side,
             interpolation=cfg.augment.interpolation,
             channels=cfg.channels,
+            upright=cfg.upright,
         )
 
     def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:

@@ -35,11 +35,15 @@ class CorruptedImages(ClassifiedImages):
         kind: Literal["corrupted"] = "corrupted"
         source: Literal["folder"] = "folder"
         num_train: Literal[0] = 0
+        """Always 0: the set is for evaluations."""
         eval_crop: float = Field(1.0, gt=0, le=1, description="1.0: the files are seen whole")
+        """Evaluation resizes to `image_size` / `eval_crop` and crops the centre; 1.0: the files are seen whole."""
         made_from: str | None = Field(None, description="a set whose val images are corrupted; null: published files")
         table: Table = Field("imagenet", description="parameters for images of 224 (imagenet), 64 or 32 px")
         corruption: str | None = Field(None, description="of a part; null: the whole set")
+        """The corruption of a part of the set; null: the whole set."""
         quality: int | None = Field(85, ge=1, le=95, description="of the JPEG files, as published; null: PNG")
+        """Quality of the JPEG files that are made; null: PNG."""
         per_class: int | None = Field(None, ge=1, description="only the first so many images of each class")
         source_crop: float = Field(
             0.875, gt=0, le=1, description="clean images are resized to image_size / source_crop, then cropped"
@@ -72,10 +76,6 @@ class CorruptedImages(ClassifiedImages):
     def __init__(self, cfg: Config) -> None:
         super().__init__(cfg)
         self.layout = "<corruption>/<severity>/<class>/<image>, with severities 1 to 5"
-        self.obtained = (
-            "https://zenodo.org/records/2235448 (ImageNet-C: blur, digital, noise and weather.tar), "
-            "https://zenodo.org/records/2536630 (Tiny-ImageNet-C); or it is made from the set that `made_from` names"
-        )
 
     def parts(self) -> Mapping[str, DataConfig]:
         if self.cfg.corruption:

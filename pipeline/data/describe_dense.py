@@ -10,8 +10,9 @@ import numpy as np
 from pipeline.config import Layers, parse
 from pipeline.data.ade20k import PUBLISHED
 from pipeline.data.coco import PARTS as LISTS
-from pipeline.data.described import Choices, Description, cannot_describe, seen_as, shown_sizes
+from pipeline.data.described import Choices, Description, cannot_describe, refuse_min_side, seen_as, shown_sizes
 from pipeline.data.detection import Detection, DetectionConfig
+from pipeline.data.duplicates import duplicate_notes
 from pipeline.data.inspection import ImageInspection, inspect_images
 from pipeline.data.pictures import MODES, DenseConfig
 from pipeline.data.samples import Split, SplitName, shortened
@@ -132,6 +133,7 @@ def describe_pixels(folder: Path, choices: Choices, workers: int, progress: bool
 def _refuse_share(choices: Choices) -> None:
     if choices.val_share:
         raise DataError("--val-share is for class folders; this folder has train and val of its own: leave it out")
+    refuse_min_side(choices)
 
 
 def _description(
@@ -160,4 +162,5 @@ def _description(
         summary=f"{config.name}: {config.num_train} train and {config.num_val} val images with {what} of "
         f"{config.num_classes} classes, {sizes} pixels, seen as {config.channels} x {config.image_size} x "
         f"{config.image_size}",
+        notes=duplicate_notes(splits, looks),
     )

@@ -72,7 +72,7 @@ def _config(content: dict[str, Any]) -> AudioConfig:
 
 
 def _refuse_choices(choices: Choices) -> None:
-    given = [key for key in ("image_size", "channels", "val_share") if getattr(choices, key) is not None]
+    given = [key for key in ("image_size", "channels", "val_share", "min_side") if getattr(choices, key) is not None]
     if given:
         keys = ", ".join(f"--{key.replace('_', '-')}" for key in given)
         raise DataError(f"{keys}: for images; clips are split by the lists in the folder; leave it out")

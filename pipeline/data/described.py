@@ -1,6 +1,6 @@
 """What a description of a folder is, whatever the folder holds: a config, and what was found besides, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from pipeline.data.inspection import ImageInspection
 from pipeline.data.opening import listed
 from pipeline.errors import ConfigError, DataError
 from pipeline.naming import Name
+from pipeline.sizes import pair
 
 GREY_MODES = {"1", "L", "LA", "La"}
 
@@ -21,9 +22,15 @@ class Choices(Strict):
     """What a user says about a folder; None: what the folder suggests."""
 
     name: Name
+    """Name of the data set."""
     image_size: int | None = Field(None, gt=0)
+    """Side at which a model sees the images, in pixels."""
     channels: Literal[1, 3] | None = None
+    """1: grey, 3: colour."""
     val_share: float | None = Field(None, gt=0, lt=1)
+    """Share of the images that becomes val; of each class where there are classes."""
+    min_side: int | None = Field(None, gt=0, description="images without labels: smaller ones are left out")
+    unlabelled: bool | None = Field(None, description="true: folders are no classes, false: they are")
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,13 @@ class Description:
     what: str  # such as: your own images, a folder of class folders
     summary: str
     contents: Literal["images", "clips"] = "images"
+    notes: Sequence[str] = ()  # what was assumed, left out or found twice
+
+
+def refuse_min_side(choices: Choices) -> None:
+    """For sets of which no file is left out."""
+    if choices.min_side:
+        raise DataError("--min-side is for images without labels; leave it out, or use --unlabelled")
 
 
 def cannot_describe(folder: Path, problems: Sequence[str], layout: str) -> DataError:
@@ -63,6 +77,20 @@ def seen_as(
         "mean": mean,
         "std": std,
     }, side
+
+
+def image_keys(every: Sequence[ImageInspection], seen: Mapping[str, Any], side: int | None) -> dict[str, Any]:
+    """Keys of a config of images: how they are seen, and whether they are turned by their EXIF orientation."""
+    # An image of the right size needs no border cut off.
+    eval_crop = 1.0 if side and side == seen["image_size"] else 0.875
+    return {**seen, "eval_crop": eval_crop, "upright": any(found.is_turned for found in every)}
+
+
+def shown_seen(config: Any, sizes: str) -> str:
+    """Sizes of the files, and what a model sees of them."""
+    upright = ", turned by their EXIF orientation" if config.upright else ""
+    side = " x ".join(map(str, pair(config.image_size)))
+    return f"{sizes} pixels{upright}, seen as {config.channels} x {side}"
 
 
 def shown_sizes(inspections: Sequence[ImageInspection]) -> str:

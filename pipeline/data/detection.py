@@ -47,6 +47,7 @@ class DetectionConfig(DenseConfig):
 
     kind: str = "detection"
     source: Literal["coco"] = "coco"
+    """Layout in which the set is read: JSON lists in COCO's format."""
     scale: ScaleRange = Field((0.1, 2.0), description="large-scale jitter: the picture fits into so many image_size")
     outlines: Literal["polygons", "bitmaps"] = Field(
         "polygons", description="what is trained on: polygons, as detectron2, or bitmaps drawn at the size of the view"
@@ -54,8 +55,10 @@ class DetectionConfig(DenseConfig):
     drop_empty: bool = Field(True, description="train pictures without an object other than a crowd are left out")
     train_images: InnerPath = Field(IMAGES["train"], description="folder of the train images, in the set's folder")
     val_images: InnerPath = IMAGES["val"]
+    """Folder of the val images, in the set's folder."""
     train_annotations: InnerPath = Field(ANNOTATIONS["train"], description="list of the train images and objects")
     val_annotations: InnerPath = ANNOTATIONS["val"]
+    """List of the val images and objects."""
 
 
 @KINDS.register("detection")
@@ -66,10 +69,6 @@ class Detection(DenseKind):
     def __init__(self, cfg: DetectionConfig) -> None:
         super().__init__(cfg)
         self.layout = f"{cfg.train_images}/*, {cfg.val_images}/*, {cfg.train_annotations}, {cfg.val_annotations}"
-        self.obtained = (
-            "https://cocodataset.org/#download: train2017.zip, val2017.zip and annotations_trainval2017.zip, extracted "
-            "into one folder; a set of your own has the same format"
-        )
 
     def read(self, folder: Path, split: SplitName) -> Split:
         drop_empty = self.cfg.drop_empty and split == "train"

@@ -30,7 +30,7 @@ def read_folder(folder: Path, split: str, val_share: float | None = None) -> Spl
     contents = {name: _look_into(folder / inside / name) for name in classes}
     files, labels = [], []
     for name, content in contents.items():
-        images = _share(name, content.images, split, val_share) if val_share else content.images
+        images = share_of_split(name, content.images, split, val_share) if val_share else content.images
         files += [f"{inside}{name}/{image}" for image in images]
         labels += [label_of_class[name]] * len(images)
     problems = _problems(contents, least=2 if val_share else 1) + _loose_problems(folder / inside, classes)
@@ -81,29 +81,29 @@ def _no_split(split: str) -> str:
 
 
 def _class_names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not _is_left_out(entry.name))
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_left_out(entry.name))
 
 
-def _is_left_out(name: str) -> bool:
+def is_left_out(name: str) -> bool:
     return name.startswith(".") or name in LEFTOVERS
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
 def _look_into(folder: Path) -> _Content:
     content = _Content()
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if _is_left_out(entry.name):
+        if is_left_out(entry.name):
             continue
         # The kind of an entry comes with its name: no question to the disk for each of a million files.
-        kind = content.folders if entry.is_dir() else content.images if _is_image(entry.name) else content.others
+        kind = content.folders if entry.is_dir() else content.images if is_image(entry.name) else content.others
         kind.append(entry.name)
     return content
 
 
-def _share(name: str, images: list[str], split: str, val_share: float) -> list[str]:
+def share_of_split(name: str, images: list[str], split: str, val_share: float) -> list[str]:
     """The images of one class that belong to a split."""
     ranked = sorted(images, key=lambda image: hashlib.sha256(os.fsencode(f"{name}/{image}")).digest())
     # At least one image of each class in both splits.
@@ -118,7 +118,7 @@ def _problems(contents: dict[str, _Content], least: int) -> list[str]:
     nested = [f"{name}/{folder}" for name, content in contents.items() for folder in content.folders]
     others = [f"{name}/{file}" for name, content in contents.items() for file in content.others]
     names = [f"{name}/{image}" for name, content in contents.items() for image in content.images]
-    undecodable = [name.encode(errors="replace").decode() for name in names if not _is_utf8(name)]
+    undecodable = [name.encode(errors="replace").decode() for name in names if not is_utf8(name)]
     return [
         f"found {len(found)} {what}: {shortened(found)}; {remedy}"
         for found, what, remedy in (
@@ -133,8 +133,8 @@ def _problems(contents: dict[str, _Content], least: int) -> list[str]:
 
 def _loose_problems(folder: Path, classes: list[str]) -> list[str]:
     """What is wrong next to the class folders; a README or a list of labels may be there."""
-    kept = [entry for entry in os.scandir(folder) if not _is_left_out(entry.name)]
-    loose = sorted(entry.name for entry in kept if _is_image(entry.name) and entry.is_file())
+    kept = [entry for entry in os.scandir(folder) if not is_left_out(entry.name)]
+    loose = sorted(entry.name for entry in kept if is_image(entry.name) and entry.is_file())
     problems = []
     if not classes:
         problems.append("no class folders found; expected one folder of images for each class")
@@ -143,7 +143,7 @@ def _loose_problems(folder: Path, classes: list[str]) -> list[str]:
     return problems
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.data.samples import Files, Labelled, LabelledFiles, Split, SplitName, shortened
 from pipeline.errors import DataError
-from pipeline.images import depth_problem
+from pipeline.images import depth_problem, turned
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg")
 
@@ -66,15 +66,15 @@ class FileImages(LabelledFiles, ImageSet):
 
     def subset(self, indices: Sequence[int], labels: Sequence[int]) -> "FileImages":
         found = FileImages(self.folder, [self.name(index) for index in indices], labels)
-        found.mode = self.mode
+        found.mode, found.upright = self.mode, self.upright
         return found
 
     def image(self, index: int) -> Image.Image:
-        return decoded(self, index, self.mode)
+        return decoded(self, index, self.mode, self.upright)
 
 
-def decoded(files: Files, index: int, mode: str) -> Image.Image:
-    """The image in a file, in a mode such as "RGB"; none: as it is."""
+def decoded(files: Files, index: int, mode: str, upright: bool = False) -> Image.Image:
+    """The image in a file, in a mode such as "RGB"; none: as it is. `upright`: turned by its EXIF orientation."""
     try:
         image = Image.open(BytesIO(files.content(index)))
         image.load()
@@ -85,7 +85,8 @@ def decoded(files: Files, index: int, mode: str) -> Image.Image:
         ) from error
     if mode and (problem := depth_problem(image)):
         raise DataError(f"{files.path(index)}: {problem}")
-    return image if mode in ("", image.mode) else image.convert(mode)
+    seen = turned(image) if upright else image
+    return seen if mode in ("", seen.mode) else seen.convert(mode)
 
 
 def class_problems(splits: Mapping[SplitName, Split]) -> list[str]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from pipeline.data.samples import Samples, Split, SplitName
 from pipeline.errors import DataError
-from pipeline.images import depth_problem
+from pipeline.images import depth_problem, is_turned, turned
 from pipeline.processes import end_with_parent
 
 CHUNK = 64
@@ -34,6 +34,8 @@ class ImageInspection(NamedTuple):
     # Means of the pixels and of their squares, one per channel, from 0 to 255; empty unless asked for.
     mean: tuple[float, ...] = ()
     mean_square: tuple[float, ...] = ()
+    pixels: str = ""  # a digest of size and pixels, as they were averaged
+    is_turned: bool = False  # by EXIF; `size` is then that of the upright image if the set is read so
 
 
 def inspect_samples(
@@ -97,16 +99,18 @@ def mapper(workers: int, samples: Samples | None = None) -> Iterator[Map]:
 def _inspections(images: Any, run: Map, measured_in: str) -> Iterable[ImageInspection]:
     if images.has_files:
         paths = [str(images.path(index)) for index in range(len(images))]
-        return run(partial(inspect_file, measured_in=measured_in), paths)
+        return run(partial(inspect_file, measured_in=measured_in, upright=images.upright), paths)
     return (_inspection(images.image(index), images.content(index), measured_in) for index in range(len(images)))
 
 
-def inspect_file(path: str, measured_in: str = "") -> ImageInspection:
+def inspect_file(path: str, measured_in: str = "", upright: bool = False) -> ImageInspection:
     try:
         content = Path(path).read_bytes()
         with Image.open(io.BytesIO(content)) as image:
             image.load()
-            return _inspection(image, content, measured_in)
+            return _inspection(turned(image) if upright else image, content, measured_in)._replace(
+                is_turned=upright and is_turned(image)
+            )
     except Exception as error:  # decoders raise almost any kind for a damaged file
         reason = str(error).replace(path, "").split("<_io.BytesIO")[0].strip()
         return ImageInspection((0, 0), "", 0, "", f"found an image that cannot be decoded ({reason})")
@@ -122,7 +126,12 @@ def _inspection(image: Image.Image, content: bytes, measured_in: str) -> ImageIn
 def _measure(image: Image.Image) -> dict[str, Any]:
     found = ImageStat.Stat(image)
     both = zip(found.sum2, found.count, strict=True)
-    return {"mean": tuple(found.mean), "mean_square": tuple(square / count for square, count in both)}
+    pixels = hashlib.sha256(repr((image.size, image.mode)).encode() + image.tobytes()).hexdigest()
+    return {
+        "mean": tuple(found.mean),
+        "mean_square": tuple(square / count for square, count in both),
+        "pixels": pixels,
+    }
 
 
 def image_problems(images: Samples, inspections: Sequence[ImageInspection], side: int | None = None) -> list[str]:

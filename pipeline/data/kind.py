@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from pydantic import Field
 
+from pipeline.catalogue.sets import how_to_get
 from pipeline.config import Layers, Strict, added, parse
 from pipeline.data.cache import CacheRecord, SplitCache
 from pipeline.data.inspection import inspect_samples
@@ -49,14 +50,19 @@ class BaseDataConfig(Strict):
     shaping: ClassVar[tuple[str, ...]] = ()
     # The only tasks that understand its targets; none: any may.
     tasks: ClassVar[tuple[str, ...]] = ()
+    # Whether its samples have labels that mean something.
+    has_labels: ClassVar[bool] = True
     # Task of a method -> what it is on this kind of data, such as classify -> text_classify.
     own_tasks: ClassVar[Mapping[str, str]] = {}
 
     # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
     name: Name
+    """Name of the set: its key in the site file and its folder below results/<scale>/data."""
     kind: str = added("images", before="images", description="a kind of data, by its name in the registry")
     num_train: int = Field(ge=0, description="0: a set without a train split, for evaluations alone")
+    """Number of training samples, which `prepare` compares with the folder; 0: a set for evaluations alone."""
     num_val: int = Field(gt=0)
+    """Number of validation samples, which `prepare` compares with the folder."""
 
     @property
     def repeats(self) -> int:
@@ -138,7 +144,7 @@ class DataKind(ABC):
     unit: ClassVar[str] = "samples"
     # The file of this package that makes sets of this kind, where there is one.
     maker: ClassVar[str] = ""
-    # For people whose set is missing or wrong.
+    # For people whose set is missing or wrong; configs/published_sets.yaml has the facts of published sets.
     layout: str = ""
     obtained: str = ""
 
@@ -186,6 +192,13 @@ class DataKind(ABC):
     def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
         """Write the files of a set with `made_from` where they are absent, or were made from something else."""
         raise NotImplementedError
+
+    def origin(self) -> str:
+        """How people get the set: the facts of the published one, or what its kind says."""
+        made_from, source = source_set(self.cfg), getattr(self.cfg, "source", None)
+        if made_from:
+            return how_to_get(self.cfg.folder_name, None, f"`python -m pipeline prepare` makes it from {made_from}")
+        return how_to_get(self.cfg.folder_name, source, self.obtained)
 
     def expected(self) -> str:
         """The counts in words."""
@@ -240,11 +253,11 @@ class DataKind(ABC):
 
 @dataclass(frozen=True)
 class PublishedSet(Generic[Read]):
-    """How a published set is read, what its folder holds, where people get it."""
+    """How a published set is read, and what its folder holds."""
 
     read: Read
     layout: str
-    obtained: str
+    obtained: str = ""  # where configs/published_sets.yaml does not have the set
     embedded: str = ""  # part of this project: a folder beside this file
 
 

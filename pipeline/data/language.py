@@ -35,8 +35,6 @@ SOURCES: dict[str, PublishedSet[LineReader]] = {
     "wikitext2": PublishedSet(
         read=read_wikitext,
         layout="wiki.train.tokens and wiki.test.tokens, in the folder or in wikitext-2/ of it",
-        obtained="wikitext-2-v1.zip (Merity et al., 2017), no longer served where it was published; the folder "
-        "is wikitext-2/ in it",
     ),
 }
 

@@ -156,7 +156,7 @@ def data_error(cfg: BaseDataConfig, folder: Path, problems: list[str]) -> DataEr
         + "".join(f"  - {line}\n" for line in listed(problems))
         + f"expected: {kind.expected()}\n"
         f"in this layout: {kind.layout}\n"
-        f"to get it: {kind.obtained}\n"
+        f"to get it: {kind.origin()}\n"
         f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
     )
 

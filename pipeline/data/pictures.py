@@ -65,14 +65,19 @@ class DenseConfig(BaseDataConfig):
 
     image_size: int = Field(gt=0, description="side of the square that a model is trained on, in pixels")
     channels: Literal[1, 3]
+    """1: grey, 3: colour. Images are converted."""
     num_classes: int = Field(gt=0)
+    """Number of classes of objects or of pixels."""
     mean: tuple[float, ...]
+    """Mean of each channel, of pixels from 0 to 1; subtracted."""
     std: tuple[float, ...]
+    """Standard deviation of each channel, of pixels from 0 to 1; divided by."""
     part_of: str | None = Field(None, description="the set whose folder holds these images; null: its own")
     made_from: str | None = Field(
         None, description="a set of grey garments that scenes are composed of; null: published or your own files"
     )
     hflip: float = Field(0.5, ge=0, le=1)
+    """Probability of mirroring an image, in training."""
 
     @model_validator(mode="after")
     def _one_statistic_per_channel(self) -> "DenseConfig":

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import shown
+from pipeline.config import shown, values_before
 from pipeline.data.kind import BaseDataConfig, DataKind, Sources, kind_of, maker_code, reference_run, source_set
 from pipeline.data.manifest import MANIFEST, Manifest, SplitSummary, read_manifest, write_manifest
 from pipeline.data.opening import data_error, find_samples
@@ -214,6 +214,9 @@ def reason_to_prepare(manifest: Manifest, cfg: BaseDataConfig, sources: Mapping[
     A source that is not on this machine is no reason. Whether the folder holds the samples: `find_all_samples`.
     """
     before, now, kind = manifest.counted, counts_of(cfg), kind_of(cfg)
+    if before is not None:
+        # A manifest from before a field was added means what was done without it.
+        before = {key: value for key, value in values_before(type(cfg)).items() if key in now} | before
     if before is not None and before != now:
         changes = [f"{key} {before.get(key)}, expected {now[key]}" for key in now if before.get(key) != now[key]]
         return f"prepared as {', '.join(changes)}"

@@ -97,6 +97,7 @@ class Files(Samples):
     """Files below a folder; their bytes are kept in memory when the whole set is small."""
 
     has_files = True
+    upright: bool = False  # images are turned by their EXIF orientation
 
     def __init__(self, folder: Path, files: Sequence[str]) -> None:
         self.folder = folder
@@ -187,6 +188,11 @@ def label_problems(split: SplitName, found: Split, num_classes: int, unit: str) 
     if outside:
         problems.append(f"{split}: found labels {shortened(outside)}, expected 0 to {num_classes - 1}")
     return problems
+
+
+def one_line(text: str) -> str:
+    """A text with names from outside: a line break in one must not end the line."""
+    return text.encode("unicode_escape").decode()
 
 
 def shortened(names: Sequence[object], limit: int = 5) -> str:

@@ -36,6 +36,7 @@ class SegmentationConfig(DenseConfig):
 
     kind: str = "segmentation"
     source: Literal["ade20k"] = "ade20k"
+    """Layout in which the set is read: that of ADE20K."""
     scale: ScaleRange = Field(
         (0.5, 2.0), description="the picture is resized by a factor of these before it is cropped"
     )
@@ -70,10 +71,6 @@ class Segmentation(DenseKind):
     layout = (
         "images/{training,validation}/*.jpg, annotations/{training,validation}/*.png and objectInfo150.txt, in the "
         "folder or in ADEChallengeData2016/ of it"
-    )
-    obtained = (
-        "http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip; the folder is "
-        "ADEChallengeData2016/ in it; a set of your own has the same layout"
     )
     cfg: SegmentationConfig
 

@@ -1,4 +1,4 @@
-"""Which published sets of images there are: how each is read, what its folder holds, where people get it.
+"""Which published sets of images there are: how each is read, and what its folder holds.
 
 A published set is read in its published layout, your own images as a folder of class folders.
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.data import cifar, fashion, tiny_imagenet
+from pipeline.data.any_depth import read_any_depth
 from pipeline.data.celeba import read_celeba
 from pipeline.data.folder import FORMATS, read_class_folders, read_folder
 from pipeline.data.imagenet import read_imagenet
@@ -20,20 +21,21 @@ class Source:
 
     read: Callable[..., Split]  # (folder, split, **options)
     layout: str
-    obtained: str
+    # Where configs/published_sets.yaml does not have the set.
+    obtained: str = ""
     # Side of every image as published; None where it varies.
     side: int | None = None
     # Images are files, which `prepare` lists.
     has_files: bool = False
     # An image has any number of attributes, and no class.
     has_attributes: bool = False
+    # Images have classes or attributes.
+    has_labels: bool = True
     # Part of this project: a folder beside this file.
     embedded: str = ""
     # Keys of the config that `read` needs too.
     options: tuple[str, ...] = ()
 
-
-NATURAL_ADVERSARIAL = "https://github.com/hendrycks/natural-adv-examples"
 
 SOURCES = {
     "fashion_mnist": Source(
@@ -55,20 +57,16 @@ SOURCES = {
         read=read_imagenet,
         layout="train/<wnid>/*.JPEG; val/<wnid>/*.JPEG, or val/ILSVRC2012_val_*.JPEG with the devkit's "
         "meta.mat and ILSVRC2012_validation_ground_truth.txt",
-        obtained="https://image-net.org/download.php (account needed): ILSVRC2012_img_train.tar (one tar "
-        "per class in it), ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz",
         has_files=True,
     ),
     "imagenet_a": Source(
         read=read_class_folders,
         layout="<wnid>/*.jpg, 200 class folders",
-        obtained=f"{NATURAL_ADVERSARIAL}: imagenet-a.tar; the folder is imagenet-a/ in it",
         has_files=True,
     ),
     "imagenet_o": Source(
         read=read_class_folders,
         layout="<wnid>/*.JPEG, 200 class folders",
-        obtained=f"{NATURAL_ADVERSARIAL}: imagenet-o.tar; the folder is imagenet-o/ in it",
         has_files=True,
     ),
     "class_folders": Source(
@@ -80,36 +78,29 @@ SOURCES = {
     "tiny_imagenet": Source(
         read=tiny_imagenet.read_tiny_imagenet,
         layout="wnids.txt, train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt",
-        obtained="http://cs231n.stanford.edu/tiny-imagenet-200.zip; the folder is tiny-imagenet-200/ in it",
         side=tiny_imagenet.SIDE,
         has_files=True,
     ),
     "cifar10": Source(
         read=cifar.read_cifar10,
         layout="cifar-10-batches-bin/ or cifar-10-binary.tar.gz",
-        obtained="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         side=cifar.SIDE,
     ),
     "cifar100": Source(
         read=cifar.read_cifar100,
         layout="cifar-100-binary/ or cifar-100-binary.tar.gz",
-        obtained="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         side=cifar.SIDE,
     ),
     "stanford_cars": Source(
         read=read_stanford_cars,
         layout="cars_train/*.jpg, cars_test/*.jpg, devkit/cars_train_annos.mat, devkit/cars_meta.mat, and "
         "cars_test_annos_withlabels.mat beside or in devkit/",
-        obtained="https://ai.stanford.edu/~jkrause/cars/car_dataset.html, which is no longer served; mirrors are "
-        "listed in https://github.com/pytorch/vision/issues/7545",
         has_files=True,
     ),
     "celeba": Source(
         read=read_celeba,
         layout="img_align_celeba/*.jpg, list_attr_celeba.txt, list_eval_partition.txt; in one folder, or in "
         "Img/, Anno/ and Eval/ of it",
-        obtained="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html: img_align_celeba.zip (aligned and cropped), "
-        "list_attr_celeba.txt, list_eval_partition.txt; for non-commercial research",
         has_files=True,
         has_attributes=True,
     ),
@@ -121,5 +112,14 @@ SOURCES = {
         "`python -m pipeline describe FOLDER --name NAME --force` writes the config again",
         has_files=True,
         options=("val_share",),
+    ),
+    "any_depth": Source(
+        read=read_any_depth,
+        layout=f"{FORMATS} images at any depth of train/ and val/, or of the folder and `val_share` in the config",
+        obtained="these are your own images; if they changed on purpose, "
+        "`python -m pipeline describe FOLDER --name NAME --unlabelled --force` writes the config again",
+        has_files=True,
+        has_labels=False,
+        options=("val_share", "left_out"),
     ),
 }

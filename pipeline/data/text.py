@@ -36,12 +36,10 @@ SOURCES: dict[str, PublishedSet[Reader]] = {
     "imdb": PublishedSet(
         read=read_imdb,
         layout="{train,test}/{neg,pos}/*.txt, in the folder or in aclImdb/ of it",
-        obtained="https://ai.stanford.edu/~amaas/data/sentiment/: aclImdb_v1.tar.gz; the folder is aclImdb/ in it",
     ),
     "snli": PublishedSet(
         read=read_snli,
         layout="snli_1.0_train.jsonl and snli_1.0_test.jsonl, in the folder or in snli_1.0/ of it",
-        obtained="https://nlp.stanford.edu/projects/snli/: snli_1.0.zip; the folder is snli_1.0/ in it",
     ),
 }
 
@@ -58,6 +56,7 @@ class TextConfig(TokenConfig):
 
     kind: str = "text"
     num_classes: int = Field(gt=0)
+    """Number of classes."""
 
 
 @KINDS.register("text")

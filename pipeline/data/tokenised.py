@@ -30,6 +30,7 @@ class TokenConfig(BaseDataConfig):
     sources: ClassVar[Mapping[str, PublishedSet]] = {}
 
     source: str
+    """Published layout in which the set is read, such as imdb or wikitext2."""
     tokenizer: str = Field(
         "words",
         description="words: the most frequent words of the train split, in lower case; spaces: the same, as white "

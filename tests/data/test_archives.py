@@ -35,6 +35,14 @@ def test_extract__plain_files__are_there(python, tmp_path):
     assert (tmp_path / "out/folder/file").read_bytes() == b"data"
 
 
+def test_extract__archive_of_a_folder_by_the_name_of_dot__is_extracted(python, tmp_path):
+    """As Speech Commands is packed."""
+    dot = tarfile.TarInfo("./")
+    dot.type = tarfile.DIRTYPE
+    extract(write(tmp_path / "a.tar.gz", dot, tarfile.TarInfo("./yes/a.wav")), tmp_path / "out")
+    assert (tmp_path / "out/yes/a.wav").read_bytes() == b"data"
+
+
 @pytest.mark.parametrize(
     "member",
     [

@@ -94,6 +94,17 @@ def test_describe__val_share_of_a_set_with_splits__is_refused(tmp_path):
     assert "--val-share is for class folders" in message_of(described, write_coco(tmp_path), val_share=0.1)
 
 
+def test_describe__least_side_of_a_set_of_objects__is_refused(tmp_path):
+    assert "--min-side is for images without labels" in message_of(described, write_coco(tmp_path), min_side=9)
+
+
+def test_describe__picture_in_train_and_val__is_reported(tmp_path):
+    folder = noisy(write_coco(tmp_path))
+    shutil.copy(folder / "train2017/000000000009.jpg", folder / "val2017/000000000002.jpg")
+    lines = [note for note in described(folder, image_size=64).notes if "train and in val" in note]
+    assert lines and "train2017/000000000009.jpg (train) = val2017/000000000002.jpg (val)" in lines[0]
+
+
 def test_describe__sizes_that_differ__asks_for_one(tmp_path):
     with pytest.raises(ConfigError, match="say at which side a model sees them"):
         described(noisy(write_coco(tmp_path)))

@@ -60,8 +60,11 @@ def test_describe__damaged_folder__lists_what_is_wrong(sounds):
 
 
 def test_describe__choices_for_images__are_refused(sounds):
-    text = message_of(described, sounds, val_share=0.2, channels=1)
-    assert text == "--channels, --val-share: for images; clips are split by the lists in the folder; leave it out"
+    text = message_of(described, sounds, val_share=0.2, channels=1, min_side=9)
+    assert (
+        text
+        == "--channels, --val-share, --min-side: for images; clips are split by the lists in the folder; leave it out"
+    )
 
 
 @pytest.mark.slow

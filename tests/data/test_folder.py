@@ -254,7 +254,7 @@ def test_describe__split_that_is_not_clear__says_what_to_do(tmp_path, splits, ch
 
 def test_describe__no_classes_or_no_folder__says_so(tmp_path):
     write(tmp_path / "mine" / "0.png")
-    message = refusal(tmp_path / "mine")
+    message = refusal(tmp_path / "mine", unlabelled=False)
     assert "no class folders found" in message and "found 1 images outside class folders: 0.png" in message
     assert "number of problems: 2" in message
     assert "not found" in refusal(tmp_path / "nowhere")
@@ -296,9 +296,13 @@ def test_describe_command__new_folder__writes_a_complete_config_and_says_what_co
     folder = write_classes(tmp_path / "mine")
     code, out, _ = run(capsys, folder, "--name", "mine", "--val-share", 0.2)
     assert code == 0
-    summary, following = out.splitlines()
+    summary, assumed, *duplicates, first, second = out.splitlines()
+    assert len(duplicates) == 2 and "3 of them are in train and in val" in duplicates[1]
     assert summary.startswith("mine: 24 train and 6 val images (0.2 of each class is val) of 3 classes, 8x8 pixels")
-    assert following == f"next: name the folder in the site file (`data: {{mine: {folder}}}`)"
+    assert assumed == "assumed: 3 folders are classes (a cat, dog, hound, \\xfcber); if not, use --unlabelled"
+    assert first == f"next: name the folder in the site file (`data: {{mine: {folder}}}`), or give it as --site"
+    command = f"python -m pipeline describe {folder} --name mine --val-share 0.2 --study"
+    assert second == f"next: `{command}` writes a study that is ready to run"
     content = read_yaml(configs / "mine.yaml")
     cfg = parse(DataConfig, Layers(("mine.yaml", content["data"])))
     assert cfg == config_of(folder, val_share=0.2)

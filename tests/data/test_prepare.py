@@ -199,7 +199,7 @@ def test_prepare__interrupted__leaves_no_manifest(tmp_path, monkeypatch):
     cfg = config("tiny_imagenet")
     prepare(cfg, write_tiny_imagenet(tmp_path / "data"), tmp_path / "out", progress=False)
 
-    def interrupt(path, measured_in):
+    def interrupt(path, measured_in, upright):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inspection, "inspect_file", interrupt)
@@ -208,7 +208,7 @@ def test_prepare__interrupted__leaves_no_manifest(tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def kill_worker(path, measured_in):
+def kill_worker(path, measured_in, upright):
     os._exit(1)
 
 
