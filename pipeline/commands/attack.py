@@ -1,0 +1,87 @@
+"""`python -m pipeline attack`."""
+
+import argparse
+from pathlib import Path
+
+from pipeline.commands.options import add_model_of_timm, add_site, named_model
+
+SUMMARY = "recover an image from the gradient of a training step on it"
+DETAILS = (
+    "A client trains on the image and sends its gradient; the attacker has gradient and model, and looks for the "
+    "image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks a run of a study, by as much of the "
+    "beginning or the end of its name as no other run has; `attack --model deit_small_patch16_224 --weights "
+    "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. It prints what the attacker was given and "
+    "how close the recovered image is, and writes pictures and numbers.json into a folder."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="a ViT of timm, or a finished run; `check --scale SCALE` lists them",
+    )
+    parser.add_argument(
+        "--image",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        dest="images",
+        help="PNG, JPEG or the like; each is attacked by itself",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="FOLDER",
+        help="instead of --image: a folder of class folders, or a file of configs/data, whose first validation images "
+        "are attacked with their classes as labels",
+    )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="images of --data, one of each class in turn (default: 1)"
+    )
+    parser.add_argument(
+        "--attack",
+        required=True,
+        choices=["april", "cosine", "gradvit"],
+        help="april: the closed form, in seconds, given float64 gradients of a model whose first block has no norm and "
+        "no skips. cosine (Geiping et al. 2020), gradvit (Hatamizadeh et al. 2022): a search for an image with the "
+        "same gradient, on the model as it is; for a GPU, unless the model is tiny",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of a model of timm: safetensors or .pth (default: timm's own, downloaded)",
+    )
+    add_model_of_timm(parser)
+    parser.add_argument(
+        "--label",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        dest="labels",
+        help="class of all images, or of each, counted from 0 (default: what the model predicts)",
+    )
+    parser.add_argument(
+        "--iterations", type=int, metavar="N", help="of cosine and gradvit (default: as configs/eval and the scale say)"
+    )
+    parser.add_argument("--scale", help="a file of configs/scale (default: that of the run)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for what it writes (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
+    )
+    add_site(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.site import load_site
+    from pipeline.study.attack import Wish, attack_images
+
+    given = {key: getattr(options, key) for key in Wish.__dataclass_fields__ if key != "model"}
+    wish = Wish(named_model(options), **given)
+    for number, report in enumerate(attack_images(wish, load_site())):
+        print(f"{chr(10) if number else ''}{report}", flush=True)

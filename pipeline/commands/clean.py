@@ -1,0 +1,42 @@
+"""`python -m pipeline clean`."""
+
+import argparse
+
+from pipeline.commands.options import open_scale
+
+SUMMARY = "delete abandoned runs and checkpoints that nothing needs"
+DETAILS = (
+    "Abandoned are runs that no config names any more. Results of current runs are never deleted. It lists "
+    "everything with its size and asks first."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
+    parser.add_argument("--dry-run", action="store_true", help="list only, delete nothing")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.clean import delete, find_leftovers
+    from pipeline.results import scales_with_results
+
+    scales = [options.scale] if options.scale else scales_with_results()
+    leftovers = find_leftovers(map(open_scale, scales))
+    print(leftovers)
+    if not leftovers.items or options.dry_run:
+        return
+    if options.yes or _agrees("delete all of this?"):
+        delete(leftovers)
+        print(f"deleted {len(leftovers.items)} entries")
+    else:
+        print("nothing was deleted")
+
+
+def _agrees(question: str) -> bool:
+    """Ask a person; without one, the answer is no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

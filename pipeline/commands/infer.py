@@ -1,0 +1,44 @@
+"""`python -m pipeline infer`."""
+
+import argparse
+from pathlib import Path
+
+from pipeline.commands.options import add_site
+
+SUMMARY = "ask a model, locked or not, about an image or a text"
+DETAILS = (
+    "With its key, a locked model answers as the original does, and its weights stay locked. Without --key, the "
+    "answers of a locked model are shown as well, and labelled: they are at chance. A ViT gives the classes of an "
+    "image, a BERT those of a text or the words for its [MASK], a GPT-2 the next words. transformers' config.json and "
+    "tokenizer lie beside the model."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("locked", type=Path, metavar="MODEL", help="what `lock` wrote, or any safetensors")
+    parser.add_argument("--key", type=Path, help="what `key new` wrote (default: none, so a locked model is at chance)")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or the like")
+    asked.add_argument("--text", help="for a BERT or a GPT-2")
+    parser.add_argument(
+        "--model", metavar="NAME", help="the architecture of timm (default: as config.json beside it says)"
+    )
+    add_site(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.engine.distributed import device_of
+    from pipeline.permutation.infer import classify_image
+    from pipeline.permutation.infer_text import answer_text
+    from pipeline.permutation.keys import read_key
+    from pipeline.site import load_site
+
+    key, device = read_key(options.key) if options.key else None, device_of(load_site().device)
+    if options.image:
+        answers = classify_image(options.locked, key, options.image, options.model, device)
+    else:
+        answers = answer_text(options.locked, key, options.text, device)
+    if key is None and (warning := answers.without_key(options.locked)):
+        print(warning)
+    for guess in answers.guesses:
+        print(f"{guess.probability:8.2%}  {guess.name}")

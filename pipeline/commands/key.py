@@ -1,0 +1,79 @@
+"""`python -m pipeline key`."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.errors import CheckpointError, ConfigError
+
+SUMMARY = "make a key for a model, or recover the key of a locked one from its original"
+DETAILS = (
+    "`key new --like vit.safetensors --model vit_base_patch16_224 --out vit.key` draws a key from the system's "
+    "cryptographic generator; only its owner can read its file, and it is never overwritten. `key recover "
+    "--like original.safetensors --locked locked.safetensors` shows what a lock is worth against those who have "
+    "the original weights."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find that of a locked model")
+    parser.add_argument(
+        "--like",
+        required=True,
+        type=Path,
+        metavar="MODEL",
+        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
+        "`recover`: the original",
+    )
+    parser.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
+    parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
+    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json beside it says it")
+    parser.add_argument(
+        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json beside it says)"
+    )
+    parser.add_argument(
+        "--kind",
+        choices=["independent", "shared", "released"],
+        help="independent: everything is drawn anew (default); shared: the heads of a block are permuted alike "
+        "(default where queries are normalised); released: the small keys of the authors' code",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.permutation import authorise
+    from pipeline.permutation.keys import new_key, write_key
+
+    if options.what == "recover":
+        return _recover(options)
+    if options.out is None:
+        raise ConfigError("key new: --out is missing; name the key to write, such as --out vit.key")
+    plan = authorise.plan_key(options.like, options.heads, options.model)
+    drawn = new_key(plan.shape, options.kind or ("shared" if plan.are_alike else "independent"))
+    made = replace(drawn, architecture=plan.architecture, names=plan.names)
+    write_key(made, options.out)
+    print(f"{options.out}: {authorise.described(made)}")
+    print("keep a copy of it where nobody else can read it: without the key, a locked model cannot be unlocked")
+
+
+def _recover(options: argparse.Namespace) -> None:
+    from pipeline.permutation.authorise import described, plan_key
+    from pipeline.permutation.keys import write_key
+    from pipeline.permutation.known_weights import recover_key
+
+    if options.locked is None:
+        raise ConfigError("key recover: --locked is missing; name the file whose key is to be found")
+    plan = plan_key(options.like, options.heads, options.model)
+    found = recover_key(options.locked, options.like, plan.shape)
+    if found.is_confirmed is False:
+        raise CheckpointError(
+            f"the key of {options.locked} was not found: {options.like} and the locked model resemble each other too "
+            "little for it, and no key was written; expected the original, or a model that was trained from it"
+        )
+    print(f"found in {found.seconds:.1f} s: {described(found.key)}")
+    print(f"smallest lead of a column over the next: {found.margin:.3f}")
+    print("the original and this key give the locked file " + ("bit for bit" if found.is_exact else "only nearly"))
+    if found.is_confirmed:
+        print("it is the key that the file names")
+    if options.out:
+        write_key(replace(found.key, architecture=plan.architecture, names=plan.names), options.out)
+        print(f"wrote {options.out}")

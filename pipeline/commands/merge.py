@@ -1,0 +1,46 @@
+"""`python -m pipeline merge`."""
+
+import argparse
+from pathlib import Path
+
+from pipeline.commands.options import add_scale
+
+SUMMARY = "bring finished results of this scale here from another machine, with or without their weights"
+DETAILS = (
+    "Copy results/SCALE of the other machine here, for example with `rsync -a --exclude state "
+    "--exclude '*.safetensors'`, and name that copy. Each file is compared with its record first, and nothing is "
+    "copied if anything contradicts what is here. Tables and the report are drawn by the next start of Snakemake."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="results of the other machine, or the project that has them")
+    add_scale(parser)
+    parser.add_argument(
+        "--weights-at",
+        default="the machine that trained it",
+        metavar="PLACE",
+        help="where weights that were not copied are, in your words, such as login1:/scratch/patchwork",
+    )
+    parser.add_argument("-n", "--dry-run", action="store_true", help="say what would be copied, and copy nothing")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.errors import DataError
+    from pipeline.merge import carry_out, find_results, plan_merge
+    from pipeline.report.words import counted
+    from pipeline.study.graph import load_graph
+
+    graph = load_graph(options.scale)
+    merge = plan_merge(graph, find_results(options.folder.expanduser(), options.scale))
+    if merge.conflicts:
+        problems = "\n".join(f"- {each}" for each in merge.conflicts)
+        raise DataError(f"{counted(len(merge.conflicts), 'contradiction')}, so that nothing was copied:\n{problems}")
+    if merge.unknown:
+        print(f"left out, since no config names them: {', '.join(merge.unknown)}")
+    for folder in merge.files if options.dry_run else carry_out(merge, options.weights_at):
+        print(f"{'would copy' if options.dry_run else 'copied'} {folder}")
+    kinds = {"data": "data set", "runs": "run", "evals": "evaluation"}
+    new = ", ".join(counted(merge.counted(kind), word) for kind, word in kinds.items())
+    elsewhere = f"; weights of {counted(len(merge.weights), 'run')} stay elsewhere" if merge.weights else ""
+    print(f"{new} new, {merge.num_same} here already{elsewhere}")

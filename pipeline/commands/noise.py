@@ -1,0 +1,27 @@
+"""`python -m pipeline noise`."""
+
+import argparse
+
+from pipeline.commands.options import add_rows, add_scale, open_scale
+
+SUMMARY = "measure how much seeds differ at a scale"
+DETAILS = (
+    "Writes configs/noise/SCALE.yaml from results with several seeds; claims that compare single runs are judged "
+    "with it. To get there: seeds: 4 in configs/scale/SCALE.yaml, Snakemake, this, seeds: 1 again."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_scale(parser)
+    add_rows(parser, default="headline")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.config import shown
+    from pipeline.report.seed_noise import write_noise
+    from pipeline.report.tables import fill_table
+
+    freshness = open_scale(options.scale)
+    graph = freshness.graph
+    tables = [fill_table(graph, key, options.rows, freshness) for key in graph.selected(options.rows)]
+    print(f"wrote {shown(write_noise(graph, tables))}")

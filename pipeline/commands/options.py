@@ -1,0 +1,78 @@
+"""Options that several verbs share, and what they open."""
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.freshness import Freshness
+    from pipeline.study.named_model import NamedModel
+
+TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
+
+
+def add_scale(parser: argparse.ArgumentParser, default: str | None = "demo") -> None:
+    """`default` None: the scale of the study that the command names, as for Snakemake."""
+    shown = default or "that of the study, as for snakemake"
+    parser.add_argument("--scale", default=default, help=f"a file of configs/scale (default: {shown})")
+
+
+def add_site(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--site", help="a file of configs/site, or the path of one (default: $PATCHWORK_SITE, otherwise local)"
+    )
+
+
+def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
+    """What `pipeline.study.named_model.NamedModel` holds, apart from the name and the weights."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="of a model of timm, may be repeated: an argument of timm.create_model, such as depth=6. Patches, image "
+        "size, channels, class token and classes are those of the weight file; others are refused",
+    )
+    parser.add_argument(
+        "--resample-positions",
+        action="store_true",
+        dest="may_resample",
+        help="resample the positions of the weight file to the image size of `--set img_size=N`: another model",
+    )
+    for name in ("mean", "std"):
+        parser.add_argument(
+            f"--{name}",
+            type=float,
+            nargs="+",
+            metavar="X",
+            help=f"{name} of the pixels, from 0 to 1, that the model was trained with (default: as config.json beside "
+            "the weights says, or timm)",
+        )
+
+
+def named_model(options: argparse.Namespace) -> "NamedModel":
+    from pipeline.study.named_model import NamedModel
+
+    return NamedModel(
+        options.model, options.weights, tuple(options.settings), options.may_resample, options.mean, options.std
+    )
+
+
+def add_rows(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--rows",
+        choices=["headline", "all"],
+        default=default,
+        help="headline: the few rows that `snakemake demo` runs; all: every row (default: %(default)s)",
+    )
+
+
+def open_scale(scale: str | None, targets: Iterable[str] = ()) -> "Freshness":
+    """Load the graph of a scale, or of that of the targets, with what is known about the state of its results."""
+    from pipeline.freshness import open_freshness
+    from pipeline.site import load_site
+    from pipeline.study.graph import load_graph
+    from pipeline.study.scales import default_scale
+
+    return open_freshness(load_graph(scale or default_scale(targets)), load_site())

@@ -1,0 +1,23 @@
+"""`python -m pipeline status`."""
+
+import argparse
+
+from pipeline.commands.options import open_scale
+
+SUMMARY = "list what is finished, running, waiting and failed"
+DETAILS = "It only reads files, so it may be called at any time, also while Snakemake works."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.results import scales_with_results
+    from pipeline.status import read_status
+
+    scales = [options.scale] if options.scale else scales_with_results()
+    for scale in scales:
+        print(read_status(open_scale(scale)), end="\n\n" if scale != scales[-1] else "\n")
+    if not scales:
+        print("nothing has run yet; `make demo` or `snakemake demo` runs the smallest scale")

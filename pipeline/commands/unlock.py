@@ -1,0 +1,20 @@
+"""`python -m pipeline unlock`."""
+
+import argparse
+
+from pipeline.commands import lock
+
+SUMMARY = "give back the weights of a locked model"
+DETAILS = "They are the original, byte for byte."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    lock.add_options(parser, model="what `lock` wrote")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.permutation import authorise
+    from pipeline.permutation.keys import read_key
+
+    authorise.unlock(options.model, read_key(options.key), options.out)
+    print(f"unlocked {options.model} as {options.out}")
