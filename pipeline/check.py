@@ -38,6 +38,8 @@ def check_configs(scales: Iterable[str]) -> list[Graph]:
     for scale in scales:
         collect(scale, lambda: graphs.append(load_graph(scale, check=True)))  # noqa: B023 - called at once
     if found_at:
+        empty = {graph.scale for graph in graphs if not graph.tables}
+        scales = [scale for scale in scales if scale not in empty]
         raise ConfigError("\n".join(_line(line, where, scales) for line, where in found_at.items()))
     return graphs
 

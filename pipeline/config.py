@@ -25,7 +25,9 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILE = "file:"  # begins an `init` that names weights from elsewhere
 BEFORE = "before"  # in a field's schema: the value of runs from before there was the field
 NAME_DIGITS = 8  # of the fingerprint in the name of a run or an evaluation: of a million, two share them rarely
+MOST_LISTED, NUM_NEAREST = 15, 6  # valid names in an error: all of them, or the nearest
 PLAIN = (str, int, float, bool, type(None))  # what is the same in JSON
+UNKNOWN_KEY, REQUIRED = "unknown key", "required, not given"  # in errors
 _ABSENT = object()
 
 
@@ -93,12 +95,15 @@ def names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint for a wrong name: the closest valid one first, then all of them."""
+def nearest(name: str, valid: Iterable[str], listed_by: str = "python -m pipeline check --names") -> str:
+    """A hint for a wrong name: the closest valid one, then all of them; of many the nearest, and what lists all."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}valid: {', '.join(valid) or '(none)'}"
+    if len(valid) <= MOST_LISTED:
+        return f"{hint}valid: {', '.join(valid) or '(none)'}"
+    near = difflib.get_close_matches(name, valid, n=NUM_NEAREST, cutoff=0)
+    return f"{hint}nearest: {', '.join(near)}; {len(valid) - len(near)} others: `{listed_by}`"
 
 
 def merge(*maps: dict[str, Any]) -> dict[str, Any]:
@@ -157,16 +162,21 @@ def _at(content: Any, path: tuple[Any, ...]) -> Any:
 
 
 def problems(
-    error: ValidationError, model: type[BaseModel], layers: Layers, prefix: str = "", reported: Sequence[str] = ()
+    error: ValidationError,
+    model: type[BaseModel],
+    layers: Layers,
+    prefix: str = "",
+    reported: Sequence[str] = (),
+    among: Sequence[tuple[Any, ...]] = ((),),
 ) -> list[str]:
     """One line per problem: file, key path, value found, what is allowed, nearest valid name.
 
-    `reported` are keys of which the problems are known already.
+    `reported` are keys of which the problems are known already; `among`: only problems of these keys and below.
     """
     lines = []
     for item in error.errors(include_url=False):
         loc = item["loc"]
-        if loc and str(loc[0]) in reported:
+        if (loc and str(loc[0]) in reported) or not any(loc[: len(key)] == key for key in among):
             continue
         message = item["msg"].removeprefix("Value error, ")
         # A rule between several keys fails at the key above them all; people need the file of each key it names.
@@ -174,9 +184,9 @@ def problems(
         key = named[0] if named else loc
         where = f"{layers.origin(key)}: {prefix}{_dotted(key) or '(top)'}"
         if item["type"] == "extra_forbidden":
-            lines.append(f"{where}: unknown key; {nearest(str(loc[-1]), _fields_at(model, loc[:-1]))}")
+            lines.append(f"{where}: {UNKNOWN_KEY}; {nearest(str(loc[-1]), _fields_at(model, loc[:-1]))}")
         elif item["type"] == "missing":
-            lines.append(f"{where}: required, not given")
+            lines.append(f"{where}: {REQUIRED}")
         else:
             found = "" if isinstance(item["input"], (dict, BaseModel)) else f"found {item['input']!r}; "
             others = [other for other in named if layers.origin(other) != layers.origin(key)]
@@ -257,6 +267,12 @@ def science(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [science(found) for found in value]
     return value if type(value) in PLAIN else to_jsonable_python(value)
+
+
+def values_before(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields that a config class got later, with the values that describe what was done before."""
+    found = {name: field.json_schema_extra for name, field in model.model_fields.items()}
+    return {name: extra[BEFORE] for name, extra in found.items() if isinstance(extra, dict) and BEFORE in extra}
 
 
 def _is_as_before(field: FieldInfo, value: Any) -> bool:

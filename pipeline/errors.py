@@ -20,6 +20,10 @@ class DataError(PatchworkError):
     """A data set is missing, incomplete, damaged, or not what its config says."""
 
 
+class ContractError(PatchworkError):
+    """The code of a method, an evaluation or a kind of data does not do what it must."""
+
+
 class CheckpointError(PatchworkError):
     """A checkpoint or weight file cannot be used."""
 

@@ -11,14 +11,14 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.freshness import Freshness
 from pipeline.other_code import Code, accepted_on
 from pipeline.outputs import run_file
-from pipeline.records import EvalResult, Kind, TrainRecord, read_record, short_digest
+from pipeline.records import STOP_FACTS, EvalResult, Kind, TrainRecord, read_record, short_digest
 from pipeline.report.tables import fill_table
 from pipeline.study.entries import CellEntry, Graph, TableEntry
 from pipeline.study.graph import build_graph
 from pipeline.study.spec import Column
 from pipeline.study.written import read_study
 
-SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s")
+SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s", *STOP_FACTS)
 
 
 def explain(freshness: Freshness, number: str, key: str | None = None) -> str:

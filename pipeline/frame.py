@@ -1,6 +1,7 @@
 """Every metric of a scale as one long frame, for a notebook or a spreadsheet."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,20 @@ if TYPE_CHECKING:
 UNNAMED = "no config names it any more"  # nothing makes it again
 FRAME_COLUMNS = [
     *("scale", "evaluation", "metric", "value", "error", "count"),
-    *("run", "method", "model", "data", "seed", "subjects", "file", "stale"),
+    *("run", "label", "studies", "method", "model", "data", "seed", "subjects", "file", "stale"),
 ]
+SHOWN = {"method.name", "model.name", "data.name", "seed"}  # keys of a config that have a column of their own
 
 
 def frame(scale: str = "demo") -> "pd.DataFrame":
     """Every metric of a scale, one line each: for a notebook. Tables and figures show the same files.
 
     `evaluation` is a file of configs/eval, or `train`; `run` is the first subject, `subjects` has all of them by role;
-    `error` is the standard error of a mean over `count` images; `stale` says why the result must be made again, and is
-    empty if it is current. A damaged result is one line without a metric.
+    `label` is the run's in its study; `error` is the standard error of a mean over `count` images; `stale` says why the
+    result must be made again, and is empty if it is current. A damaged result is one line without a metric.
+
+    The last columns are the keys of config in which the runs of the frame differ, such as `optim.base_lr`; a run that
+    does not have a key has no value there, and lists are text.
     """
     import pandas as pd
 
@@ -46,7 +51,10 @@ def frame(scale: str = "demo") -> "pd.DataFrame":
             result = read_intact(each.result, EvalResult)
             about = (result.evaluation, result.subjects) if result else (each.name.rpartition("-")[0], {})
             lines += _frame_lines(results, each.result, result, *about, why)
-    return pd.DataFrame(lines, columns=FRAME_COLUMNS)
+    labels, runs = _labels(scale), dict.fromkeys(line["run"] for line in lines if line["run"])
+    facts = {name: labels.get(name, {}) | _run_facts(results.run(name)) for name in runs}
+    full = [line | facts.get(line["run"], {}) for line in lines]
+    return pd.DataFrame(full, columns=[*FRAME_COLUMNS, *_differing(facts)])
 
 
 def _staleness(scale: str) -> Callable[[str], str]:
@@ -71,7 +79,6 @@ def _frame_lines(
         "scale": results.folder.name,
         "evaluation": evaluation,
         "run": run,
-        **(_run_facts(results.run(run)) if run else {}),
         "subjects": ", ".join(f"{role}={name}" for role, name in subjects.items()),
         "file": file,
         "stale": why(file),
@@ -90,10 +97,36 @@ def _frame_lines(
     ]
 
 
+def _labels(scale: str) -> dict[str, dict[str, Any]]:
+    """What the studies call each run."""
+    if scale not in names(CONFIGS / "scale"):
+        return {}
+    runs = load_graph(scale).runs
+    return {name: {"label": run.label, "studies": ", ".join(run.studies)} for name, run in runs.items()}
+
+
 def _run_facts(folder: RunFolder) -> dict[str, Any]:
-    """What a table or a plot groups by; a weight file has no config of its own here."""
+    """The config of a run by dotted keys; a weight file has none here."""
     if not folder.config.exists():
         return {}
-    config = read_yaml(folder.config)
-    names = {key: config[key]["name"] for key in ("method", "model", "data")}
-    return {**names, "seed": config["seed"]}
+    config = dict(_leaves(read_yaml(folder.config)))
+    return {**config, **{key: config[f"{key}.name"] for key in ("method", "model", "data")}}
+
+
+def _leaves(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", json.dumps(value) if isinstance(value, list) else value
+
+
+def _differing(facts: dict[str, dict[str, Any]]) -> list[str]:
+    """Keys of config that do not have one value in all runs that have a config."""
+    configs = [each for each in facts.values() if "seed" in each]
+    keys = dict.fromkeys(key for each in configs for key in each)
+    return [
+        key
+        for key in keys
+        if key not in SHOWN | {*FRAME_COLUMNS} and len({repr(each.get(key)) for each in configs}) > 1
+    ]

@@ -20,7 +20,7 @@ from pipeline.data.opening import compare_folder
 from pipeline.data.prepare import reason_to_prepare
 from pipeline.errors import DataError
 from pipeline.files import Digests, stat_stamp
-from pipeline.outputs import ROWS, claims_file, data_file, drawing_record, job_file, report_file, run_file, table_file
+from pipeline.outputs import data_file, drawing_record, job_file, report_file, report_inputs, run_file, table_file
 from pipeline.records import (
     DrawingRecord,
     EvalInputs,
@@ -38,6 +38,7 @@ from pipeline.source import PACKAGE, digest_behind
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.planned import data_of
+from pipeline.study.targets import ROWS
 
 MOST_FILES = 200  # of a data folder whose state is remembered by the times of its files
 
@@ -152,9 +153,7 @@ class Freshness:
             trained = [run_file(run) for run in job.runs if self.graph.runs[run].trained]
             return [*trained, *map(data_file, job.data)]
         if kind == "report":
-            rows = name.removesuffix(".html")
-            tables = [table_file(table, rows) for table in self.graph.selected(rows)]
-            return [*tables, *(claims_file(study, rows) for study in self.graph.studies())]
+            return report_inputs(self.graph, name.removesuffix(".html"))
         if rest[0].endswith(".claims.json"):
             study = rest[0].removesuffix(".claims.json")
             return [table_file(table, name) for table in self.graph.judged_on(study, name)]

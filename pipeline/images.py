@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from pipeline.errors import DataError
 
@@ -19,6 +19,19 @@ def open_image(file: Path, mode: str) -> Image.Image:
     if problem := depth_problem(image):
         raise DataError(f"--image {file}: {problem}")
     return image.convert(mode)
+
+
+def is_turned(image: Image.Image) -> bool:
+    """Whether the EXIF orientation asks for a turned or mirrored image."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+    except Exception:  # EXIF is damaged in any way, and the image is as it would be without
+        return False
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """The image as its camera was held."""
+    return ImageOps.exif_transpose(image) if is_turned(image) else image
 
 
 def depth_problem(image: Image.Image) -> str:

@@ -24,6 +24,7 @@ def file_name_problems(configs: Path) -> list[str]:
     files = [(kind, name) for kind in KINDS for name in names(configs / kind)]
     problems = {file: name_problem(file[1], KINDS[file[0]]) for file in files}
     problems |= {("study", name): "a rule of the workflow has this name" for name in RULES if ("study", name) in files}
+    problems |= {("study", "headline"): "a report has this name"} if ("study", "headline") in files else {}
     return [
         f"{shown(configs / kind / f'{name}.yaml')}: file name: found {name!r}; {problem}; rename the file"
         for (kind, name), problem in problems.items()

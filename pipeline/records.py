@@ -70,12 +70,23 @@ def written_errors(errors: Mapping[str, float]) -> tuple[dict[str, float | None]
     return {**errors, **dict.fromkeys(odd)}, reasons
 
 
+# In the provenance of a run that `optim.patience` stopped: after which step, and why.
+STOP_FACTS = ("stopped_early", "stopped_because")
+
+
 class TrainRecord(Measured):
     """What `train.json` says of a finished run."""
 
     run: str
     files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
     inputs: Inputs
+
+
+class WeightsElsewhere(Record):
+    """Weights of a finished run that were left on the machine that trained it."""
+
+    place: str = Field(description="where they are, in the user's words")
+    files: dict[str, str] = Field(description="SHA-256 by name")
 
 
 class EvalInputs(Strict):

@@ -6,13 +6,16 @@ and a half-written file stops nobody who does not use it.
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from pydantic.errors import PydanticUserError
+
 from pipeline.config import nearest, shown
 from pipeline.errors import ConfigError
-from pipeline.source import REGISTERED
+from pipeline.source import REGISTERED, REGISTRIES
 
 if TYPE_CHECKING:
     from pipeline.data.kind import DataKind
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pipeline.tasks.base import Task
 
 Entry = TypeVar("Entry")
+NOTEBOOK = "__main__"  # the module of its classes: a cell that is run again replaces what it registered
+CONFIG_CLASS = re.compile(r"^    class Config\(", re.M)  # of whatever plugs in
 
 
 class Registry(Generic[Entry]):
@@ -33,7 +38,9 @@ class Registry(Generic[Entry]):
 
     def register(self, name: str) -> Callable[[type[Entry]], type[Entry]]:
         def add(entry: type[Entry]) -> type[Entry]:
-            if name in self._entries:
+            known = self._entries.get(name)
+            is_rerun = known is not None and known.__module__ == entry.__module__ == NOTEBOOK
+            if known is not None and not is_rerun:
                 raise ConfigError(f"{self.kind} {name!r} is registered twice; rename one of them")
             self._entries[name] = entry
             return entry
@@ -48,9 +55,18 @@ class Registry(Generic[Entry]):
         if str(name) not in self._entries:
             path = self.files().get(str(name))
             if path is None:
-                raise ConfigError(f"{self.kind} {name!r} is unknown; {nearest(str(name), self.names())}")
+                raise ConfigError(f"{self.kind} {name!r} is unknown; {self._hint(str(name))}")
             self._import(name, path)
         return self._entries[name]
+
+    def _hint(self, name: str) -> str:
+        """What to do about a name that nothing registers: a file of that name may have forgotten to."""
+        variable = {folder: variable for variable, folder in REGISTRIES.items()}.get(self.package.rpartition(".")[2])
+        for path in [folder / f"{name}.py" for folder in self._folders()]:
+            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            if CONFIG_CLASS.search(text) and not REGISTERED.search(text):
+                return f'{shown(path)} does not register it; write @{variable}.register("{name}") above its class'
+        return nearest(name, self.names())
 
     def _import(self, name: str, path: Path) -> None:
         try:
@@ -60,19 +76,24 @@ class Registry(Generic[Entry]):
             raise ConfigError(
                 f"{self.kind} {name!r}: {where} is not valid Python ({error.msg}, line {error.lineno}); fix it"
             ) from None
+        except PydanticUserError as error:  # such as a field without a type
+            text = " ".join(str(error).split("\n\n")[0].split())
+            raise ConfigError(f"{self.kind} {name!r}: {shown(path)}: its config class is not valid: {text}") from None
 
     def files(self) -> dict[str, Path]:
         """Name -> file, read from the text of the package's modules."""
-        spec = importlib.util.find_spec(self.package)
-        folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
         found: dict[str, Path] = {}
-        for path in sorted(file for folder in folders for file in folder.glob("*.py")):
+        for path in sorted(file for folder in self._folders() for file in folder.glob("*.py")):
             for name in REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
                 if name in found:
                     where = f"{shown(found[name])} and {shown(path)}"
                     raise ConfigError(f"{self.kind} {name!r} is registered twice, in {where}; rename one of them")
                 found[name] = path
         return found
+
+    def _folders(self) -> list[Path]:
+        spec = importlib.util.find_spec(self.package)
+        return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
 
 
 # Here and not beside their base classes, so that names and digests are known without torch.

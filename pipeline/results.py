@@ -6,10 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import CONFIGS, names, read_yaml
+from pipeline.config import CONFIGS, names, nearest, read_yaml, shown
 from pipeline.errors import CheckpointError, DataError
 from pipeline.files import digest, digest_by_stat, lock_of, remove, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, read_intact, read_record, short_digest
+from pipeline.records import (
+    EvalInputs,
+    EvalResult,
+    Inputs,
+    TrainRecord,
+    WeightsElsewhere,
+    read_intact,
+    read_record,
+    short_digest,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -264,6 +273,11 @@ class RunFolder:
         return self.folder / "train.json"
 
     @property
+    def elsewhere(self) -> Path:
+        """Which weights are not here; `merge` writes it."""
+        return self.folder / "weights_elsewhere.json"
+
+    @property
     def finished(self) -> Path:
         """What `done` is copied from: Snakemake deletes its outputs, but a finished run stays finished."""
         return self.state / "train.json"
@@ -323,7 +337,13 @@ class RunFolder:
         """Why to train it again: other inputs than there are now, or files that are not as recorded; else empty."""
         if change := now.change_since(record.inputs):
             return f"{change} since it was trained"
-        return changed_file(self.folder, record.files, digest_of)
+        elsewhere = self.weights_elsewhere()
+        absent = {name for name in elsewhere.files if not (self.folder / name).exists()} if elsewhere else set()
+        return changed_file(self.folder, {k: v for k, v in record.files.items() if k not in absent}, digest_of)
+
+    def weights_elsewhere(self) -> WeightsElsewhere | None:
+        """Which weights stayed on the machine that trained this run, if it was merged without them."""
+        return read_intact(self.elsewhere, WeightsElsewhere) if self.elsewhere.exists() else None
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""
@@ -339,6 +359,12 @@ class RunFolder:
     def verified(self, path: Path) -> Path:
         """A file of this finished run, after comparing it with what training recorded."""
         known, found = self.trained().files.get(path.name), digest(path)
+        elsewhere = self.weights_elsewhere()
+        if found is None and elsewhere and path.name in elsewhere.files:
+            raise CheckpointError(
+                f"{path} not found: run {self.name} was merged without its weights, which are at {elsewhere.place}; "
+                f"copy {path.name} (SHA-256 {short_digest(known)}) into {path.parent}"
+            )
         if found is None or found != known:
             state = f"has SHA-256 {short_digest(found)}" if found else "not found"
             raise CheckpointError(
@@ -384,6 +410,7 @@ def find_run(name: str, scale: str | None = None) -> RunFolder:
     found = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
     exact = [folder for folder in found if folder.name == name]
     if len(exact or found) != 1:
-        names = ", ".join(f"{folder.name} ({folder.results.name})" for folder in found or folders)
-        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; choose from: {names or 'none'}")
+        labels = [f"{folder.name} ({folder.results.name})" for folder in found or folders]
+        hint = nearest(name, labels, f"ls -d {shown(RESULTS)}/*/runs/*")
+        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; {hint}")
     return (exact or found)[0]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
+from pipeline.catalogue.find import find_sets, looked_for
 from pipeline.config import CONFIGS, FILE, Strict, parse_file
 from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.errors import ConfigError, DataError
@@ -16,17 +17,23 @@ class Slurm(Strict):
     """How this cluster is asked for machines; amounts are those of one training process."""
 
     partition: str | None = Field(None, description="null: the cluster's default")
+    """Partition of jobs; null: the cluster's default."""
     cpu_partition: str | None = Field(None, description="of jobs that need no GPU, such as preparing data")
+    """Partition of jobs that need no GPU, such as preparing data; null: the same."""
     account: str | None = None
+    """Account that jobs are charged to; null: the cluster's default."""
     nodes: int = Field(1, ge=1, description="the most nodes that one run may take")
     gres: str | None = Field(
         "gpu", pattern=r"^[\w-]+(:[\w.-]+)?$", description="what a process needs one of: gpu, gpu:a100"
     )
     cpus: int = Field(8, ge=1, description="CPU cores; at least threads + workers")
+    """CPU cores of a training process; at least `threads` + `workers`."""
     memory_gb: int = Field(32, ge=1)
+    """Memory of a training process, in GB."""
     hours: float = Field(
         24, gt=0, le=8760, description="such as 24 or 0.5: time limit of a job; a longer run continues in the next one"
     )
+    """Time limit of a job, such as 24 or 0.5; a longer run continues in the next job."""
     warning_s: int = Field(
         120, ge=1, description="how long before the time limit a job is told to write its checkpoint"
     )
@@ -41,6 +48,12 @@ class Site(Strict):
     """Where data lies and what the hardware is."""
 
     data: dict[str, Path] = Field(default_factory=dict, description="data set name -> folder")
+    """Folder of each data set, by its name."""
+    data_root: Path | None = Field(
+        None,
+        description="folder in which published sets are found by their usual names and layouts, such as "
+        "tiny-imagenet-200; `data` wins; `doctor` prints what was found",
+    )
     cache: Path | None = Field(
         None,
         description="folder to which `prepare` writes decoded images, from which training reads them; for training "
@@ -61,6 +74,7 @@ class Site(Strict):
         "nodes, as `doctor` finds out; null: beside what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where training and evaluations compute; auto: on a GPU if there is one."""
     gpus: list[NonNegativeInt] | None = Field(
         None,
         min_length=1,
@@ -70,14 +84,17 @@ class Site(Strict):
     runs_per_gpu: int = Field(1, ge=1, description="trainings and evaluations that share one of these GPUs at a time")
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
     workers: int = Field(0, ge=0, description="loader workers per process")
+    """Loader workers of each training process."""
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
     views: Literal["auto", "host", "device"] = Field(
         "auto",
         description="where images are cut, resized, mirrored and coloured, with the same draws: in loader workers, "
         "or in whole batches on the device; auto: on a GPU",
     )
     compile: bool = False
+    """Whether training steps are compiled with torch.compile."""
     compiled: str | None = Field(
         None,
         description="folder where compiled code is kept for the next run, shared by all machines; else "
@@ -96,6 +113,7 @@ class Site(Strict):
         None, description="MLflow server; MLFLOW_TRACKING_URI wins; else SQLite in results"
     )
     slurm: Slurm | None = Field(None, description="null: jobs run on this machine")
+    """How jobs are submitted to SLURM; null: jobs run on this machine."""
 
     @property
     def cluster(self) -> Slurm:
@@ -112,13 +130,16 @@ def choose_site(name: str | None) -> Site:
 
 
 def load_site() -> Site:
-    """The site that PATCHWORK_SITE names, else `local`. Relative folders start at the repository."""
+    """The site that PATCHWORK_SITE names, else `local`, with the sets that are found below its data root.
+
+    Relative folders start at the repository.
+    """
     site = parse_file(Site, site_path())
-    folders = {key: _placed(folder) for key, folder in site.data.items()}
-    cache, locks = (_placed(folder) if folder else None for folder in (site.cache, site.locks))
+    cache, locks, root = (_placed(folder) if folder else None for folder in (site.cache, site.locks, site.data_root))
+    folders = {**(find_sets(root) if root else {}), **{key: _placed(folder) for key, folder in site.data.items()}}
     if locks:  # for all locks of this process, and of those that it starts
         os.environ[LOCKS] = str(locks)
-    return site.model_copy(update={"data": folders, "cache": cache, "locks": locks})
+    return site.model_copy(update={"data": folders, "data_root": root, "cache": cache, "locks": locks})
 
 
 def site_path() -> Path:
@@ -138,8 +159,15 @@ def data_folder(site: Site, data: BaseDataConfig) -> Path:
         raise DataError(
             f"data set {data.name!r} has no folder on this site; expected `data: {{{data.folder_name}: /path}}` in "
             "configs/site/<site>.yaml, where PATCHWORK_SITE names the site (default: local)"
+            f"{_looked_for(site, data)}"
         )
     return folder
+
+
+def _looked_for(site: Site, data: BaseDataConfig) -> str:
+    """Lines on where a published set was looked for, and how to get one; empty for a set that has neither."""
+    looked, origin = looked_for(site.data_root, data.folder_name), kind_of(data).origin()
+    return "".join(f"\n{line}" for line in (looked, f"to get it: {origin}" if origin else "") if line)
 
 
 def named_folder(site: Site, data: BaseDataConfig) -> Path | None:

@@ -1,8 +1,8 @@
 """Which code made a result: digests of source that change with what the code does, not with how it is written.
 
-Comments, docstrings, layout, type hints of functions and the place of a definition do not count. What counts is every
-definition (function, class, constant) that a file of the package uses, in it or imported, directly or not, and where
-names of other packages come from. Nothing is imported, so a half-written file elsewhere does no harm.
+Comments, docstrings, texts below fields, layout, type hints of functions and the place of a definition do not count.
+What counts is every definition (function, class, constant) that a file of the package uses, in it or imported, directly
+or not, and where names of other packages come from. Nothing is imported, so a half-written file elsewhere does no harm.
 
 Followed are `from pipeline.x import y`, `TASKS.get("name")` and `globals()`; a test refuses other forms of imports.
 What a registry finds by a name of a config is in `code.py`.
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent
 # counted, every result would be said to be made by other code after every release.
 PLUMBING = (
     *("code", "config", "errors", "files", "logs", "processes", "provenance"),
-    *("records", "registry", "results", "site", "source"),
+    *("records", "registry", "results", "site", "source", "catalogue"),
 )
 
 NOTHING_COMPUTED = ("typing", "typing_extensions", "collections.abc")  # where a name of these comes from does not count
@@ -201,12 +201,14 @@ def _file_of(module: str) -> Path | None:
 
 
 def _plain(tree: ast.AST) -> list[ast.AST]:
-    """Take docstrings and the type hints of functions away; returns the nodes that are left."""
+    """Take docstrings, texts below fields and the type hints of functions away; returns the nodes that are left."""
     nodes, waiting = [], [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+        if isinstance(node, ast.ClassDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
         if isinstance(node, ast.arg):
@@ -214,6 +216,12 @@ def _plain(tree: ast.AST) -> list[ast.AST]:
         nodes.append(node)
         waiting += ast.iter_child_nodes(node)
     return nodes
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """A text that stands by itself, as below a field of a config: what the field means."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _written(part: object) -> str:

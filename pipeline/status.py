@@ -12,10 +12,12 @@ from pipeline.files import is_held, last_line
 from pipeline.freshness import Freshness
 from pipeline.launch.gpus import holders, in_words
 from pipeline.launch.slurm import waiting_job
-from pipeline.outputs import ROWS, report_file, table_file
-from pipeline.records import Started, read_record
-from pipeline.report.words import AGAIN
+from pipeline.outputs import report_file, table_file
+from pipeline.records import STOP_FACTS, Started, read_record
+from pipeline.report.words import AGAIN, counted
 from pipeline.results import RunFolder
+from pipeline.study.entries import Graph
+from pipeline.study.targets import ROWS
 
 State = Literal["finished", "running", "queued", "submitted", "failed", "stopped", "outdated", "waiting"]
 ORDER: tuple[State, ...] = ("finished", "running", "queued", "submitted", "failed", "stopped", "outdated", "waiting")
@@ -48,6 +50,7 @@ class Status:
     jobs: list[Job]
     tables: dict[str, list[State]]  # rows -> state of each table and figure
     reports: dict[Path, str] = field(default_factory=dict)  # why each must be made again, if it must
+    elsewhere: Counter[str] = field(default_factory=Counter)  # where weights are -> number of finished runs
 
     def __str__(self) -> str:
         lines = [f"scale {self.scale}: Snakemake is {'running' if self.has_snakemake else 'not running'}"]
@@ -57,6 +60,10 @@ class Status:
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
         reports = [f"{shown(path)}{why and f', {AGAIN}: {why}'}" for path, why in self.reports.items()]
         lines.append(f"  {'report':<12}  {', '.join(reports) or 'not written yet'}")
+        for place, count in self.elsewhere.items():
+            lines.append(f"  {'weights':<12}  of {counted(count, 'finished run')} are elsewhere: {place}")
+        early = [str(job) for job in self.jobs if job.state == "finished" and job.detail]
+        lines += ["", "stopped early", *early] if early else []
         for state in ("running", "queued", "submitted", "stopped", "outdated", "failed"):
             jobs = [str(job) for job in self.jobs if job.state == state]
             lines += ["", state, *jobs] if jobs else []
@@ -83,9 +90,11 @@ def read_status(freshness: Freshness) -> Status:
     jobs = _with_gpus(freshness, jobs)
     jobs = [job for job in jobs if job.rule in COUNTED or job.state == "failed" or _is_outdated_table(job)]
     tables = {rows: [_drawing(freshness, table_file(each, rows)) for each in graph.selected(rows)] for rows in ROWS}
-    made = [rows for rows in ROWS if freshness.exists(report_file(rows))]
-    reports = {results.report(rows): freshness.why(report_file(rows)) for rows in made}
-    return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports)
+    made = [name for name in (*ROWS, *graph.studies()) if freshness.exists(report_file(name))]
+    reports = {results.report(name): freshness.why(report_file(name)) for name in made}
+    runs = [results.run(job.name) for job in jobs if job.rule == "train_run" and job.state == "finished"]
+    elsewhere = Counter(found.place for run in runs if (found := run.weights_elsewhere()))
+    return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports, elsewhere)
 
 
 def _with_gpus(freshness: Freshness, jobs: list[Job]) -> list[Job]:
@@ -119,7 +128,7 @@ def _drawing(freshness: Freshness, file: str) -> State:
 def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
     (rule, name), results, why = job_behind(file), freshness.results, freshness.why(file)
     if not why:
-        return Job(rule, name, "finished")
+        return Job(rule, name, "finished", stop_of(freshness.graph, name) if rule == "train_run" else "")
     if rule == "train_run" and (found := _run(results.run(name), has_snakemake)):
         return found
     log = results.log(rule, name)
@@ -142,6 +151,13 @@ def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
     return Job(
         rule, name, "failed", _excerpt(["ended without an error message, as when it is killed", *lines[-2:]], log)
     )
+
+
+def stop_of(graph: Graph, run: str) -> str:
+    """Where and why a finished run stopped before its full length; empty if it did not."""
+    if not graph.runs[run].config["optim"].get("patience") or not (record := graph.results.run(run).record()):
+        return ""
+    return ": ".join(record.provenance[key] for key in STOP_FACTS if key in record.provenance)
 
 
 def job_behind(file: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.catalogue.find import find_sets, looked_for
 from pipeline.config import shown
 from pipeline.data.kind import BaseDataConfig, kind_of, source_set
 from pipeline.data.opening import find_samples
@@ -10,8 +11,27 @@ from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.errors import CheckpointError, DataError
 from pipeline.outputs import data_file
 from pipeline.results import prepare_command
-from pipeline.site import data_folder, site_file
+from pipeline.site import Site, data_folder, site_file
 from pipeline.study.planned import data_of
+
+
+def data_root(subject: Subject) -> Iterator[Finding]:
+    """Which published sets the site's data root has, of all that there are."""
+    root, site = subject.site.data_root, subject.site
+    if root is None:
+        return
+    if not root.is_dir():
+        yield failed(
+            "data root", f"folder {root} not found", f"make it, or correct `data_root:` in {subject.site_file}"
+        )
+        return
+    found = find_sets(root)
+    lines = [f"{name} in {folder}{_overruled(site, name, folder)}" for name, folder in found.items()]
+    yield ok("data root", f"published sets in {root}: {len(found)}" + "".join(f"\n{'':>23}{line}" for line in lines))
+
+
+def _overruled(site: Site, name: str, folder: Path) -> str:
+    return "" if site.data.get(name) == folder else f", not used: the site file names {site.data.get(name)}"
 
 
 def data_sets(subject: Subject) -> Iterator[Finding]:
@@ -26,10 +46,13 @@ def _data_set(subject: Subject, data: BaseDataConfig) -> Finding:
     try:
         folder = data_folder(subject.site, data)
     except DataError:
-        return failed(what, "no folder on this site", f"add `data: {{{data.name}: /path}}` to {subject.site_file}")
+        looked = looked_for(subject.site.data_root, data.folder_name)
+        found = f"no folder on this site; {looked}" if looked else "no folder on this site"
+        remedy = f"add `data: {{{data.folder_name}: /path}}` to {subject.site_file}"
+        return failed(what, found, f"{remedy}; to get it: {kind.origin()}" if kind.origin() else remedy)
     if source_set(data) and not kind.is_there(folder):
         return ok(what, f"is made from {source_set(data)} in {folder}")
-    obtained = f"expected {kind.layout}; to get it: {kind.obtained}; the folder is in {subject.site_file}"
+    obtained = f"expected {kind.layout}; to get it: {kind.origin()}; the folder is in {subject.site_file}"
     if not folder.is_dir():
         return failed(what, f"folder {folder} not found", obtained)
     manifest = subject.graph.results.manifest(data.name)

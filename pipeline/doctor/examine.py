@@ -11,7 +11,8 @@ from pipeline.site import Site
 from pipeline.study.entries import Graph
 
 Check = Callable[[Subject], Iterator[Finding]]
-HERE: list[Check] = [machine.packages, machine.device, machine.results_folder, data.data_sets, data.weights, data.lpips]
+HERE: list[Check] = [machine.packages, machine.device, machine.results_folder]
+DATA: list[Check] = [data.data_root, data.data_sets, data.weights, data.lpips]
 LATER: list[Check] = [machine.tracking, machine.space]
 CLUSTER: list[Check] = [
     cluster.commands,
@@ -28,7 +29,7 @@ def examine(graph: Graph, site: Site) -> Iterator[Finding]:
     name = os.environ.get("PATCHWORK_SITE", "local")
     file = name if name.endswith(".yaml") else shown(CONFIGS / "site" / f"{name}.yaml")
     subject = Subject(graph, site, file)
-    for check in [*HERE, *LATER]:
+    for check in [*HERE, *DATA, *LATER]:
         yield from _carefully(check, subject)
     for check in CLUSTER if site.slurm else []:
         found = [*_carefully(check, subject)]

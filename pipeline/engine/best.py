@@ -1,7 +1,6 @@
-"""`optim.keep: best`: of all validations of a run, the weights of the best one are what it exports.
+"""The best validation of a run: `optim.keep: best` exports its weights, `optim.patience` stops some time after it.
 
-Early stopping without stopping: the run trains to its end, so that its length does not depend on luck, and its
-checkpoints carry the best weights so far beside those that train on.
+Checkpoints carry the best weights so far beside those that train on. Without `patience` a run trains to its end.
 """
 
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeline.engine.metrics import Found
+from pipeline.records import STOP_FACTS
 
 
 class BestWeights:
@@ -34,3 +34,41 @@ class BestWeights:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.weights, self.found = state["step"], state["weights"], Found(**state["found"])
+
+
+class Patience:
+    """Stops a training after `limit` validations in a row without a better one; without a limit, never.
+
+    The decision depends on validations only, which are the same in all processes, and its state is in each checkpoint:
+    an interrupted run stops at the same step as an undisturbed one.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.num_since_best = 0  # validations
+        self.best_step = 0  # 0: there was no validation yet
+
+    def count(self, is_better: bool, step: int) -> None:
+        self.num_since_best = 0 if is_better else self.num_since_best + 1
+        self.best_step = step if is_better else self.best_step
+
+    @property
+    def is_over(self) -> bool:
+        return self.limit is not None and self.num_since_best >= self.limit
+
+    def as_metrics(self) -> dict[str, int]:
+        """What a line of metrics.jsonl has beside the validation."""
+        return {} if self.limit is None else {"since_best": self.num_since_best}
+
+    def explain(self, step: int, total: int, metric: str) -> dict[str, str]:
+        """Where a run stopped and why, as its record has it."""
+        times = f"{self.limit} validation{'s' * (self.limit != 1)}"
+        why = f"{metric} has not improved in {times}, its best is that of step {self.best_step} (optim.patience)"
+        return dict(zip(STOP_FACTS, (f"after step {step} of {total}", why), strict=True))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"num_since_best": self.num_since_best, "best_step": self.best_step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Checkpoints from before there was a patience have none."""
+        self.num_since_best, self.best_step = state.get("num_since_best", 0), state.get("best_step", 0)

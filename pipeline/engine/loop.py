@@ -18,14 +18,14 @@ from tqdm import tqdm
 from pipeline.config import FILE
 from pipeline.data.device_views import Ahead
 from pipeline.data.kind import kind_of
-from pipeline.data.loader import BatchPlan, eval_loader, train_loader
+from pipeline.data.loader import eval_loader, train_loader
 from pipeline.data.manifest import MANIFEST, read_manifest
 from pipeline.data.opening import open_for_training, side_for_training
 from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
 from pipeline.data.staging import StagedView
 from pipeline.engine.batchnorm import RunningStatistics, synchronised
-from pipeline.engine.best import BestWeights
+from pipeline.engine.best import BestWeights, Patience
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.distributed import World
@@ -39,11 +39,11 @@ from pipeline.engine.pauses import Pauses
 from pipeline.engine.precision import precision_of
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.recompute import recompute_blocks
-from pipeline.engine.run import RunConfig
+from pipeline.engine.run import RunConfig, batch_plan, check_world
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
-from pipeline.errors import CheckpointError, ConfigError, NumericsError
+from pipeline.errors import CheckpointError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.weights import LoadReport, load_encoder
 from pipeline.records import Inputs
@@ -101,6 +101,7 @@ class Trainer:
         self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
+        self.patience = Patience(run.optim.patience)
         state = self._usable_checkpoint()
         # Decided when the run began, and the same in all processes.
         self.shrunk_to: int | None = world.gather(self._side(state))[0]
@@ -109,12 +110,12 @@ class Trainer:
         self._restore(state)
 
     def fit(self) -> Found:
-        """Train to the end; returns the validation of the weights to export, which is the last or the best."""
+        """Train to the end, or until patience is over; returns the validation of the last or the best weights."""
         run, micros = self.run, iter(self._loader())
         stopwatch = Stopwatch()
         pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
-        while self.step < run.total_steps:
+        while self.step < run.total_steps and not self.patience.is_over:
             self.schedule.step_update(self.step)
             loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
@@ -140,6 +141,14 @@ class Trainer:
     def exported(self) -> Method:
         """What is validated and exported: the method, or its moving average."""
         return self.ema.module if self.ema else self.method
+
+    @property
+    def stopped_early(self) -> dict[str, str]:
+        """Where and why this run ended before its full length, for its record; empty if it did not."""
+        if not self.patience.is_over or self.step >= self.run.total_steps:
+            return {}
+        (metric,) = self.best
+        return self.patience.explain(self.step, self.run.total_steps, f"val_{metric}")
 
     @property
     def num_skips(self) -> Tensor:
@@ -281,13 +290,19 @@ class Trainer:
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]
-            if self.best_weights and primary.beats(value, self.best.get(primary.name)):
+            is_better = primary.beats(value, self.best.get(primary.name))
+            self.patience.count(is_better, self.step)
+            if self.best_weights and is_better:
                 self.best_weights.take(method, self.step, self.last_validation)
             self.best = {primary.name: primary.better(value, self.best.get(primary.name, value))}
         if self.world.is_main:
-            self._append(**{f"val_{name}": value for name, value in found.metrics.items()})
+            self._append(
+                **{f"val_{name}": value for name, value in found.metrics.items()}, **self.patience.as_metrics()
+            )
             words = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
             log.info("epoch %g: %s", self.step / self.run.steps_per_epoch, words)
+            if self.stopped_early:
+                log.info("stopped early %s: %s", *self.stopped_early.values())
 
     def _append(self, **values: float) -> None:
         self.metrics.append(step=self.step, epoch=round(self.step / self.run.steps_per_epoch, 4), **values)
@@ -304,6 +319,7 @@ class Trainer:
             "num_skips": self.num_skips,
             "best": self.best,
             "best_weights": self.best_weights.state_dict() if self.best_weights else None,
+            "patience": self.patience.state_dict(),
             "last_validation": self.last_validation.metrics,
             "last_errors": self.last_validation.errors,
             "last_count": self.last_validation.count,
@@ -359,6 +375,7 @@ class Trainer:
                 self.ema.load_state_dict(state["ema"])
             if self.best_weights:
                 self.best_weights.load_state_dict(state["best_weights"])
+            self.patience.load_state_dict(state.get("patience", {}))
         make_capturable(self.optimizer, self.recorder.reads_rates)
         if len(steps := {*self.world.gather(self.step)}) > 1:
             raise CheckpointError(
@@ -372,27 +389,6 @@ class Trainer:
     @property
     def _known_inputs(self) -> dict[str, str | None]:
         return self.inputs.model_dump() if self.inputs else {}
-
-
-def batch_plan(run: RunConfig) -> BatchPlan:
-    return BatchPlan(
-        seed=run.seed,
-        num_images=run.data.num_train,
-        repeats=run.data.repeats,
-        epochs=-(-run.total_steps // run.steps_per_epoch),
-        global_batch=run.optim.global_batch,
-        num_micro=run.optim.num_micro,
-    )
-
-
-def check_world(run: RunConfig, size: int) -> None:
-    """Refuse a number of processes that would change the global batch."""
-    if run.optim.num_micro % size:
-        fitting = [str(n) for n in range(1, run.optim.num_micro + 1) if run.optim.num_micro % n == 0]
-        raise ConfigError(
-            f"{run.name}: {size} processes cannot share a global batch of {run.optim.global_batch} in micro-batches of "
-            f"{run.optim.micro_batch}; use {', '.join(fitting)} processes, or change optim.micro_batch"
-        )
 
 
 def _moving_average(method: Method, decay: float | None) -> Any:

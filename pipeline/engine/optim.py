@@ -1,14 +1,7 @@
 """AdamW with weight-decay groups and layer decay, schedules with warm-up, gradient clipping, finite check.
 
-The released codes draw three cosines through the same numbers; `lr_curve` chooses:
-- after_warmup (MAE, DropPos): the cosine begins where the warm-up ends; it moves every step.
-- all_steps (MJP): the cosine counts the steps of the warm-up too, so the rate drops onto it when the warm-up ends; it
-  moves every step, one step late.
-- all_epochs (DeiT): as all_steps, but it moves every epoch, one epoch late: two epochs train at `warmup_lr`.
-Detection and segmentation have other curves, of which the warm-up is a part:
-- steps (detectron2): the rate falls by `decay_factor` at each of the `milestones`, or (MP3 on speech) every
-  `decay_every` updates; before that, a line up to it, or the constant `warmup_lr`.
-- poly (mmsegmentation): (1 - step / steps)^power from the first step on, times a line up to 1 in the warm-up.
+The released codes draw three cosines through the same numbers; detection and segmentation have curves of their own, of
+which the warm-up is a part. `lr_curve` chooses; the text below it says what each one does.
 
 The non-finite guard runs on the device: AdamW's fused step skips itself where `found_inf` is 1, so no step waits for
 the host; the number of skips is read when metrics are due.
@@ -50,17 +43,30 @@ class OptimConfig(Strict):
         None, before=None, ge=1, description="updates, in place of epochs; the last pass may be cut short"
     )
     global_batch: int = Field(ge=1)
+    """Samples of one update, over all processes and micro-batches."""
     micro_batch: int = Field(ge=1)
+    """Samples that pass through the model together and share one random draw. It divides the global batch."""
     base_lr: float = Field(gt=0, description="learning rate at a global batch of `lr_batch`")
     lr_batch: int = Field(512, ge=1)
+    """Global batch for which `base_lr` is meant; the rate grows in proportion to the batch."""
     min_lr: float = Field(1e-5, ge=0)
+    """Learning rate at the end of the curve."""
     warmup_lr: float = Field(1e-6, ge=0)
+    """Learning rate at the start of the warm-up."""
     warmup_epochs: float = Field(0.0, ge=0)
+    """Epochs of warm-up, in which the rate rises from `warmup_lr`."""
     warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, in place of warmup_epochs")
     warmup_curve: Literal["line", "constant"] = added(
         "line", before="line", description="a line from warmup_lr to the rate; lr_curve steps: or warmup_lr all along"
     )
     lr_curve: LrCurve = Field("after_warmup", description="which curve the rate follows, and when it moves")
+    """The curve of the learning rate. after_warmup (MAE, DropPos): a cosine that begins where the warm-up ends and
+    moves every step. all_steps (MJP): a cosine that counts the steps of the warm-up too, so that the rate drops onto it
+    when the warm-up ends; it moves every step, one step late. all_epochs (DeiT): the same, but it moves every epoch,
+    one epoch late, so that two epochs train at `warmup_lr`. steps (detectron2): the rate falls by `decay_factor` at
+    each of the `milestones`, or every `decay_every` updates. poly (mmsegmentation): (1 - step / steps)^`power` from the
+    first step on, times a line up to 1 in the warm-up.
+    """
     milestones: tuple[Share, ...] = added(
         (), before=(), description="lr_curve steps: shares of the training after which the rate falls"
     )
@@ -72,10 +78,15 @@ class OptimConfig(Strict):
     )
     decay_factor: float = added(0.1, before=0.1, gt=0, lt=1, description="lr_curve steps: by which the rate falls")
     power: float = added(1.0, before=1.0, gt=0, description="lr_curve poly: its exponent")
+    """Exponent of the curve `lr_curve: poly`."""
     weight_decay: float = Field(0.05, ge=0)
+    """Decoupled weight decay of AdamW; biases, norms and what a method spares, such as positions, have none."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay rates of AdamW's two moments."""
     eps: float = Field(1e-8, gt=0)
+    """Epsilon of AdamW."""
     layer_decay: float | None = Field(None, gt=0, le=1)
+    """Factor by which the rate of each block is below that of the next one; null: all blocks have one rate."""
     rates: dict[str, Factor] = added(
         {},
         before={},
@@ -83,18 +94,30 @@ class OptimConfig(Strict):
         "counts, on top of layer_decay",
     )
     clip_norm: float | None = Field(None, gt=0)
+    """Norm to which gradients are clipped; null: they are not."""
     clip_mode: Literal["global", "tensor"] = "global"
+    """What is clipped: the norm of all gradients together, or that of each tensor (DINO, DropPos)."""
     smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing")
+    """Label smoothing: share of a target that is spread over all classes."""
     ema_decay: float | None = Field(None, gt=0, lt=1, description="export this moving average of the weights")
     keep: Literal["last", "best"] = added(
         "last", before="last", description="export the weights of the end, or those of the best validation"
     )
+    patience: int | None = added(
+        None,
+        before=None,
+        ge=1,
+        description="validations in a row without a better one after which the training stops; null: it never stops "
+        "early. The learning rate follows the curve of the full length",
+    )
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
     validate_every: int = added(1, before=1, ge=1, description="epochs; the best of these validations is recorded")
     log_every: int = Field(50, ge=1, description="steps")
+    """Steps between two lines of the metrics."""
     protection: Protection = added(
         Protection(), before=Protection(), description="of the gradient of the global batch, before it is clipped"
     )
+    """Noise on the gradient of the global batch, or pruning of it, before it is clipped."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> "OptimConfig":

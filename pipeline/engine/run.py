@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 from pipeline.code import Named
 from pipeline.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
 from pipeline.data.kind import BaseDataConfig, parse_data
+from pipeline.data.loader import BatchPlan
 from pipeline.engine.optim import OptimConfig
 from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, MethodConfig
@@ -27,10 +28,15 @@ class RunConfig(Strict):
     """One training job: what to train, how, on what, from where."""
 
     method: SerializeAsAny[MethodConfig]
+    """The training method and its keys."""
     model: ModelConfig
+    """The architecture of the encoder."""
     data: SerializeAsAny[BaseDataConfig]
+    """The data set, and how images or texts of it are seen."""
     optim: OptimConfig
+    """The recipe: length, batch, learning rate, regularisation."""
     seed: int = Field(0, ge=0)
+    """Seed of weights, batches and every other random choice."""
     init: str | None = Field(
         None, description="name of the run whose encoder this one starts from, or file:PATH, weights from elsewhere"
     )
@@ -40,6 +46,7 @@ class RunConfig(Strict):
         before=True,
         description="false: nothing is trained, the weights that `init` names are evaluated as they are",
     )
+    """Whether the run is trained; false: the weights that `init` names are evaluated as they are."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> "RunConfig":
@@ -59,18 +66,33 @@ class RunConfig(Strict):
                 f"data of kind {data.kind} is for the tasks {', '.join(data.tasks)}, but method {self.method.name} has "
                 f"task {self.task}; choose another method or another data set"
             )
+        self._check_labels()
         if not self.train and not (self.init or "").startswith(FILE):
             raise ValueError(f"train is false, so init must name a weight file (file:PATH); found init {self.init}")
         self.method.check(self.model, data.input_size)
         self._check_best()
         return self
 
-    def _check_best(self) -> None:
-        if self.optim.keep != "best" or self.method.name == UNKNOWN:
+    def _check_labels(self) -> None:
+        if self.data.has_labels or self.method.name == UNKNOWN or not TASKS.get(self.task).needs_labels:
             return
-        if not (METHODS.get(self.method.name).primary or TASKS.get(self.task).primary):
+        raise ValueError(
+            f"the images of {self.data.name} have no labels, and {self.method.name} learns from labels; pretrain on "
+            f"{self.data.name} with another method, and give {self.method.name} a labelled set"
+        )
+
+    def _check_best(self) -> None:
+        """Both keys that need a metric to compare validations by."""
+        if self.method.name == UNKNOWN or METHODS.get(self.method.name).primary or TASKS.get(self.task).primary:
+            return
+        if self.optim.keep == "best":
             raise ValueError(
                 f"optim.keep is best, but nothing says which validation of method {self.method.name} is; set it to last"
+            )
+        if self.optim.patience:
+            raise ValueError(
+                f"optim.patience is {self.optim.patience}, but method {self.method.name} has no metric to compare its "
+                "validations by; set it to null"
             )
 
     @property
@@ -141,6 +163,27 @@ def _parse_method(layers: Layers) -> MethodConfig:
     except ConfigError as error:
         raise ConfigError(f"{below.origin(('name',))}: method.name: {error}") from None
     return parse(method.Config, below, "method.")
+
+
+def batch_plan(run: RunConfig) -> BatchPlan:
+    return BatchPlan(
+        seed=run.seed,
+        num_images=run.data.num_train,
+        repeats=run.data.repeats,
+        epochs=-(-run.total_steps // run.steps_per_epoch),
+        global_batch=run.optim.global_batch,
+        num_micro=run.optim.num_micro,
+    )
+
+
+def check_world(run: RunConfig, size: int) -> None:
+    """Refuse a number of processes that would change the global batch."""
+    if run.optim.num_micro % size:
+        fitting = [str(n) for n in range(1, run.optim.num_micro + 1) if run.optim.num_micro % n == 0]
+        raise ConfigError(
+            f"{run.name}: {size} processes cannot share a global batch of {run.optim.global_batch} in micro-batches of "
+            f"{run.optim.micro_batch}; use {', '.join(fitting)} processes, or change optim.micro_batch"
+        )
 
 
 def resolved_yaml(run: RunConfig) -> str:

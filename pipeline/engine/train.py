@@ -175,10 +175,11 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_ste
             processes=world.size,
             precision=trainer.precision,
             graphs=num_graphs() if trainer.site.compile else 0,
-            steps=run.total_steps,
+            steps=trainer.step,
             resumed_at_step=first_step,
             wall_s=round(trainer.wall_s, 1),
             **kept,
+            **trainer.stopped_early,
             **cached,
         ),
     )

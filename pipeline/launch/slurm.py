@@ -138,10 +138,14 @@ class Launcher:
             self._leave_if_asked()
             job = answer.active(self.name, CONFIGS.parent)
             # One that is ending may have been cancelled, or be on its way back into the queue.
-            if not answer.problem and (job is None or job.state != "COMPLETING"):
+            if not answer.problem and (job is None or not self._is_ending(job, record)):
                 return job
             self._tell(f"waiting for job {job.id} to end" if job else f"waiting for the queue ({answer.problem})")
             self._pause(self.site.cluster.poll_s)
+
+    def _is_ending(self, job: Job, record: JobRecord) -> bool:
+        """squeue shows a job that a launcher has just cancelled as running for a moment."""
+        return job.state == "COMPLETING" or (record.has_ended and (job.id, job.state) == (record.job, "RUNNING"))
 
     def _submit(self) -> str:
         from submitit import SlurmExecutor

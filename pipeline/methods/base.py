@@ -37,7 +37,8 @@ from pipeline.registry import METHODS as METHODS
 from pipeline.sizes import Size
 from pipeline.trees import Tree
 
-RELATIVE = re.compile(r"relative_position_bias_table|\brel_pos_[hw]$")  # relative positions, by their names in timm
+# Relative positions and frequencies of rotary ones, by their names in timm.
+RELATIVE = re.compile(r"relative_position_bias_table|\brel_pos_[hw]$|^rope\.freqs$")
 Fidelity = Literal["paper", "released", "corrected"]
 
 
@@ -47,8 +48,13 @@ class MethodConfig(Strict):
     task: ClassVar[str] = "classify"  # a file of pipeline/tasks
 
     name: str
+    """The method, by its name in the registry."""
     fidelity: Fidelity = "corrected"
+    """paper: as the paper says. released: as the authors' code does. corrected: the released code without its mistakes.
+    They differ where the docstring of the method says so.
+    """
     code_epoch: int = Field(1, ge=1)
+    """Raised by hand when a change of code makes earlier runs wrong."""
 
     def check(self, model: ModelConfig, image_size: Size) -> None:
         """Raise ValueError where this method cannot work on such a model."""
@@ -64,6 +70,7 @@ class PretrainConfig(MethodConfig):
     task: ClassVar[str] = "pretrain"
 
     mask_ratio: float = Field(0.75, ge=0, lt=1, description="eta of MP3, gamma of DropPos")
+    """Share of the patches that are masked (eta of MP3, gamma of DropPos)."""
 
     def check(self, model: ModelConfig, image_size: Size) -> None:
         if model.family != "vit":
@@ -73,16 +80,22 @@ class PretrainConfig(MethodConfig):
 
 
 class DecoderConfig(PretrainConfig):
-    """What MAE and DropPos share: absolute positions, and a decoder."""
+    """What MAE and DropPos share: positions that a patch takes with it, and a decoder."""
 
     decoder_width: int = Field(512, ge=4, multiple_of=4)
+    """Width of the decoder."""
     decoder_depth: int = Field(8, ge=1, le=1000)
+    """Blocks of the decoder."""
     decoder_heads: int = Field(16, ge=1)
+    """Attention heads of each block of the decoder."""
 
     def check(self, model: ModelConfig, image_size: Size) -> None:
         super().check(model, image_size)
-        if model.positions in ("none", "relative"):
-            raise ValueError(f"method {self.name} needs absolute positions, found model.pos_embed: {model.positions}")
+        if model.table == "none" and not model.is_rotary:
+            raise ValueError(
+                f"method {self.name} needs absolute positions, found model.pos_embed: {model.positions}; rotary ones "
+                "will do, too"
+            )
         self.check_decoder()
 
     def check_decoder(self) -> None:
@@ -197,11 +210,15 @@ class Method(nn.Module):
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
         """Features and logits; `shuffled` (B, N) tells a method that knows the word which patches were moved."""
-        return self.classify(encode(self.encoder, images, self.slot_positions(shuffled)))
+        return self.classify(encode(self.encoder, images, self.slot_positions(shuffled), self.slot_places(shuffled)))
 
     def slot_positions(self, shuffled: Tensor | None = None) -> Tensor | None:
         """(B or 1, P+N, D): what is added to the tokens; none where the encoder has no absolute positions."""
         return getattr(self.encoder, "pos_embed", None)
+
+    def slot_places(self, shuffled: Tensor | None = None) -> Tensor | None:
+        """(B or 1, N): where the patch in each slot stands, for rotary positions; none: each in its own place."""
+        return None
 
     def classify(self, tokens: Tensor) -> Prediction:
         features = self.encoder.forward_head(tokens, pre_logits=True)

@@ -4,6 +4,9 @@ A share gamma of the patches is removed. Of the visible ones, a share gamma_pos 
 learned mask token (Eq. 3); the rest are anchors. A light decoder names the positions that were dropped, against
 smoothed targets (Eq. 5-7), each weighted by how close its patch is to CLS (Eq. 9).
 
+With rotary positions, an anchor has the rotation of its place, and a patch whose position is dropped has none; the
+decoder names the row and column that it lost. The mask token is added only where a table is (`model.add_absolute`).
+
 Patches are put in random order once, while they are pixels: anchors first, then those whose positions are dropped,
 then the removed ones. That is the same distribution as two independent maskings, and everything else is a slice.
 
@@ -41,6 +44,7 @@ from pipeline.methods.base import (
 )
 from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, send, take, to_patches
+from pipeline.models.places import NOWHERE, at_places
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
 from pipeline.models.starts import start_as_mae
 from pipeline.sizes import Size, pair
@@ -51,8 +55,10 @@ class DropPos(Method):
     class Config(DecoderConfig):
         name: Literal["droppos"] = "droppos"
         position_ratio: float = Field(0.75, gt=0, le=1, description="gamma_pos")
+        """Share of the visible patches whose positions are dropped (gamma_pos)."""
         sigma: float = Field(1.0, ge=0, description="sigma_0 of position smoothing; 0: one-hot targets")
         sigma_end: float = Field(0.0, ge=0, description="sigma_T, reached linearly")
+        """Sigma of position smoothing at the end (sigma_T), reached linearly."""
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
         decoder_depth: int = Field(2, ge=1, le=1000)
 
@@ -64,7 +70,8 @@ class DropPos(Method):
         super().__init__(cfg, encoder)
         self.grid: Grid = grid_of(encoder)
         self._count_patches()
-        self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.embed_dim).normal_(std=0.02))
+        if encoder.pos_embed is not None:
+            self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.embed_dim).normal_(std=0.02))
         self.decoder = Decoder(encoder, cfg.decoder_width, cfg.decoder_depth, cfg.decoder_heads, self.grid.size)
         distances = smoothing_distances(self.grid, cfg.fidelity, encoder.patch_embed.img_size)
         self.register_buffer("distances", distances, persistent=False)
@@ -108,10 +115,15 @@ class DropPos(Method):
         """(B, visible - anchors, N): logits of the positions that slots `anchors` to `visible` of `order` lost."""
         encoder = self.encoder
         tokens = embed_patches(encoder, take(to_patches(images, self.grid), order[:, :visible]))
-        masks = self.mask_token.expand(len(images), visible - anchors, -1)
-        positions = torch.cat([patch_positions(encoder)[order[:, :anchors]], masks], dim=1)
-        tokens = with_cls(encoder, add_positions(tokens, positions), encoder.pos_embed[:, :1])
-        tokens = encoder.norm(encoder.blocks(encoder.norm_pre(encoder.pos_drop(tokens))))
+        if encoder.pos_embed is None:
+            tokens = with_cls(encoder, tokens)
+        else:
+            masks = self.mask_token.expand(len(images), visible - anchors, -1)
+            positions = torch.cat([patch_positions(encoder)[order[:, :anchors]], masks], dim=1)
+            tokens = with_cls(encoder, add_positions(tokens, positions), encoder.pos_embed[:, :1])
+        places = F.pad(order[:, :anchors], (0, visible - anchors), value=NOWHERE)
+        with at_places(encoder, places):
+            tokens = encoder.norm(encoder.blocks(encoder.norm_pre(encoder.pos_drop(tokens))))
         return self.decoder(self.decoder.embed(tokens), first=1 + anchors)
 
     @torch.no_grad()
@@ -133,8 +145,8 @@ class DropPos(Method):
         return {"position_top1": percent(right), "loss": cross_entropies(logits, positions)}
 
     def no_weight_decay(self) -> set[str]:
-        """As released: vectors and biases alone are spared, CLS and mask token are decayed; a learned table is not."""
-        return {"encoder.pos_embed"}
+        """As released: vectors and biases are spared, CLS and mask token are decayed; learned positions are not."""
+        return {"encoder.pos_embed", "encoder.rope.freqs"}
 
 
 def smoothing_distances(grid: Grid, fidelity: Fidelity, image_size: Size) -> Tensor:

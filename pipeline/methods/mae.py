@@ -2,6 +2,9 @@
 
 Patches are put in random order once, while they are pixels: the first are visible, the rest are to be rebuilt. The
 decoder stays in that order, with positions in the same order; a transformer does not care.
+
+With rotary positions, each visible patch has the rotation of its own place, whichever others are left. The decoder has
+its fixed sin-cos table whatever the encoder has: a mask token needs a place of its own to be told from the others.
 """
 
 from collections.abc import Mapping
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Measured, Method, Output
 from pipeline.models.decoder import Decoder
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
+from pipeline.models.places import at_places
 from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
 from pipeline.models.starts import start_as_mae
 
@@ -24,6 +28,7 @@ class MAE(Method):
         name: Literal["mae"] = "mae"
         norm_pix: bool = Field(True, description="targets are normalised patch by patch")
         mask_ratio: float = Field(0.75, gt=0, lt=1)
+        """Share of the patches that are removed."""
 
     cfg: Config
     decoder_positions: Tensor
@@ -56,9 +61,15 @@ class MAE(Method):
     def rebuild(self, visible: Tensor, order: Tensor) -> Tensor:
         """Visible patches (B, V, C, pixels) -> the others' pixels (B, N - V, C * pixels), both in `order`."""
         encoder, count = self.encoder, self.num_visible
-        tokens = add_positions(embed_patches(encoder, visible), patch_positions(encoder)[order[:, :count]])
-        tokens = encoder.norm_pre(encoder.pos_drop(with_cls(encoder, tokens, encoder.pos_embed[:, :1])))
-        tokens = self.decoder.embed(encoder.norm(encoder.blocks(tokens)))
+        tokens = embed_patches(encoder, visible)
+        if encoder.pos_embed is None:
+            tokens = with_cls(encoder, tokens)
+        else:
+            tokens = add_positions(tokens, patch_positions(encoder)[order[:, :count]])
+            tokens = with_cls(encoder, tokens, encoder.pos_embed[:, :1])
+        with at_places(encoder, order[:, :count]):
+            tokens = encoder.blocks(encoder.norm_pre(encoder.pos_drop(tokens)))
+        tokens = self.decoder.embed(encoder.norm(tokens))
         masks = self.mask_token.expand(len(tokens), self.grid.size - count, -1).to(tokens.dtype)
         cls_position, positions = self.decoder_positions[:, :1], self.decoder_positions[0, 1:][order]
         positions = torch.cat([cls_position.expand(len(tokens), -1, -1), positions], dim=1)
@@ -75,5 +86,5 @@ class MAE(Method):
         return {"loss": self.pixel_errors(batch.images, self.draw(batch, 1.0)["order"]).mean(dim=1)}
 
     def no_weight_decay(self) -> set[str]:
-        """As released: vectors and biases alone are spared, CLS and mask token are decayed; a learned table is not."""
-        return {"encoder.pos_embed"}
+        """As released: vectors and biases are spared, CLS and mask token are decayed; learned positions are not."""
+        return {"encoder.pos_embed", "encoder.rope.freqs"}

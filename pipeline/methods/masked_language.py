@@ -29,8 +29,11 @@ class MaskedLanguage(Method):
 
         name: Literal["masked_language"] = "masked_language"
         mask_ratio: float = Field(0.15, gt=0, lt=1, description="share of tokens to name")
+        """Share of the tokens that are to be named."""
         mask_prob: float = Field(0.8, ge=0, le=1, description="of these, share that becomes MASK")
+        """Share of these tokens that become MASK."""
         random_prob: float = Field(0.1, ge=0, le=1, description="of these, share that becomes any other word")
+        """Share of these tokens that become any other word."""
 
         @model_validator(mode="after")
         def _leaves_a_share(self) -> "MaskedLanguage.Config":

@@ -16,6 +16,10 @@ The variants of Table 4 are combinations of `shuffle`, `unknown`, `index` and `d
 slot order as released (`slots`); the paper may mean one that travels with the patches (`patches`). One variant no
 paper has: `shuffle: positions` hides the positions of the same patches and moves none, the unknown embedding alone.
 
+With rotary positions, a slot has its coordinates: a shuffled patch keeps its content and takes the rotation of the slot
+where it is put, and the unknown position is no rotation at all. There is no table to localise (`dal: none`), unless one
+is added to the rotations (`model.add_absolute`); the unknown position then is both.
+
 On a Swin, `released` pairs each row and column with the position of the next patch, and the last with the unknown
 one: its regressor skips a CLS that a Swin does not have. On a CNN, which has no positions, MJP is the shuffle of
 pixels alone.
@@ -39,6 +43,7 @@ from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Encoder, Grid, grid_of, send
+from pipeline.models.places import all_places, hidden_at, rotary_of
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
 from pipeline.models.starts import STD, start_as_deit
 from pipeline.sizes import Size
@@ -80,19 +85,36 @@ class MJP(Method):
         index: Literal["none", "slots", "patches"] = Field(
             "none", description="IDX: a second table added to the positions, one row a slot, or one row a patch"
         )
+        """A second table that is added to the positions (IDX): none, one row for each slot, or one row for each patch.
+        """
         unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
+        """Whether shuffled patches share one unknown position embedding (UNK)."""
         dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
+        """Dense absolute localisation: off, a PCA of the positions (no weights), or a linear or nonlinear regressor."""
         shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
+        """Share of the patches that are shuffled (gamma)."""
         dal_weight: float = Field(0.01, ge=0, description="lambda")
+        """Weight of the dense absolute localisation loss (lambda)."""
         warmup_ratio: float = Field(20 / 300, ge=0, lt=1, description="no shuffling before; DAL weight rises until")
+        """Share of the training before which nothing is shuffled; the DAL weight rises until then."""
         shuffle_prob: float = Field(ge=0, le=1)
+        """Probability that a micro-batch is shuffled; the default depends on `fidelity`."""
         per_image: bool
+        """Whether each image has a shuffle of its own, not one per micro-batch; the default depends on `fidelity`."""
         exact_count: bool
+        """Whether the number of shuffled patches is exact; the default depends on `fidelity`."""
         dal_schedule: Literal["constant", "cosine"]
+        """constant: one weight. cosine: it rises in the warm-up, then falls to half; the default depends on `fidelity`.
+        """
         dal_updates: int = Field(300, ge=1, description="times that a cosine DAL weight moves in a run")
         dal_reduction: Literal["mean", "norm"]
+        """mean: the L1 error is averaged over coordinates. norm: it is summed; the default depends on `fidelity`."""
         dal_layers: Literal[2, 3]
+        """Layers of the nonlinear regressor; the default depends on `fidelity`."""
         position_std: float = Field(gt=0, description="of position embeddings, where the unknown one is used")
+        """Standard deviation of the position embeddings at the start, where the unknown one is used; the default
+        depends on `fidelity`.
+        """
 
         @model_validator(mode="before")
         @classmethod
@@ -115,7 +137,14 @@ class MJP(Method):
         def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family in TEXT:
                 raise ValueError(f"method mjp moves patches of images, found model.arch {model.arch}")
-            if (self.unknown or self.dal != "none" or self.index != "none") and model.positions != "learn":
+            has_table = model.table == "learn"
+            if model.is_rotary and not has_table and (self.dal != "none" or self.index != "none"):
+                raise ValueError(
+                    f"method mjp reads and adds to a table (dal, index), and pos_embed: {model.positions} has none; "
+                    "set method.dal and method.index to none, or model.add_absolute to true"
+                )
+            needs_table = self.unknown or self.dal != "none" or self.index != "none"
+            if needs_table and not has_table and not model.is_rotary:
                 raise ValueError(
                     f"method mjp works on learned positions, model {model.name} has {model.positions}; set "
                     "model.pos_embed to learn, or method.unknown to false, dal to none and index to none"
@@ -129,12 +158,13 @@ class MJP(Method):
         self.grid: Grid = grid_of(encoder)
         self.register_buffer("coordinates", self.grid.coordinates().float(), persistent=False)
         self.regressor = _regressor(cfg, encoder)
-        if cfg.unknown:
+        has_table = getattr(encoder, "pos_embed", None) is not None
+        if cfg.unknown and has_table:
             # A row (E_unk is 1 x D in Eq. 4), not a vector: vectors are never decayed, and `released` decays it.
             self.unknown = nn.Parameter(torch.empty(1, encoder.embed_dim).normal_(std=cfg.position_std))
         if cfg.index != "none":
             self.index = nn.Parameter(torch.zeros_like(encoder.pos_embed))
-        if cfg.unknown and cfg.position_std != STD:
+        if cfg.unknown and has_table and cfg.position_std != STD:
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
         # Last, so that what was drawn above does not depend on it.
         if self.regressor:
@@ -174,7 +204,8 @@ class MJP(Method):
         if "pixel_order" in draw:
             images = shuffle_pixels(images, draw["pixel_order"], self.grid)
         images = shuffle_patches(images, draw["order"], self.grid)
-        tokens = encode(self.encoder, images, self.slot_positions(shuffled, draw["order"]))
+        positions, places = self.slot_positions(shuffled, draw["order"]), self.slot_places(shuffled)
+        tokens = encode(self.encoder, images, positions, places)
         class_loss = F.cross_entropy(self.classify(tokens).logits, targets)
         scalars = {"class_loss": class_loss.detach(), "shuffled_ratio": shuffled.float().mean()}
         if self.cfg.dal == "none":
@@ -202,9 +233,15 @@ class MJP(Method):
     def slot_positions(self, shuffled: Tensor | None = None, order: Tensor | None = None) -> Tensor | None:
         """`order` tells where the patches went; an evaluation does not."""
         positions: Any = super().slot_positions()
-        if shuffled is not None and self.cfg.unknown:
+        if shuffled is not None and hasattr(self, "unknown"):
             positions = with_unknown(positions, self.unknown, shuffled)
         return positions if self.cfg.index == "none" else positions + self._indices(order)
+
+    def slot_places(self, shuffled: Tensor | None = None) -> Tensor | None:
+        """Patches stand where they were put, which the slot tells; unknown positions are nowhere."""
+        if shuffled is None or not self.cfg.unknown or rotary_of(self.encoder) is None:
+            return None
+        return hidden_at(all_places(self.grid, shuffled.device), shuffled)
 
     def _indices(self, order: Tensor | None) -> Tensor:
         """The index table (1, P+N, D), or (B or 1, P+N, D) with each row where its patch went."""

@@ -8,6 +8,9 @@ Without positions a transformer does not care about the order of its tokens, so 
 patches are still pixels; every block then takes its keys and values from a slice, and the work for them shrinks with
 eta.
 
+Pretraining has no rotations either: the model has `pos_embed: none`, and permuted patches give permuted answers. A
+model with rotary positions, which have no parameters or fresh ones, may be finetuned from it.
+
 On speech (Sec. 4.3) the task is made easier: a random share `known_ratio` of the frames gets a fixed sin-cos embedding
 of its position, other ones for every sample. The paper does not say whether they count; here the loss and
 `position_top1` are over the others, and `position_top1_all` over all.
@@ -58,7 +61,7 @@ class MP3(Method):
             if model.positions != "none":
                 raise ValueError(
                     f"method mp3 predicts positions, so the model must not have them: set model.pos_embed to none, "
-                    f"found {model.positions}"
+                    f"found {model.positions}" + ("; finetuning may have it" if model.is_rotary else "")
                 )
 
         def num_context(self, num_patches: int) -> int:

@@ -5,6 +5,11 @@ the weights that a training starts from are locked (Eq. 6); `used`, the authoris
 tokens by the key, in training and in validation, and learns what plain training does; `missing`, the unauthorised one,
 runs the locked weights as they are. What is exported stays locked, and a run with `used` carries its key in its config.
 
+With rotary positions, a token takes its coordinates with it when rows are permuted, so rows change nothing. A key
+permutes all columns inside a head, and a rotation turns pairs of them, each pair at a frequency of its own. Only those
+keys survive that leave the columns inside every head in place; those of the residual stream, and without learned
+frequencies the heads, may have any order. No kind of key here is like that, so keys are refused.
+
 Keys are drawn from a seed, so that a study can draw them again. They protect nothing: for a key that does, see
 `python -m pipeline key new`. Dropout draws masks for the permuted tokens, so that with it no two trainings are equal.
 """
@@ -33,11 +38,19 @@ class Permutation(Strict):
     """What is permuted in a training; nothing by default."""
 
     rows: bool = Field(False, description="each micro-batch has an order of its tokens")
+    """Whether the tokens of each micro-batch have an order of their own."""
     key: Literal["none", "used", "missing"] = Field(
         "none", description="the start is locked, and the key is used, or missing"
     )
+    """none: no key. used: the start is locked, and training uses the key. missing: the start is locked, and training
+    lacks the key.
+    """
     kind: Kind = "independent"
+    """How the key is drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+    released: as the authors' code does.
+    """
     seed: int = Field(0, ge=0, description="of the key")
+    """Seed of the key."""
 
     @property
     def is_on(self) -> bool:
@@ -48,11 +61,13 @@ class PermutableConfig(MethodConfig):
     """Fields of every method whose tokens may be permuted."""
 
     permutation: Permutation = added(Permutation(), before=Permutation())
+    """Permuted tokens or a locked model (ST)."""
 
     def check(self, model: ModelConfig, image_size: Size) -> None:
         super().check(model, image_size)
         asked = self.permutation
-        if asked.is_on and (reason := permutable_reason(model)):
+        is_locked = asked.key != "none" or not model.is_rotary  # rows alone need no key
+        if asked.is_on and is_locked and (reason := permutable_reason(model)):
             raise ValueError(f"method.permutation: {reason}; remove it")
         if asked.rows and (reason := rows_reason(model)):
             raise ValueError(f"method.permutation.rows: {reason}; set it to false")
@@ -62,6 +77,8 @@ def permutable_reason(model: ModelConfig) -> str:
     """Why a key cannot lock such a model; empty if it can."""
     if model.is_windowed:
         return f"{model.arch} has windows, whose tokens have places"
+    if model.is_rotary:
+        return f"pos_embed: {model.positions} turns pairs of columns inside each head, which a key would tear apart"
     return "" if model.family in get_args(Family) else f"{model.arch} is not a ViT, a BERT or a GPT-2"
 
 

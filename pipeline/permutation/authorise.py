@@ -47,7 +47,7 @@ class Sizes:
 def lock(model: Path, key: Key, out: Path) -> None:
     """Write the locked model; nothing is written when anything is wrong."""
     parts = open_parts(model)
-    if found := next((part.metadata[FINGERPRINT] for part in parts if FINGERPRINT in part.metadata), None):
+    if found := lock_fingerprint(model):
         raise CheckpointError(f"{model} is locked already, with the key {found}; lock the original")
     _refuse_other_structure(model, parts, key)
     added = {OF_FAMILY: key.family, FINGERPRINT: key.fingerprint()}
@@ -71,9 +71,32 @@ def open_locked(model: Path, key: Key) -> list[WeightFile]:
             raise CheckpointError(
                 f"{part.path} was locked with the key {found}, this key is {key.fingerprint()}; use the other"
             )
-        if part.digest() != part.metadata.get(DIGEST):
-            raise CheckpointError(f"{part.path} is damaged: its data are not those that `lock` wrote; fetch it again")
+        _refuse_damaged(part)
     return parts
+
+
+def open_without_key(model: Path) -> list[WeightFile]:
+    """The files of a model as they are; locked ones must be whole."""
+    parts = open_parts(model)
+    for part in parts:
+        if FINGERPRINT in part.metadata:
+            _refuse_damaged(part)
+    return parts
+
+
+def lock_fingerprint(model: Path) -> str:
+    """The fingerprint of the key that locked a model; empty where it is not locked."""
+    return next((part.metadata[FINGERPRINT] for part in open_parts(model) if FINGERPRINT in part.metadata), "")
+
+
+def locked_family(model: Path) -> str:
+    """The family that a locked model names in its metadata; empty where it is not locked."""
+    return next((part.metadata[OF_FAMILY] for part in open_parts(model) if OF_FAMILY in part.metadata), "")
+
+
+def _refuse_damaged(part: WeightFile) -> None:
+    if part.digest() != part.metadata.get(DIGEST):
+        raise CheckpointError(f"{part.path} is damaged: its data are not those that `lock` wrote; fetch it again")
 
 
 def _write(

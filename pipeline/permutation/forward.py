@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from pipeline.errors import ConfigError
+from pipeline.models.places import rotary_of
 from pipeline.permutation.keys import Family, Key, Shape, inverse
 from pipeline.permutation.structure import reason_not_exact
 
@@ -59,6 +60,7 @@ def install(
     if has_rows:
         _refuse_ordered_rows(model, family, blocks)
     tokens = Tokens(family, key.residual if key else None, None, by).to(next(model.parameters()).device)
+    tokens.rotary = rotary_of(core_of(model))
     hooks = [blocks[0].register_forward_pre_hook(tokens.permute, with_kwargs=True)]
     for tap in {*taps} - {len(blocks) - 1}:
         hooks += [blocks[tap].register_forward_hook(tokens.restore, prepend=True)]
@@ -134,6 +136,7 @@ class Tokens(nn.Module):
         self.register_buffer("columns", columns, persistent=False)
         self.register_buffer("columns_back", None if columns is None else inverse(columns), persistent=False)
         self.order: Tensor | None = None  # of the rows in the pass that runs
+        self.rotary: Any = None  # rotations, which move with the rows
 
     def permute(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before the first block."""
@@ -148,6 +151,8 @@ class Tokens(nn.Module):
             tokens = self._moved(tokens, 1, self.order)
         if self.columns is not None:
             tokens = self._moved(tokens, 2, self.columns)
+        if self.rotary is not None:
+            self.rotary.order = self.order
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {self.argument: tokens})
 
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -163,6 +168,8 @@ class Tokens(nn.Module):
             output = self._moved(output, 2, self.columns_back)
         if self.order is not None:
             output = self._moved(output, 1, inverse(self.order))
+        if self.rotary is not None:
+            self.rotary.order = None
         return output
 
     def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
-"""Classify an image with a locked ViT and its key: the weights stay locked, the tokens are permuted (ST Eq. 5)."""
+"""Classify an image with a locked ViT and its key: the weights stay locked, the tokens are permuted (ST Eq. 5).
+
+Without a key, the weights are used as they are: a model that is not locked answers as usual, a locked one by chance.
+"""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +15,7 @@ from pipeline.dynamo import dynamo_deferred
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.images import open_image
 from pipeline.models.weights import fill_weights, read_weights
-from pipeline.permutation.authorise import open_locked
+from pipeline.permutation.authorise import lock_fingerprint, locked_family, open_locked, open_without_key
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Key
 from pipeline.permutation.stated import refuse_contradiction, stated_of
@@ -28,14 +32,34 @@ class Guess:
     name: str
 
 
-def classify_image(model: Path, key: Key, image: Path, arch: str | None, device: torch.device) -> list[Guess]:
+@dataclass(frozen=True)
+class Answers:
+    """The most likely answers of a model, and from how many classes or words it chose."""
+
+    guesses: list[Guess]
+    num_choices: int
+
+    def without_key(self, model: Path) -> str:
+        """What a reader must know about answers of a locked model without its key; empty if it is not locked."""
+        fingerprint = lock_fingerprint(model)
+        if not fingerprint:
+            return ""
+        return (
+            f"WITHOUT THE KEY: {model} is locked with the key {fingerprint}, and no --key was given. These are the "
+            f"answers of the locked weights, which are right by chance only: 1 of {self.num_choices:,} "
+            f"({1 / self.num_choices:.2%})"
+        )
+
+
+def classify_image(model: Path, key: Key | None, image: Path, arch: str | None, device: torch.device) -> Answers:
     """The most likely classes of an image; `arch` is the architecture of timm, unless the key or config.json names it.
 
     The model is built, and the image is seen, as config.json beside the model says, else as timm states it.
     """
-    if key.family != "vit":
-        raise ConfigError(f"the key is for the family {key.family}, which sees no images; give --text")
-    stated = stated_of(model, arch, key.architecture)
+    family = family_to_answer(model, key)
+    if family not in ("vit", ""):
+        raise ConfigError(f"{'the key' if key else model} is of the family {family}, which sees no images; give --text")
+    stated = stated_of(model, arch, key.architecture if key else "")
     if stated is None:
         raise ConfigError(f"no config.json beside {model} names its architecture; name the one of timm with --model")
     weights, view = locked_weights(model, key), stated.resolved_view()
@@ -49,7 +73,7 @@ def classify_image(model: Path, key: Key, image: Path, arch: str | None, device:
         from timm.data import ImageNetInfo, create_transform
 
     encoder = stated.build(num_classes=len(weights["head.weight"]))
-    if shape_of(encoder) != key.shape:
+    if key and shape_of(encoder) != key.shape:
         raise ConfigError(
             f"{stated.name} has {shape_of(encoder)}, the key is for {key.shape}; name the architecture of the model"
         )
@@ -57,21 +81,25 @@ def classify_image(model: Path, key: Key, image: Path, arch: str | None, device:
     pixels = open_image(image, "L" if view["input_size"][0] == 1 else "RGB")
     transform = create_transform(**view, is_training=False)
     encoder = encoder.to(device).eval()
-    with torch.no_grad(), permuted(encoder, key):
+    with torch.no_grad(), permuted(encoder, key) if key else nullcontext():
         logits = encoder(transform(pixels)[None].to(device))[0]
     names = ImageNetInfo().index_to_description if len(logits) == IMAGENET else lambda label: ""
     return best(logits, lambda label: f"class {label}  {names(label)}".rstrip())
 
 
-def locked_weights(model: Path, key: Key) -> dict[str, Tensor]:
-    """The tensors of a locked model that is whole and fits the key."""
-    parts = open_locked(model, key)
+def family_to_answer(model: Path, key: Key | None) -> str:
+    """vit, bert or gpt2; empty for a model that is not locked, whose file does not name it."""
+    return key.family if key else locked_family(model)
+
+
+def locked_weights(model: Path, key: Key | None) -> dict[str, Tensor]:
+    """The tensors of a locked model that is whole and fits the key; without a key, those of any whole model."""
+    parts = open_locked(model, key) if key else open_without_key(model)
     return {name: value for part in parts for name, value in read_weights(part.path).items()}
 
 
-def best(logits: Tensor, name: Callable[[int], str]) -> list[Guess]:
+def best(logits: Tensor, name: Callable[[int], str]) -> Answers:
     """The few most likely answers."""
     found = logits.float().softmax(dim=0).cpu().topk(min(MOST, len(logits)))
-    return [
-        Guess(value, name(label)) for value, label in zip(found.values.tolist(), found.indices.tolist(), strict=True)
-    ]
+    answers = zip(found.values.tolist(), found.indices.tolist(), strict=True)
+    return Answers([Guess(value, name(label)) for value, label in answers], len(logits))

@@ -1,10 +1,11 @@
-"""Ask a locked BERT or GPT-2 about a text, with its key: classes, the words for [MASK], or the next words.
+"""Ask a locked BERT or GPT-2 about a text, with its key or without: classes, the words for [MASK], or the next words.
 
 config.json and the tokenizer lie beside the weights, as transformers saves them. Nothing is fetched, and no code that a
 checkpoint brings along is run.
 """
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.permutation.forward import permuted
-from pipeline.permutation.infer import Guess, best, locked_weights
+from pipeline.permutation.infer import Answers, best, family_to_answer, locked_weights
 from pipeline.permutation.keys import Key
 
 CLASSIFIERS = ("BertForSequenceClassification", "GPT2ForSequenceClassification")
@@ -21,23 +22,23 @@ WRITERS = ("BertForMaskedLM", "GPT2LMHeadModel")
 OLD_BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # in old files, and computed today
 
 
-def answer_text(model: Path, key: Key, text: str, device: torch.device) -> list[Guess]:
+def answer_text(model: Path, key: Key | None, text: str, device: torch.device) -> Answers:
     """The most likely classes of a text, or words of it."""
-    if key.family == "vit":
-        raise ConfigError("the key is for a ViT, which reads no text; give --image")
+    if family_to_answer(model, key) == "vit":
+        raise ConfigError(f"{'the key' if key else model} is of a ViT, which reads no text; give --image")
     network, tokenizer = _build(model, key), _tokenizer(model.parent)
     network = network.to(device).eval()
     words = tokenizer(text, return_tensors="pt").to(device)
     place = _place(words["input_ids"][0], tokenizer, type(network).__name__)
-    with torch.no_grad(), permuted(network, key):
+    with torch.no_grad(), permuted(network, key) if key else nullcontext():
         found = network(**words).logits[0]
     if place is None:
         return best(found, lambda label: str(network.config.id2label.get(label, f"class {label}")))
     return best(found[place], lambda word: repr(tokenizer.decode([word])))
 
 
-def _build(model: Path, key: Key) -> Any:
-    """The network that config.json names, filled with the locked weights."""
+def _build(model: Path, key: Key | None) -> Any:
+    """The network that config.json names, filled with the weights of the model."""
     import transformers
 
     file = model.parent / "config.json"
@@ -47,7 +48,8 @@ def _build(model: Path, key: Key) -> Any:
         raise CheckpointError(
             f"{file} does not name an architecture; expected the one that transformers wrote"
         ) from None
-    family = {"bert": "Bert", "gpt2": "GPT2"}[key.family]
+    families = {"bert": "Bert", "gpt2": "GPT2"}
+    family = families.get(family_to_answer(model, key), "GPT2" if str(named).startswith("GPT2") else "Bert")
     if named not in CLASSIFIERS + WRITERS or not named.startswith(family):
         known = ", ".join(name for name in CLASSIFIERS + WRITERS if name.startswith(family))
         raise CheckpointError(f"{file} names {named}, which answers nothing here; expected one of {known}")

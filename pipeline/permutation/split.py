@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from pipeline.config import Strict
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.models.patches import Encoder
+from pipeline.models.places import rotary_of
 from pipeline.models.position import embed, num_prefix_tokens, refuse_other_than_plain
 from pipeline.permutation.protections import FeatureProtection, Sent
 
@@ -51,16 +52,25 @@ class SplitRecipe(Strict):
     """How both sides train; the defaults are the released ones (ViT-B/16 on CelebA)."""
 
     epochs: int = Field(60, ge=1)
+    """Passes over the train images."""
     batch: int = Field(128, ge=1)
+    """Images of a step."""
     lr: float = Field(0.05, gt=0)
+    """Learning rate of SGD at the start."""
     min_lr: float = Field(2e-4, ge=0, description="end of the cosine, of all groups")
     block_ratio: float = Field(0.01, gt=0, description="rate of the blocks over that of the client")
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum of SGD."""
     weight_decay: float = Field(5e-4, ge=0)
+    """Weight decay of SGD."""
     trained: Literal["all", "released"] = Field("all", description="released: CLS and the last norm stay as they are")
+    """What is trained; released: CLS and the last norm stay as they are."""
     positions: Literal["given", "fresh", "released"] = Field(
         "fresh", description="of the client at the start; fresh: standard deviation 0.02; released: mean 0.02, std 1"
     )
+    """Positions of the client at the start: given ones, fresh ones with standard deviation 0.02, or as released, with
+    mean 0.02 and standard deviation 1.
+    """
 
     def rate(self, start: float, epoch: int) -> float:
         """On a cosine that moves once an epoch."""
@@ -198,6 +208,11 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     refuse_other_than_plain(encoder, "split learning, which cuts a model before and after its blocks,")
     if protection.rows and any(hasattr(block.attn, "rel_pos") for block in encoder.blocks):
         raise ConfigError("row permutation needs blocks that know no positions; this model has relative ones in them")
+    if (rotary := rotary_of(encoder)) and (protection.rows or rotary.is_mixed):
+        raise ConfigError(
+            "split learning of rotary positions needs fixed frequencies and rows in order: the blocks, which the "
+            "server has, turn each row by its place"
+        )
     mine = copy.deepcopy(encoder)
     server = Server(mine.blocks)
     mine.blocks = nn.Sequential()

@@ -15,6 +15,7 @@ from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
 from pipeline.report.words import counted
 from pipeline.site import Site
+from pipeline.status import stop_of
 from pipeline.study.entries import Graph
 from pipeline.study.planned import data_of
 
@@ -29,6 +30,7 @@ def plan(freshness: Freshness, targets: list[str]) -> str:
     if runs:
         when = _queue(runs, device) if site.slurm else _here(runs, site, device)
         parts += [_sources(runs, device), _storage(graph, runs), when]
+    parts += [text for text in (_patience(graph, work),) if text]
     return "\n\n".join(parts)
 
 
@@ -39,6 +41,16 @@ def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
         f"evaluations, {len(work.tables)} tables. Finished before: {len(done.runs)} runs, {len(done.evaluations)} "
         f"evaluations, {len(done.tables)} tables."
     )
+
+
+def _patience(graph: Graph, work: Work) -> str:
+    """Runs that may take less than what is counted, and those that did."""
+    done = (work.finished or Work()).runs
+    may = [name for name in work.runs if graph.runs[name].config["optim"].get("patience")]
+    did = [f"{name} {stop}" for name in done if (stop := stop_of(graph, name))]
+    texts = [f"May stop early (optim.patience), the full length is counted: {', '.join(may)}."] if may else []
+    texts += [f"Stopped early: {'; '.join(did)}."] if did else []
+    return _wrapped(" ".join(texts))
 
 
 def _sets(freshness: Freshness, work: Work) -> str:

@@ -78,7 +78,7 @@ def reason_against(model: ModelConfig, assumptions: Assumptions) -> str:
     """Why the gradients of such a model cannot be attacked."""
     if model.family != "vit":
         return f"{model.arch} is not a ViT"
-    if assumptions.given == "parameters" and model.positions not in ("learn", "sincos_learn"):
+    if assumptions.given == "parameters" and model.table not in ("learn", "sincos_learn"):
         return f"model.pos_embed is {model.positions}: no parameter has the gradient at the slots, and none is sent"
     return ""
 

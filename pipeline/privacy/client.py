@@ -59,7 +59,8 @@ class Client(nn.Module):
         """Logits of images (B, C, H, W); patches in `shuffled` (B, N) have the unknown position, if there is one."""
         positions = self.method.slot_positions(shuffled)
         added = self.slots if positions is None else positions + self.slots
-        return self.method.classify(encode(self.method.encoder, images, added)).logits
+        places = self.method.slot_places(shuffled)
+        return self.method.classify(encode(self.method.encoder, images, added, places)).logits
 
     def named_weights(self) -> dict[str, Tensor]:
         """All parameters by the names that this file uses, with the table of slots."""

@@ -39,12 +39,19 @@ class InversionConfig(Strict):
     """How the attacker trains, and what the release leaves out; the other defaults are the released ones."""
 
     epochs: int = Field(50, ge=1)
+    """Passes over the attacker's images."""
     batch: int = Field(128, ge=1)
+    """Images of a step."""
     lr: float = Field(1.5e-4, gt=0)
+    """Largest learning rate of AdamW."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
     warmup_steps: int = Field(40, ge=0, description="steps, not epochs")
+    """Steps (not epochs) in which the rate rises."""
     has_positions: bool = Field(True, description="of the features; false as released, where they are forgotten")
+    """Whether the attacked features have positions; false as released, where they are forgotten."""
     protects_test: bool = Field(
         True, description="false as released: the attacked images have no noise, filter or shuffle; rows are permuted"
     )

@@ -58,11 +58,14 @@ class Matching(Strict):
     )
     seeds: int = Field(1, ge=1, description="starts; the one with the smallest distance at the end is the result")
     iterations: int = Field(4800, ge=1)
+    """Updates of the image."""
     lr: float = Field(0.1, gt=0)
+    """Step size of Adam at the start."""
     decay: Literal["none", "step", "cosine"] = Field("step", description="step: to a tenth at 3, 5 and 7 eighths")
     signed: bool = Field(True, description="Adam sees the sign of the gradient")
     boxed: bool = Field(True, description="pixels stay between black and white")
     labels: Literal["known", "recovered"] = "recovered"
+    """Whether the attacker has the labels, or reads them off the gradient."""
     knows_shuffled: bool = Field(True, description="the attacker knows which slots have the unknown position")
     batch: int = Field(1, ge=1, description="images per gradient")
     gradients: Literal["float32", "float64"] = Field("float32", description="precision of client and attacker")

@@ -8,7 +8,7 @@ matching loss.png, comparison.png with all of them side by side, and numbers.jso
 import io
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from pipeline.provenance import provenance
 from pipeline.registry import TASKS
 from pipeline.results import attack_folder
 from pipeline.site import Site, site_file
+from pipeline.study.evaluated_set import input_of_data, labelled_images
+from pipeline.study.named_model import NamedModel
 from pipeline.study.recover import Attack, AttackName, Found, Numbers, Target, attack_of, finite
 from pipeline.study.victim import Victim, find_victim
 
@@ -47,10 +49,11 @@ PRINTED = {
 class Wish:
     """What the command line asks for."""
 
-    model: str
-    images: Sequence[Path]
+    model: NamedModel
+    images: Sequence[Path]  # none: those of `data`
     attack: AttackName
-    weights: Path | None = None
+    data: str | None = None  # a folder of class folders, or a file of configs/data
+    count: int | None = None  # images of `data`
     labels: Sequence[int] = ()  # one for all images, or one for each; none: what the model predicts
     scale: str | None = None
     out: Path | None = None
@@ -71,9 +74,15 @@ class Report:
 def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
     """Each image in turn."""
     torch.set_num_threads(site.threads)
+    if bool(wish.images) == bool(wish.data):
+        raise ConfigError("give the images to attack: either --image FILE, or --data with a folder of class folders")
+    if wish.count is not None and (wish.data is None or wish.count < 1):
+        raise ConfigError(f"--count {wish.count}: expected a number from 1 on, together with --data")
     for file in wish.images:
         open_image(file, "RGB")  # so that a wrong name is said before anything is loaded
-    victim = find_victim(wish.model, wish.weights, wish.scale, site)
+    victim = find_victim(wish.model, wish.scale, site)
+    if wish.data:
+        wish = _with_images_of(wish.data, wish, victim, site)
     attack, labels = attack_of(wish.attack, victim, wish.iterations), _labels(wish, victim)
     for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
         yield _attack_one(wish.attack, attack, _target(file, label, folder, victim), victim, site)
@@ -99,7 +108,7 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     record = {"attack": name, **_record(target, found, victim, measured), "reasons": reasons, "seconds": seconds}
     facts = provenance(weights=victim.weights, device=device_name(target.inputs.device))
     write_json(target.folder / "numbers.json", {**record, "provenance": facts})
-    return Report(lines, target.folder)
+    return Report([*victim.lines, *lines], target.folder)
 
 
 def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
@@ -107,6 +116,7 @@ def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Nu
     others = {key: numbers for key, numbers in measured.items() if key != "recovered"}
     return {
         "model": victim.name,
+        "built": dict(victim.lines),
         "image": {"file": str(target.file), "sha256": digest(target.file)},
         "label": int(target.label),
         "label_is_predicted": target.label_is_predicted,
@@ -130,6 +140,17 @@ def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Targ
     predicted = int(victim.method.predict(inputs).logits.argmax())
     trained_with = torch.tensor([predicted if label is None else label], device=device)
     return Target(file, inputs, trained_with, label is None, predicted, folder)
+
+
+def _with_images_of(data: str, wish: Wish, victim: Victim, site: Site) -> Wish:
+    """Validation images of a set, of another class each as long as there are any, with their classes as labels."""
+    found = labelled_images(data, wish.count or 1, input_of_data(victim.data), site)
+    if not wish.labels and found.num_classes != victim.data.num_classes:
+        raise ConfigError(
+            f"{victim.name} has {victim.data.num_classes} classes, --data {data} has {found.num_classes}; expected the "
+            "same, in the same order: give the class of each image with --label"
+        )
+    return replace(wish, images=found.files, labels=wish.labels or found.labels)
 
 
 def _labels(wish: Wish, victim: Victim) -> list[int | None]:

@@ -14,7 +14,7 @@ tells the reader what to do first: run the missing rows, then more seeds or imag
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves need 12.7 standard errors
 Verdict = Literal["true", "false", "within noise", "undecided"]
 WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
+IN_WORDS: dict[Verdict, tuple[str, str]] = {  # of one, of several
+    "true": ("holds", "hold"),
+    "false": ("does not hold", "do not hold"),
+    "within noise": ("is within noise", "are within noise"),
+    "undecided": ("is not decided", "are not decided"),
+}
 
 
 class SeedNoise(NamedTuple):
@@ -99,6 +105,7 @@ class JudgedClaim(Record):
     verdict: Verdict
     reason: str
     predicates: list[Predicate]
+    doubt: float | None = Field(None, description="noise of what decided it, in units of the difference")
 
 
 class ResolvedClaim(Claim):
@@ -141,9 +148,11 @@ def judge(claims: Mapping[str, ResolvedClaim], readings: Readings) -> list[Judge
 def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> JudgedClaim:
     decided = [_decide(comparison, readings, claim) for comparison in claim.comparisons()]
     verdict = next(word for word in WORST_FIRST if word in {entry.predicate.verdict for entry in decided})
-    about = {"id": claim_id, "statement": claim.statement, "type": claim.type}
+    about: dict[str, Any] = {"id": claim_id, "statement": claim.statement, "type": claim.type}
     predicates = [entry.predicate for entry in decided]
-    return JudgedClaim(**about, verdict=verdict, reason=_summary(decided, verdict), predicates=predicates)
+    doubt = min((entry.doubt for entry in decided if entry.predicate.verdict == verdict), default=math.inf)
+    about |= {"verdict": verdict, "reason": _summary(decided, verdict), "predicates": predicates}
+    return JudgedClaim(**about, doubt=doubt if math.isfinite(doubt) else None)
 
 
 class _Decided(NamedTuple):
@@ -160,10 +169,19 @@ def _summary(decided: list[_Decided], verdict: Verdict) -> str:
     telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the closest")
     if len(decided) == 1:
         return telling.predicate.reason
-    count = "all" if len(decisive) == len(decided) else f"{len(decisive)} of"
-    verb = "is" if len(decisive) == 1 else "are"
-    such = f"{words}: " if len(decisive) > 1 else ""
-    return f"{count} {len(decided)} comparisons {verb} {verdict}; {such}{telling.predicate.reason}"
+    count = len(decisive)
+    which = all_of(count) if count == len(decided) else f"{count} of {len(decided)}"
+    such = f"{words}: " if count > 1 else ""
+    return f"{which} comparisons {verb_of(verdict, count)}; {such}{telling.predicate.reason}"
+
+
+def verb_of(verdict: Verdict, count: int) -> str:
+    """The verb of a sentence about one claim or comparison, or about several."""
+    return IN_WORDS[verdict][count != 1]
+
+
+def all_of(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
 
 
 def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decided:

@@ -46,6 +46,11 @@ def _resolved(draft: Draft, name: str, where: str) -> "BaseDataConfig":
     names = {}
     if source := source_set(data):
         (origin,) = data_configs(draft, "", source, f"{path}: data.made_from").values()
+        if not origin.has_labels:
+            raise ConfigError(
+                f"{path}: data.made_from: the images of {origin.name} have no labels, which {data.name} keeps; name a "
+                "labelled set"
+            )
         names["made_from"] = origin.name
     if reference := reference_run(data):
         names["reference"] = _run_name(draft, reference, f"{path}: data.reference")

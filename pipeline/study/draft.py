@@ -28,6 +28,7 @@ class Draft:
     parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
     sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
     layers: dict[str, Layers] = field(default_factory=dict)  # what each run was merged from, by its name
+    checked: set[str] = field(default_factory=set)  # what the scale replaces, and was looked at
 
     @cached_property
     def file(self) -> str:
@@ -42,9 +43,11 @@ class Draft:
         return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
 
 
-def check_headline(study: Study, file: str) -> None:
-    """Every table and row in `headline` must exist; a mistyped one would silently run nothing."""
-    lines = []
+def check_names(study: Study, file: str) -> None:
+    """Every scale in `scales`, table and row in `headline` must exist; a mistyped one would silently run nothing."""
+    scales = fragment_names("scale")
+    unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
+    lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
     for key, rows in (study.headline or {}).items():
         if key not in study.all_tables:
             lines.append(f"{file}: headline.{key}: no table or figure {key!r}; {nearest(key, study.all_tables)}")

@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.evals.needs import Needs
 from pipeline.results import ScaleFolder, results_of
 from pipeline.study.claims import ResolvedClaim
+from pipeline.study.overrides import Override
 from pipeline.study.spec import Column, Drawing, SeedValues
 
 Entry = TypeVar("Entry")
@@ -94,6 +95,14 @@ class TableEntry(Record):
     figure: Drawing | None = None
 
 
+class StudyEntry(Record):
+    """What a study says about itself, for the report."""
+
+    title: str
+    about: str = ""
+    main_claim: str = Field("", description="id of a claim, such as mjp.c03")
+
+
 class Graph(Record):
     """Everything that can run at one scale."""
 
@@ -106,14 +115,18 @@ class Graph(Record):
     eval_jobs: dict[str, EvalJob] = Field(default_factory=dict)
     tables: dict[str, TableEntry] = Field(default_factory=dict)  # by id, such as mjp.t4 and mjp.f3
     claims: dict[str, dict[str, ResolvedClaim]] = Field(default_factory=dict)  # study -> claim id -> claim
+    stories: dict[str, StudyEntry] = Field(default_factory=dict)  # by study
+    stand_ins: dict[str, str] = Field(default_factory=dict)  # names of the papers -> what runs in their place
     noise: dict[str, list[SeedValues]] = Field(default_factory=dict)  # what seeds were seen to do, by metric
+    overrides: dict[str, list[Override]] = Field(default_factory=dict)  # study -> its values that the scale replaces
 
     @property
     def results(self) -> ScaleFolder:
         return results_of(self.scale)
 
-    def studies(self) -> list[str]:
-        return sorted({table.study for table in self.tables.values()})
+    def studies(self, selection: str = "all") -> list[str]:
+        """Studies of which a selection runs anything."""
+        return sorted({self.tables[key].study for key in self.selected(selection)})
 
     @cached_property
     def trained_on(self) -> set[str]:

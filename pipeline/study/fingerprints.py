@@ -5,6 +5,7 @@ import functools
 from pipeline.config import fingerprint
 from pipeline.source import PACKAGE, digest_of
 from pipeline.study.entries import Graph
+from pipeline.study.targets import rows_and_study
 
 DRAWING = PACKAGE / "report"
 
@@ -12,7 +13,7 @@ DRAWING = PACKAGE / "report"
 def table_fingerprint(graph: Graph, table_id: str) -> str:
     """Columns, rows, expected values, tolerances, the scale's note, and the code that draws."""
     table = graph.table(table_id).model_dump(mode="json")
-    return fingerprint([table, graph.note, graph.comparable, _drawing_code()], 12)
+    return fingerprint([table, graph.note, graph.comparable, graph.stand_ins, _drawing_code()], 12)
 
 
 def claims_fingerprint(graph: Graph, study: str) -> str:
@@ -23,10 +24,14 @@ def claims_fingerprint(graph: Graph, study: str) -> str:
     return fingerprint([claims, _noise(graph), code], 12)
 
 
-def report_fingerprint(graph: Graph, rows: str) -> str:
+def report_fingerprint(graph: Graph, report: str) -> str:
     """The runs' labels and studies, which the page shows beside what its input files hold, and code and templates."""
-    labels = {name: [run.label, run.studies] for name, run in graph.runs.items()}
-    return fingerprint([labels, graph.selected(rows), len(graph.tables), _noise(graph), _drawing_code()], 12)
+    rows, study = rows_and_study(report)
+    runs = {name: run for name, run in graph.runs.items() if not study or study in run.studies}
+    labels = {name: [run.label, "" if study else run.studies] for name, run in runs.items()}
+    stories = {name: each.model_dump() for name, each in graph.stories.items() if study in ("", name)}
+    shown = [labels, stories, graph.stand_ins, graph.selected(rows, study), "" if study else len(graph.tables)]
+    return fingerprint([*shown, _noise(graph), _drawing_code()], 12)
 
 
 def _noise(graph: Graph) -> dict[str, list[dict]]:
@@ -36,4 +41,4 @@ def _noise(graph: Graph) -> dict[str, list[dict]]:
 @functools.cache
 def _drawing_code() -> str:
     """Modules, templates and style sheets of the report."""
-    return digest_of(path for path in DRAWING.iterdir() if path.suffix in (".py", ".j2", ".css"))
+    return digest_of(path for path in DRAWING.iterdir() if path.suffix in (".py", ".j2", ".css", ".js"))

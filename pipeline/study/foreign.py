@@ -1,10 +1,9 @@
 """Any timm model through evaluations of configs/eval, without a run or a study of its own.
 
-The model is evaluated as a weight file is (`train: false`), on the set that the scale has in place of ImageNet-1K; of
-that set only the validation images are needed, under a name of their own, unless something is to be trained on the
-features of the model (`with_train`). Every set is seen as the model sees images. A file without a classifier, such as
-that of a pretraining, has features alone. Results lie where those of studies do, and what is finished is not computed
-again.
+The model is evaluated as a weight file is (`train: false`), with the sizes of its file, on a set that the command line
+names or that the scale has in place of ImageNet-1K. Every set is seen as the model sees images. Where the classes of
+the model and of the set do not fit, or a file has no classifier, only features are evaluated. Results lie where those
+of studies do, and what is finished is not computed again.
 """
 
 import logging
@@ -16,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.config import CONFIGS, FILE, Layers, merge, names, nearest, parse, parse_file, read_yaml
+from pipeline.config import CONFIGS, FILE, Layers, names, nearest, parse, parse_file, read_yaml
 from pipeline.data.kind import BaseDataConfig, kind_of, parse_data, reference_run, source_set
-from pipeline.data.prepare import prepare
+from pipeline.data.manifest import read_manifest
+from pipeline.data.prepare import find_all_samples, prepare, reason_to_prepare
+from pipeline.data.samples import shortened
 from pipeline.engine.distributed import World, device_of
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig, parse_run
@@ -28,18 +29,25 @@ from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
 from pipeline.evals.sources import PreparedSources
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
-from pipeline.models.foreign import ForeignModel, ForeignView, build_foreign, download, view_of
+from pipeline.models.foreign import ForeignModel, build_foreign
 from pipeline.records import EvalResult
 from pipeline.results import ScaleFolder, results_of
-from pipeline.site import Site, data_folder, weights_path
+from pipeline.site import Site, data_folder
+from pipeline.sizes import pair
 from pipeline.study.draft import fragment
+from pipeline.study.evaluated_set import evaluated_set, seen_by
 from pipeline.study.graph import load_graph
+from pipeline.study.named_model import FoundModel, NamedModel, find_model
 from pipeline.study.rows import evaluation_name, evaluation_science
 from pipeline.study.spec import Scale
 
 log = logging.getLogger(__name__)
-CLASSIFIED = "imagenet1k"  # what timm's classifiers are trained on; a scale may put another set in its place
 CLEAN = "classify"  # goes with every group: what the other numbers are compared with
+# What compares no output of the model with a class: it applies to a set of any number of classes.
+WITHOUT_CLASSES = (
+    *("attention_maps", "cls_attention", "consistency", "correlation_maps", "embedding_pictures"),
+    *("knn", "linear_probe", "position_embeddings", "position_probe"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +60,8 @@ class Evaluated:
     reason: str = ""
 
 
-def evaluate_foreign(
-    model: str, weights: Path | None, wanted: Iterable[str], scale: str, site: Site, with_train: bool = False
-) -> Iterator[Evaluated]:
+def evaluate_foreign(foreign: "Foreign", chosen: Iterable[str]) -> Iterator[Evaluated]:
     """Evaluations of a timm model, one after the other; a set that is missing stops only those that need it."""
-    chosen = chosen_evaluations(wanted)
-    torch.set_num_threads(site.threads)
-    foreign = Foreign.of(model, weights, scale, site, with_train)
     for name in chosen:
         try:
             foreign.prepare(foreign.run.data)
@@ -107,15 +110,17 @@ class AsItIs(Supervised):
             )
 
 
+@dataclass
 class ForeignWorkshop(Workshop):
     """Loads the one model, when something has to be computed."""
+
+    model: FoundModel = field(kw_only=True)
 
     def subject(self, run: RunConfig) -> Subject:
         if run.name not in self.loaded:
             data: Any = run.data
             cfg: Any = run.method
-            file = weights_path(self.site, run.init or "")
-            encoder = build_foreign(run.model.arch, file, data.image_size, data.channels, data.num_classes, False)
+            encoder = build_foreign(self.model.name, self.model.file, self.model.fitted, data.image_size)
             method = AsItIs(cfg, encoder)
             self.loaded[run.name] = Subject(run, method.to(self.world.device).eval())
         return self.loaded[run.name]
@@ -126,31 +131,62 @@ class Foreign:
     """The model as a run, and everything around it."""
 
     run: RunConfig
-    view: ForeignView
+    model: FoundModel
     scale: str
     results: ScaleFolder
     site: Site
     workshop: Workshop
+    folder: Path | None  # of the set, where the command line names it
     prepared: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: str, weights: Path | None, scale: str, site: Site, with_train: bool = False) -> "Foreign":
-        view = view_of(model)
-        data = _own_set(_scale(scale), view, with_train)
-        file = weights.expanduser().absolute() if weights else weights_path(site, f"{FILE}{model}.safetensors")
+    def of(cls, named: NamedModel, data: str | None, scale: str, site: Site, with_train: bool = False) -> "Foreign":
+        torch.set_num_threads(site.threads)
+        model = find_model(named, site)
+        chosen = evaluated_set(data, _scale(scale), model.view, with_train)
+        if chosen.folder:
+            site = site.model_copy(update={"data": {**site.data, chosen.data.name: chosen.folder}})
         run = RunConfig(
             method=Supervised.Config(),
-            model=ForeignModel(name=model, arch=model),
-            data=data,
+            model=ForeignModel(name=model.name.replace(".", "_"), arch=model.name, args=model.fitted.args),
+            data=chosen.data,
             optim=OptimConfig(epochs=1, global_batch=2, micro_batch=2, base_lr=1.0),  # it is not trained
-            init=f"{FILE}{file}",
+            init=f"{FILE}{model.file}",
             train=False,
         )
-        if not weights:
-            download(model, file)
         results = results_of(scale)
-        workshop = ForeignWorkshop(results, site, World(0, 1, device_of(site.device)))
-        return cls(run, view, scale, results, site, workshop)
+        workshop = ForeignWorkshop(results, site, World(0, 1, device_of(site.device)), model=model)
+        return cls(run, model, scale, results, site, workshop, chosen.folder)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """What a reader must know before the numbers: titles and texts."""
+        data: Any = self.run.data
+        height, width = pair(data.image_size)
+        numbers = (f"{key} {', '.join(f'{value:g}' for value in getattr(data, key))}" for key in ("mean", "std"))
+        words = (
+            f"{data.name}: {data.num_val} of {data.num_classes} classes, seen as {data.channels} x {height} x {width}"
+        )
+        lines = [*self.model.lines(), ("images", f"{words}, {', '.join(numbers)} ({self.model.view_source})")]
+        if self.folder and self._fits_classes():
+            self.prepare(data)
+            classes = read_manifest(self.results.manifest(data.name)).classes or []
+            self._refuse_other_order(classes)
+            named = shortened([f"{label} {name}" for label, name in enumerate(classes)], 10)
+            lines.append(("classes", f"{named}; outputs of the model are taken in this order"))
+        return lines
+
+    def _refuse_other_order(self, classes: list[str]) -> None:
+        """Where config.json names the outputs, the folders of the same names must come in the same order."""
+        names = [*self.model.label_names]
+        if sorted(names) == sorted(classes) and names != classes:
+            raise ConfigError(
+                f"{self.folder} has the classes of the model in another order: found {shortened(classes)}, expected "
+                f"{shortened(names)}, as config.json has them; rename the folders so that they sort in this order"
+            )
+
+    def _fits_classes(self) -> bool:
+        data: Any = self.run.data
+        return self.model.fitted.num_classes in (None, data.num_classes)
 
     def planned(self, name: str) -> Planned:
         """The evaluation under the name that the graph would give it; its data sets are prepared."""
@@ -163,19 +199,26 @@ class Foreign:
             raise ConfigError(f"{name} is not of one model; a study gives it its subjects")
         if reason := evaluation.refusal(cfg, {"model": self.run}):
             raise ConfigError(reason)
+        if not self._fits_classes() and cfg.name not in WITHOUT_CLASSES:
+            data: Any = self.run.data
+            raise ConfigError(
+                f"the model has {self.model.fitted.num_classes} classes, {data.name} has {data.num_classes}; expected "
+                "the same, in the same order. These evaluations compare no output with a class and still apply: "
+                f"{', '.join(WITHOUT_CLASSES)}"
+            )
         sets: dict[str, BaseDataConfig] = {}
         for role, of_role in cfg.data.items():
             sets |= self._sets(role, of_role, scale)
         for each in sets.values():
             self.prepare(each)  # as it is published or made, whatever the model sees of it
-        data = {role: _seen(each, self.view) for role, each in sets.items()}
-        full_name = evaluation_name(name, evaluation_science(cfg, data), {"model": self.run.name})
-        return Planned(full_name, name, cfg, {"model": self.run}, data)
+        seen = {role: seen_by(each, self.model.view) for role, each in sets.items()}
+        full_name = evaluation_name(name, evaluation_science(cfg, seen), {"model": self.run.name})
+        return Planned(full_name, name, cfg, {"model": self.run}, seen)
 
     def prepare(self, data: BaseDataConfig) -> None:
         """Verify a set, or make it, unless that was done before."""
         manifest = self.results.manifest(data.name)
-        if manifest.exists() or data.name in self.prepared:
+        if data.name in self.prepared or (manifest.exists() and not self._has_changed(data, manifest)):
             return
         folder = data_folder(self.site, data)
         log.info("preparing %s, which is done once", data.name)
@@ -183,6 +226,16 @@ class Foreign:
         sources = PreparedSources(self.results, self.site, {own.name: own}, self._run_of)
         prepare(data, folder, manifest.parent, self.site.workers, sources=sources if source_set(data) else None)
         self.prepared.add(data.name)
+
+    def _has_changed(self, data: BaseDataConfig, manifest: Path) -> bool:
+        """Whether a folder of the command line holds other images than before; other sets are to stay as they are."""
+        if self.folder is None or data.name != self.run.data.name:
+            return False
+        try:
+            find_all_samples(data, self.folder, manifest.parent)
+            return bool(reason_to_prepare(read_manifest(manifest), data, {}))
+        except DataError:
+            return True
 
     def _run_of(self, name: str) -> RunConfig:
         return parse_run(Layers((name, load_graph(self.scale).run(name).config)))
@@ -214,28 +267,3 @@ class Foreign:
 
 def _scale(name: str) -> Scale:
     return parse_file(Scale, CONFIGS / "scale" / f"{name}.yaml")
-
-
-def _own_set(scale: Scale, view: ForeignView, with_train: bool = False) -> BaseDataConfig:
-    """The validation images of the set that the model classifies, or all of its images."""
-    name = scale.replace_data.get(CLASSIFIED, CLASSIFIED)
-    file, content = fragment("data", name, "evaluate")
-    whole = Layers((file, content)).below("data").merged()
-    val = {"name": f"{whole['name']}-val", "part_of": whole["name"], "num_train": 0}
-    return _seen(parse_data(Layers((file, whole if with_train else merge(whole, val))), "data."), view)
-
-
-def _seen(data: Any, view: ForeignView) -> Any:
-    """A set through the model's view; one with another number of channels is of another world and keeps its own."""
-    if data.channels != view.channels:
-        return data
-    return data.model_copy(
-        update={
-            "image_size": view.image_size,
-            "mean": view.mean,
-            "std": view.std,
-            "augment": data.augment.model_copy(update={"interpolation": view.interpolation}),
-            # Images that are not cropped have their centre already, such as those of ImageNet-C.
-            "eval_crop": view.crop if data.eval_crop < 1 else data.eval_crop,
-        }
-    )

@@ -8,27 +8,29 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from pipeline.config import CONFIGS, Layers, Record, names, nearest, parse_file, shown
+from pipeline.config import CONFIGS, REQUIRED, Layers, Record, names, nearest, parse_file, shown
 from pipeline.errors import ConfigError, PatchworkError
 from pipeline.files import write_text
 from pipeline.naming import file_name_problems
 from pipeline.registry import KINDS, TASKS
 from pipeline.results import results_of
 from pipeline.study.claims import ResolvedClaim, resolve
-from pipeline.study.draft import Draft, check_headline
-from pipeline.study.entries import Graph
+from pipeline.study.draft import Draft, check_names
+from pipeline.study.entries import Graph, StudyEntry
 from pipeline.study.rows import add_table
 from pipeline.study.runs import add_run, in_init_order
+from pipeline.study.scales import has_paper, runs_at
 from pipeline.study.spec import Expected, Noise, Scale, SeedValues, Study
-from pipeline.study.written import read_study
+from pipeline.study.written import WrittenStudy, read_study, unknown_keys_once
 
 if TYPE_CHECKING:
     from pipeline.study.buildable import ModelBuilder
@@ -155,10 +157,16 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def build_graph(scale: str, builder: "ModelBuilder | None" = None, layers: dict[str, Layers] | None = None) -> Graph:
+def build_graph(
+    scale: str,
+    builder: "ModelBuilder | None" = None,
+    layers: dict[str, Layers] | None = None,
+    unsaved: WrittenStudy | None = None,
+) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files.
 
-    `builder` tries each model; `layers` gets what each run was merged from, by its name.
+    `builder` tries each model; `layers` gets what each run was merged from, by its name; `unsaved` is a study that has
+    no file yet.
     """
     collector, layers = _Collector(), {} if layers is None else layers
     collector.lines += file_name_problems(CONFIGS)
@@ -167,13 +175,34 @@ def build_graph(scale: str, builder: "ModelBuilder | None" = None, layers: dict[
         spec = parse_file(Scale, path)
         _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
-    in_order = _papers_first(names(CONFIGS / "study"))
-    studies = {name: _add_study(graph, spec, name, collector, builder, layers) for name in in_order}
-    _add_claims(graph, {name: study for name, study in studies.items() if study}, collector)
+    graph.stand_ins = spec.stand_ins if spec else {}
+    has_papers = spec is None or spec.papers
+    studies = _read_studies(scale, has_papers, collector, unsaved)
+    expected = _read_expected(collector) if has_papers else {}
+    if spec:
+        for name, study in studies.items():
+            numbers = expected.get(name, Expected())
+            _add_study(Draft(graph, spec, name, study, numbers, builder, layers=layers), collector)
     with collector:
-        graph.noise = _noise(scale, graph.runs)
+        graph.noise = _noise(scale, _not_derived(graph, studies))
+    _add_claims(graph, studies, collector)
     collector.finish()
     return graph
+
+
+def _read_studies(
+    scale: str, has_papers: bool, collector: "_Collector", unsaved: WrittenStudy | None
+) -> dict[str, Study]:
+    """The studies of a scale that can be read: the papers' first, whose labels runs go by, and derived ones last."""
+    found: dict[str, Study] = {}
+    saved = [name for name in names(CONFIGS / "study") if runs_at(name, scale, has_papers)]
+    for path in [*(CONFIGS / "study" / f"{name}.yaml" for name in saved), *([unsaved.path] if unsaved else [])]:
+        with collector:
+            written = unsaved if unsaved and unsaved.path == path else read_study(path)
+            collector.renames.append(written.in_written_terms)
+            found[path.stem] = written.parse()
+    in_order = sorted(found, key=lambda name: (bool(found[name].derived_from), not has_paper(name)))
+    return {name: found[name] for name in in_order}
 
 
 def _check_scale(scale: Scale, file: str) -> None:
@@ -210,42 +239,38 @@ class _Collector:
             self.lines += [line for line in str(error).splitlines() if line not in self.lines]
         return isinstance(error, ConfigError)
 
+    @contextmanager
+    def of_runs(self, draft: Draft) -> Iterator[None]:
+        """What every run of a study lacks is one problem, of its `common`."""
+        before = len(self.lines)
+        yield
+        if len(draft.study.runs) > 1 and not draft.runs:
+            missing = re.compile(rf"({re.escape(draft.file)}: )runs\.[^:]+(: .+: {REQUIRED})")
+            lines = [missing.sub(r"\1common\2", line) for line in self.lines[before:]]
+            self.lines[before:] = dict.fromkeys(lines)
+
     def finish(self) -> None:
         for in_written_terms in self.renames:
-            self.lines = in_written_terms("\n".join(self.lines)).splitlines()
+            self.lines = unknown_keys_once(in_written_terms("\n".join(self.lines)).splitlines())
         if self.lines:
             raise ConfigError("\n".join(self.lines))
 
 
-def _add_study(
-    graph: Graph,
-    scale: Scale | None,
-    name: str,
-    collector: _Collector,
-    builder: "ModelBuilder | None",
-    layers: dict[str, Layers],
-) -> Study | None:
-    """The study, once its runs and tables are in the graph; None where its file has problems."""
-    file, study, expected = CONFIGS / "study" / f"{name}.yaml", None, None
+def _add_study(draft: Draft, collector: _Collector) -> None:
+    """Put the runs and tables of a study into the graph."""
+    study = draft.study
     with collector:
-        written = read_study(file)
-        collector.renames.append(written.in_written_terms)
-        study = written.parse()
-    with collector:
-        expected = _expected(name)
-    if scale is None or study is None or expected is None:
-        return study
-    here = study.without_stand_ins() if scale.weight_files else study.with_stand_ins()
-    draft = Draft(graph, scale, name, here, expected, builder, layers=layers)
-    with collector:
-        check_headline(study, shown(file))
-    for key in in_init_order(draft.study.runs, shown(file), collector):
-        with collector:
-            add_run(draft, key)
-    for table_name, table in {**study.tables, **study.figures}.items():
+        check_names(study, draft.file)
+    main_claim = next((f"{draft.name}.{key}" for key, claim in study.claims.items() if claim.main), "")
+    draft.graph.stories[draft.name] = StudyEntry(title=study.title, about=study.about, main_claim=main_claim)
+    draft.study = study.at(draft.scale)
+    with collector.of_runs(draft):
+        for key in in_init_order(draft.study.runs, draft.file, collector):
+            with collector:
+                add_run(draft, key)
+    for table_name, table in study.all_tables.items():
         with collector:
             add_table(draft, table_name, table)
-    return study
 
 
 def _add_claims(graph: Graph, studies: dict[str, Study], collector: _Collector) -> None:
@@ -273,9 +298,10 @@ def _check_differences(claim: ResolvedClaim, studies: dict[str, Study], where: s
             raise ConfigError(f"{where}: {row}:{column} is a difference; compare the cells of {of} themselves")
 
 
-def _papers_first(studies: list[str]) -> list[str]:
-    """A run that several studies have goes by the label of a paper's."""
-    return sorted(studies, key=lambda name: name not in names(CONFIGS / "expected"))
+def _not_derived(graph: Graph, studies: dict[str, Study]) -> set[str]:
+    """Runs of studies that are not derived from others: a derived one changes no verdict of another study."""
+    own = {name for name, study in studies.items() if not study.derived_from}
+    return {name for name, run in graph.runs.items() if own & set(run.studies)}
 
 
 def noise_file(scale: str) -> Path:
@@ -291,7 +317,10 @@ def _noise(scale: str, runs: Container[str]) -> dict[str, list[SeedValues]]:
     return {kind: values for kind, values in known.items() if values}
 
 
-def _expected(study: str) -> Expected:
-    """The paper's numbers; a study without a paper has none."""
-    path = CONFIGS / "expected" / f"{study}.yaml"
-    return parse_file(Expected, path) if path.exists() else Expected()
+def _read_expected(collector: _Collector) -> dict[str, Expected]:
+    """The papers' numbers by study; a study without a paper has none."""
+    found = {}
+    for name in names(CONFIGS / "expected"):
+        with collector:
+            found[name] = parse_file(Expected, CONFIGS / "expected" / f"{name}.yaml")
+    return found

@@ -252,6 +252,12 @@ def _data_sets(
     found: dict[str, BaseDataConfig] = {}
     for role, name in cfg.data.items():
         found |= data_configs(draft, role, name, f"{where}: data.{role}")
+    for role, data in found.items():
+        if evaluation.needs_labels and not data.has_labels:
+            raise ConfigError(
+                f"{where}: data.{role}: the images of {data.name} have no labels, and {cfg.name} needs them; name a "
+                "labelled set"
+            )
     return found
 
 
@@ -337,11 +343,17 @@ def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     if key in source.names:  # many cells show numbers of one result
         return source.names[key]
     name = source.names[key] = evaluation_name(source.fragment, source.science, subjects)
-    job = f"{subjects['model']}-{source.cfg.group}" if [*subjects] == ["model"] else name
+    is_grouped = [*subjects] == ["model"] and not _is_of_another(draft, subjects["model"])
+    job = f"{subjects['model']}-{source.cfg.group}" if is_grouped else name
     entry = EvalEntry(fragment=source.fragment, subjects=subjects, job=job, **source.written)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name
+
+
+def _is_of_another(draft: Draft, run: str) -> bool:
+    """Whether a derived study has a run from another one, whose tables would wait for what is added to its job."""
+    return bool(draft.study.derived_from) and draft.graph.runs[run].studies[0] != draft.name
 
 
 def evaluation_science(cfg: "EvalConfig", data: "dict[str, BaseDataConfig]") -> list[Any]:

@@ -10,12 +10,14 @@ from pipeline.models.architectures import TEXT, unknown_architecture
 from pipeline.study.data import add_data, add_origin
 from pipeline.study.draft import Draft, fragment, fragment_names
 from pipeline.study.entries import RunEntry
+from pipeline.study.overrides import problems_of_replaced, replaced_fragments, replaced_keys
 from pipeline.study.spec import RunSpec
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
 
 Layer = tuple[str, dict[str, Any]]
+NUM_FRAGMENTS = 3  # method, model and data: the first layers of every run
 
 
 def add_run(draft: Draft, key: str) -> None:
@@ -31,13 +33,35 @@ def add_run(draft: Draft, key: str) -> None:
         for name in ("init", "train"):
             if name in content:
                 raise ConfigError(f"{source}: {name}: not here; a run of a study says it, beside its method")
+    lines = _add_overrides(draft, spec, layers)
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
     layers += _budget(layers, budget, f"{where}.budget")
-    _check_architecture(Layers(*layers))
     # A weight file is what it is: three times the same number would look like one without noise.
     count = (spec.seeds or draft.study.seeds or draft.scale.seeds) if spec.train else 1
-    names = [_add_seed(draft, key, [*layers, *_seed(layers, number, where)], number) for number in range(count)]
+    try:
+        _check_architecture(Layers(*layers))
+        names = [_add_seed(draft, key, [*layers, *_seed(layers, number, where)], number) for number in range(count)]
+    except ConfigError as error:
+        lines += str(error).splitlines()
+    if lines:
+        raise ConfigError("\n".join(dict.fromkeys(lines)))
     draft.runs[key] = names
+
+
+def _add_overrides(draft: Draft, spec: RunSpec, layers: list[Layer]) -> list[str]:
+    """Put what the scale replaces of a run's own values into the graph; returns what is wrong with those values."""
+    from_scale = [layer for layer in layers if layer[0].startswith(f"{draft.scale_file}: ")]
+    of_study = [layer for layer in layers[NUM_FRAGMENTS:] if layer not in from_scale]
+    keys = replaced_keys([content for _, content in of_study], Layers(*layers).merged()) if spec.train else {}
+    for override in [*replaced_fragments(spec, draft.scale), *keys.values()]:
+        if str(override) not in draft.checked:
+            draft.checked.add(str(override))
+            draft.graph.overrides.setdefault(draft.name, []).append(override)
+    checked = repr((spec.method, spec.data, keys))
+    if not keys or checked in draft.checked:
+        return []
+    draft.checked.add(checked)
+    return problems_of_replaced(Layers(*layers[:NUM_FRAGMENTS], *from_scale, *of_study), keys)
 
 
 def _add_seed(draft: Draft, key: str, layers: list[Layer], number: int) -> str:
@@ -90,7 +114,7 @@ def _layers(draft: Draft, key: str) -> list[Layer]:
         layers.append((f"{draft.scale_file}: kind.{kind}", scale.kind[kind]))
     if spec.method in scale.method:
         layers.append((f"{draft.scale_file}: method.{spec.method}", {"method": scale.method[spec.method]}))
-    return [*layers, (f"{draft.file}: runs.{key}.set", spec.set)]
+    return [*layers, (f"{draft.file}: runs.{key}.set", spec.set), (f"{draft.file}: set", study.set)]
 
 
 def _fragments(draft: Draft, key: str) -> list[Layer]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -28,9 +29,13 @@ class RunSpec(Strict):
     short_forms: ClassVar[tuple[str, ...]] = ("like", "over", "along")
 
     label: str
+    """Name of the run in logs and reports."""
     method: str
+    """A file of configs/method."""
     model: str
+    """A file of configs/model."""
     data: str
+    """A file of configs/data."""
     recipe: list[str] = Field(
         default_factory=list, description="recipes of this study or of configs/recipe, in this order"
     )
@@ -43,6 +48,7 @@ class RunSpec(Strict):
     )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
     train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
+    """Whether the run is trained; false: the weight file in `init` is evaluated as it is."""
     seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds; wins over the study's and the scale's")
 
     @model_validator(mode="after")
@@ -68,8 +74,11 @@ class Column(Strict):
     short_forms: ClassVar[tuple[str, ...]] = RunSpec.short_forms
 
     label: str
+    """Head of the column."""
     eval: str | None = None
+    """A file of configs/eval, or `train` for the metrics of training itself."""
     metric: str | None = None
+    """Metric of the evaluation that the cells show."""
     file: str | None = Field(None, description="picture or sound that the evaluation writes, such as rebuilt.png")
     run: str | dict[str, str] | None = Field(
         None, description="role of the row's run; for several subjects: role in the evaluation -> role of the row's run"
@@ -78,13 +87,18 @@ class Column(Strict):
         None, description="column whose difference to the row `against`, or to the column `minus`, is shown"
     )
     against: str | None = None
+    """Row to which a `delta` is shown."""
     minus: str | None = None
+    """Column that is subtracted from `delta`."""
     x: float | None = Field(None, description="place on the axis of a figure")
     scales: list[str] = Field(
         default_factory=list, description="at other scales its cells are not computed, and say so; none: at every scale"
     )
+    """Scales at which the cells are computed; elsewhere they say so; none: every scale."""
     direction: Direction = "none"
+    """Whether more (up) or less (down) is better; none: neither."""
     decimals: int = Field(1, ge=0, le=6)
+    """Digits after the point."""
     tolerance: float | None = Field(None, ge=0, description="largest difference to the paper that still matches")
 
     @property
@@ -111,14 +125,18 @@ class Row(Strict):
     short_forms: ClassVar[tuple[str, ...]] = RunSpec.short_forms
 
     label: str
+    """Head of the row."""
     run: dict[str, str] = Field(default_factory=dict)
+    """Key of the run of the row, or role -> key where columns name roles."""
     why: str = ""
+    """Why cells of this row have no run."""
     eval: str | dict[str, str] | None = Field(
         None, description="evaluation in place of the columns', such as of an untrained network; or by column"
     )
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
     scales: list[str] = Field(default_factory=list, description="like those of a column")
+    """Scales at which the cells are computed; elsewhere they say so; none: every scale."""
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
     def eval_of(self, key: str, column: Column) -> str | None:
@@ -136,10 +154,15 @@ class Table(Strict):
     short_forms: ClassVar[tuple[str, ...]] = ("like", "notes")
 
     label: str
+    """Name in the paper, such as Table 4."""
     title: str
+    """What it shows."""
     note: str = ""
+    """Text below it."""
     columns: dict[str, Column]
+    """Columns by their keys, from left to right."""
     rows: dict[str, Row] = Field(min_length=1)
+    """Rows by their keys, from top to bottom."""
 
     @model_validator(mode="after")
     def _has_metrics(self) -> "Table":
@@ -165,10 +188,15 @@ class Drawing(Strict):
     """
 
     kind: Literal["lines", "bars", "heatmap", "pictures", "curves"]
+    """What is drawn."""
     x_label: str = ""
+    """Label of the x axis."""
     y_label: str = ""
+    """Label of the y axis."""
     log_x: bool = False
+    """Whether the x axis is logarithmic."""
     x_from: Literal["rows", "columns"] = "columns"
+    """Whether rows or columns have the x values."""
     levels: list[str] = Field(default_factory=list, description="rows drawn as horizontal lines, such as a baseline")
     curve: str = Field("", description="metric of `curves`, such as val_top1")
     shade: Literal["all", "columns"] = Field(
@@ -220,8 +248,14 @@ class Claim(Strict):
     """A sentence of the paper as comparisons of table cells, written `row:column`; all must hold."""
 
     statement: str
+    """The sentence of the paper."""
     type: Literal["exact", "directional", "scale", "cost"]
+    """exact: decided by the numbers alone. cost: about counted or timed numbers. directional: expected at every scale.
+    scale: may need the paper's size.
+    """
     holds: list[str] = Field(min_length=1)
+    """Comparisons of cells, such as `mine.t1.a:top1 > mine.t1.b:top1`; all must hold."""
+    main: bool = Field(False, description="the claim of the paper that the report shows first")
     margin: float | None = Field(
         None,
         gt=0,
@@ -244,21 +278,44 @@ def _begins_with(letter: str, what: str) -> AfterValidator:
 class Study(Strict):
     """One paper: its runs, tables, figures and claims. `common` is in every run, `recipes` in those that name them.
 
-    `headline` is what `make demo` runs: the rows of each table or figure that it names; without it, every row.
+    `headline` is what `make demo` runs of a study at scale demo: the rows of each table or figure that it names;
+    without it, every row. `set` are keys of every run, which win over everything else.
     `short_forms`, here and above, are keys that expand.py takes out before this is validated.
     """
 
     short_forms: ClassVar[tuple[str, ...]] = ("axes", "column_sets", "notes")
 
     title: str
+    """Name of the paper or of your study."""
+    about: str = Field("", description="what the paper does, in a few short sentences for the report")
+    scales: list[str] = Field(
+        default_factory=list, min_length=1, description="where it runs, its default first; see pipeline/study/scales.py"
+    )
     seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds of every run; wins over the scale's")
     headline: dict[str, list[str]] | None = None
+    """Table or figure -> its rows that `make demo` runs; null: every row."""
+    derived_from: str | None = Field(
+        None,
+        description="study of which this one is a sweep or a copy with other keys: it is read after all others and "
+        "leaves their results as they are",
+    )
     common: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the run config that every run has."""
+    set: dict[str, Any] = Field(default_factory=dict, description="keys of every run; wins over everything")
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Name -> keys of the run config, for runs whose `recipe` lists it."""
     runs: dict[str, RunSpec] = Field(default_factory=dict)
+    """Runs by their keys."""
     tables: dict[Annotated[str, _begins_with("t", "table")], Table] = Field(default_factory=dict)
+    """Tables by their keys, which begin with t."""
     figures: dict[Annotated[str, _begins_with("f", "figure")], Figure] = Field(default_factory=dict)
+    """Figures by their keys, which begin with f."""
     claims: dict[str, Claim] = Field(default_factory=dict)
+    """Claims by their keys."""
+
+    def at(self, scale: "Scale") -> "Study":
+        """This study at a scale that has weight files, or has none."""
+        return self.without_stand_ins() if scale.weight_files else self.with_stand_ins()
 
     def with_stand_ins(self) -> "Study":
         """This study with runs of its own in place of weight files, where it has such runs."""
@@ -274,7 +331,7 @@ class Study(Strict):
         spare = self._with_starts(spec.stand_in for spec in self.runs.values()) - self._with_starts(shown)
         return self.model_copy(update={"runs": {key: spec for key, spec in self.runs.items() if key not in spare}})
 
-    def _with_starts(self, keys: Iterable[str | None]) -> set[str]:
+    def _with_starts(self, keys: Iterable[str | None]) -> AbstractSet[str]:
         """These runs, those they start from, and so on."""
         found: set[str] = set()
         left = list(keys)
@@ -298,16 +355,22 @@ class Scale(Strict):
     """At what size studies are run: other fragments in place of the papers', and another recipe."""
 
     note: str
+    """What readers of tables must know of this scale."""
     comparable: bool = Field(description="whether the papers' numbers can be expected at this scale")
+    papers: bool = Field(True, description="whether studies of papers run here, and their numbers are shown")
     seeds: int = Field(1, ge=1, le=1000, description="number of seeds of every run; a study and a run may have another")
     replace_model: dict[str, str] = Field(default_factory=dict)
+    """Model of a study -> model that is trained here."""
     replace_data: dict[str, str] = Field(default_factory=dict)
+    """Data set of a study -> data set that is used here."""
     weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
+    """Whether weight files are used; false: a run with a `stand_in` starts from that run, not from its file."""
     recipe: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="file of configs/recipe -> its keys at this scale; recipes that follow it win",
     )
     run: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the run config that every run has here; wins over a study's recipes."""
     task: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"
     )
@@ -316,10 +379,21 @@ class Scale(Strict):
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """File of configs/eval -> its keys at this scale."""
     words: dict[str, str] = Field(
         default_factory=dict, description="words in labels, titles and notes of tables -> those that are true here"
     )
+    stand_ins: dict[str, str] = Field(
+        default_factory=dict,
+        description="models and data of the papers -> what runs in their place here; the report shows both names",
+    )
     max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")
+
+    @property
+    def replaces_nothing(self) -> bool:
+        """Whether it runs studies as they are written."""
+        replaced = (self.replace_model, self.replace_data, self.recipe, self.run, self.task, self.kind, self.method)
+        return not any(replaced) and self.weight_files and self.max_budget is None
 
     def true_here(self, text: str) -> str:
         """A text of a study with this scale's words in place of the papers'."""
@@ -333,6 +407,7 @@ class SeedValues(Strict):
 
     run: str = Field(description="name of the run with the first seed")
     values: list[float] = Field(min_length=2)
+    """The number, for each seed."""
     made: str = Field("", description="where the first of them was computed, with which torch, and at which commit")
 
     @property
@@ -344,13 +419,16 @@ class Noise(Strict):
     """What seeds were seen to do at one scale: data set, evaluation and metric -> values of runs over seeds."""
 
     metrics: dict[str, list[SeedValues]]
+    """Data set, evaluation and metric -> runs with several seeds."""
 
 
 class Expected(Strict):
     """The numbers a paper prints: row id -> column -> value."""
 
     source: str = ""
+    """The paper, and where in it the numbers are."""
     rows: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+    """Row of a table, such as mjp.t1.deit-s -> column -> number; null: the paper prints none."""
 
     @field_validator("rows", mode="before")
     @classmethod

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from pipeline.config import nearest
 from pipeline.errors import ConfigError
 from pipeline.study.entries import Graph
+from pipeline.study.scales import OWN, default_scale, has_paper, stated_scales, study_of
+
+ROWS = ("headline", "all")
 
 
 class Chosen(NamedTuple):
@@ -43,16 +46,35 @@ def tables_of(graph: Graph, targets: Iterable[str]) -> list[Chosen]:
 
 def command_for(target: str, scale: str) -> str:
     """What to type for a target of this scale."""
-    return f"snakemake {target}" if scale == "demo" else f"snakemake {target} --config scale={scale}"
+    is_default = scale == default_scale(target.split())
+    return f"snakemake {target}" if is_default else f"snakemake {target} --config scale={scale}"
 
 
-def report_target(rows: str, scale: str) -> str:
-    """What makes the report with these rows; only the demo has a name for its headline."""
-    if rows == "all":
-        return "all"
-    return "demo" if scale == "demo" else f"results/{scale}/report/{rows}.html"
+def rows_and_study(report: str) -> tuple[str, str]:
+    """Which rows a report shows, and of which study; empty means every study."""
+    return (report, "") if report in ROWS else ("all", report)
+
+
+def report_target(report: str, scale: str) -> str:
+    """What makes a report; only the demo has a name for its headline, and a study's own has the study's."""
+    if report != "headline":
+        return report
+    return "demo" if scale == "demo" else f"results/{scale}/report/{report}.html"
 
 
 def check_target(target: str, known: Iterable[str], scale: str) -> None:
-    if target not in known:
-        raise ConfigError(f"no target {target!r} at scale {scale}; {nearest(target, known)}")
+    if target in known:
+        return
+    study = study_of(target)
+    if study and study not in known:
+        raise ConfigError(f"no target {target!r} at scale {scale}: study {study} {_scales_in_words(study, scale)}")
+    raise ConfigError(f"no target {target!r} at scale {scale}; {nearest(target, known)}")
+
+
+def _scales_in_words(study: str, scale: str) -> str:
+    """Why a study is not at a scale, and what to do."""
+    if scales := stated_scales(study):
+        return f"has scales: [{', '.join(scales)}]; choose one of them, or add {scale}"
+    if has_paper(study):
+        return "is of a paper, and this scale has none; choose another scale"
+    return f"has no paper and runs at scale {OWN}; choose no scale, or write scales: [{OWN}, {scale}] into its file"

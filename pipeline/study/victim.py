@@ -6,12 +6,11 @@ its gradients would be those of another model.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.config import FILE, Layers, read_yaml
+from pipeline.config import Layers, read_yaml
 from pipeline.data.augment import Augment
 from pipeline.data.classified import DataConfig
 from pipeline.dynamo import dynamo_deferred
@@ -24,13 +23,14 @@ from pipeline.files import digest
 from pipeline.methods.base import Method
 from pipeline.methods.supervised import Supervised
 from pipeline.models.architectures import unknown_architecture
-from pipeline.models.foreign import ForeignView, build_foreign, download, view_of
-from pipeline.models.weights import open_checkpoint
+from pipeline.models.foreign import ForeignView, build_foreign
 from pipeline.privacy.client import Client
 from pipeline.results import find_run
 from pipeline.seeds import generator_for
-from pipeline.site import Site, weights_path
+from pipeline.site import Site
 from pipeline.sizes import pair
+from pipeline.study.evaluated_set import input_of
+from pipeline.study.named_model import NamedModel, find_model
 
 PLAIN = ("vision_transformer", "deit")  # modules of timm
 SAME = 1e-6  # relative difference of logits in float64
@@ -46,20 +46,24 @@ class Victim:
     weights: str  # SHA-256 of its encoder
     protection: Protection
     scale: str | None  # whose configs the searches have
+    lines: tuple[tuple[str, str], ...] = ()  # what a reader must know of it: titles and texts
 
 
-def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) -> Victim:
+def find_victim(named: NamedModel, scale: str | None, site: Site) -> Victim:
     """The model of this name; where timm has none, the finished run."""
-    device = device_of(site.device)
+    name, device = named.name, device_of(site.device)
     problem = unknown_architecture(name)
     if not problem:
-        return _of_timm(name, weights, scale, site, device)
+        return _of_timm(named, scale, site, device)
     try:
         folder = find_run(name, scale)
     except DataError as error:
         raise ConfigError(f"--model {name}: {error}; and {problem}") from None
-    if weights:
-        raise ConfigError(f"--weights goes with a model of timm; {folder.name} is a run and has its own")
+    if named != NamedModel(name):
+        raise ConfigError(
+            "--weights, --set, --resample-positions, --mean and --std go with a model of timm; "
+            f"{folder.name} is a run and has its own"
+        )
     run = parse_run(Layers((str(folder.config), read_yaml(folder.config))))
     if run.task != "classify" or not isinstance(run.data, DataConfig):
         raise ConfigError(f"{run.name} does not classify images, so its clients have no gradient of a class to send")
@@ -70,8 +74,9 @@ def find_victim(name: str, weights: Path | None, scale: str | None, site: Site) 
     return Victim(run.name, method, run.data, digest_of, run.optim.protection, folder.results.name)
 
 
-def _of_timm(name: str, weights: Path | None, scale: str | None, site: Site, device: torch.device) -> Victim:
+def _of_timm(named: NamedModel, scale: str | None, site: Site, device: torch.device) -> Victim:
     """Its weights come from a file, or from timm's hub into the site's folder of weights."""
+    name = named.name
     with dynamo_deferred():
         from timm.models import is_model_in_modules
 
@@ -79,32 +84,19 @@ def _of_timm(name: str, weights: Path | None, scale: str | None, site: Site, dev
         raise ConfigError(
             f"--model {name} is not a plain ViT of timm, such as vit_small_patch16_224, which the attacks need"
         )
-    view = view_of(name)
-    if weights:
-        file = weights.expanduser().absolute()
-    else:
-        file = download(name, weights_path(site, f"{FILE}{name}.safetensors"))
-    num_classes = _num_classes(name, file)
-    encoder = build_foreign(name, file, view.image_size, view.channels, num_classes)
-    method = Supervised(Supervised.Config(), encoder).to(device).eval()
-    data = _as_seen(view, num_classes)
-    _refuse_other_forward(name, method, data, device)
-    return Victim(name, method, data, digest(file) or "", Protection(), scale)
-
-
-def _num_classes(name: str, file: Path) -> int:
-    """As the file has them: a model may have been trained on any set."""
-    from timm.models import get_pretrained_cfg
-
-    stated, (_, tensors) = get_pretrained_cfg(name), open_checkpoint(file)
-    heads = stated.classifier if stated else "head"
-    classifier = f"{heads if isinstance(heads, str) else heads[0]}.weight"  # a distilled model has two
-    if classifier not in tensors:
+    model = find_model(named, site)
+    if model.fitted.num_classes is None:
         raise CheckpointError(
-            f"{file} has no {classifier}; expected the weights of a classifier: the gradient that a client sends is "
-            "that of a class"
+            f"{model.file} has no {model.classifier}.weight; expected the weights of a classifier: the gradient that a "
+            "client sends is that of a class"
         )
-    return len(tensors[classifier])
+    data = _as_seen(model.view, model.fitted.num_classes)
+    encoder = build_foreign(name, model.file, model.fitted, data.image_size)
+    method = Supervised(Supervised.Config(), encoder).to(device).eval()
+    _refuse_other_forward(name, method, data, device)
+    height, width = pair(data.image_size)
+    seen = ("seen as", f"{data.channels} x {height} x {width}, mean and std {model.view_source}")
+    return Victim(name, method, data, digest(model.file) or "", Protection(), scale, lines=(*model.lines(), seen))
 
 
 def _as_seen(view: ForeignView, num_classes: int) -> DataConfig:
@@ -114,13 +106,10 @@ def _as_seen(view: ForeignView, num_classes: int) -> DataConfig:
         source="folder",
         num_train=0,
         num_val=1,
-        image_size=view.image_size,
-        channels=view.channels,
         num_classes=num_classes,
-        mean=view.mean,
-        std=view.std,
         augment=Augment(interpolation=view.interpolation),
         eval_crop=view.crop,
+        **input_of(view),
     )
 
 

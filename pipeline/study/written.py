@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 
 import yaml
 
-from pipeline.config import Layers, SafeLoader, parse, read_yaml, shown
+from pipeline.config import UNKNOWN_KEY, Layers, SafeLoader, parse, read_yaml, shown
 from pipeline.errors import ConfigError
 from pipeline.study.expand import Expanded, Place, expand
 from pipeline.study.spec import Study
@@ -19,6 +20,7 @@ LINE = re.compile(r" \(line \d+\)$")
 class WrittenStudy:
     path: Path
     expanded: Expanded
+    unsaved: str = ""  # the text of a study that has no file yet
 
     def parse(self) -> Study:
         try:
@@ -45,7 +47,7 @@ class WrittenStudy:
 
     @cached_property
     def _node(self) -> yaml.Node | None:
-        return yaml.compose(self.path.read_text(encoding="utf-8"), Loader=SafeLoader)
+        return yaml.compose(self.unsaved or self.path.read_text(encoding="utf-8"), Loader=SafeLoader)
 
     @cached_property
     def _longest_first(self) -> dict[str, Place]:
@@ -63,6 +65,23 @@ def read_study(path: Path) -> WrittenStudy:
         raise ConfigError(WrittenStudy(path, Expanded({}, {})).in_written_terms(lines)) from None
 
 
+def unknown_keys_once(lines: list[str]) -> list[str]:
+    """A key of `common` is unknown to each method that has no such key: the line with the nearest name is enough."""
+    found: dict[str, str] = {}
+    for line in lines:
+        place, is_unknown, _ = line.partition(f": {UNKNOWN_KEY}; ")
+        known = found.setdefault(place if is_unknown else line, line)
+        if _likeness(line, place) > _likeness(known, place):
+            found[place] = line
+    return [*found.values()]
+
+
+def _likeness(line: str, place: str) -> float:
+    """How near the key at a place is to the name that a line suggests."""
+    suggested = re.search("did you mean '([^']+)'", line)
+    return SequenceMatcher(None, place.rpartition(".")[2], suggested[1]).ratio() if suggested else 0.0
+
+
 def _line_number(node: yaml.Node | None, text: str) -> int:
     """The line of the key whose path a text begins with, as far as it leads; 0 where it leads nowhere."""
     if isinstance(node, yaml.MappingNode):
@@ -76,4 +95,4 @@ def _line_number(node: yaml.Node | None, text: str) -> int:
         return 0
     key = max(found, key=len)  # keys may have dots in them
     line, value = below[key]
-    return _line_number(value, text[len(key) + 1 :]) or line
+    return _line_number(value, text[len(key) + 1 :].lstrip()) or line

@@ -21,6 +21,8 @@ class Task:
 
     # The metric whose best value over a training is kept; a method may name another.
     primary: ClassVar[Primary | None] = None
+    # Whether its methods look at the labels of images.
+    needs_labels: ClassVar[bool] = True
     # Samples in a batch of validation.
     at_once: ClassVar[int] = 256
     # Its `transform` takes batches of views that a device completes, and its targets are labels: no `collate` needed.

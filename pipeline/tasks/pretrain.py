@@ -10,6 +10,7 @@ from pipeline.tasks.classify import Classify
 @TASKS.register("pretrain")
 class Pretrain(Classify):
     primary: ClassVar[Primary | None] = None  # each method has a metric of its own, or the loss alone
+    needs_labels: ClassVar[bool] = False
 
     @classmethod
     def num_outputs(cls, data: Any) -> int:

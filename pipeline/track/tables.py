@@ -27,7 +27,7 @@ class TableMirror:
 
     def pages(self, study: str) -> list[Path]:
         """The claims of a study and the reports that show them."""
-        return [*self._claims(study), *self._reports()]
+        return [*self._claims(study), *self._reports(study)]
 
     def mirror(self, table: str) -> None:
         """The cells as metrics, and the table as it was drawn."""
@@ -44,7 +44,7 @@ class TableMirror:
 
     def mirror_study(self, study: str) -> None:
         """How many claims hold, the claims, and the report page."""
-        claims, report = _newest(self._claims(study)), _newest(self._reports())
+        claims, report = _newest(self._claims(study)), _newest(self._reports(study))
         if claims is None:
             return
         count = Counter(claim.verdict for claim in read_record(claims, JudgedStudy).claims)
@@ -67,8 +67,8 @@ class TableMirror:
     def _claims(self, study: str) -> list[Path]:
         return [self.graph.results.claims(study, selection) for selection in SELECTIONS]
 
-    def _reports(self) -> list[Path]:
-        return [self.graph.results.report(selection) for selection in SELECTIONS]
+    def _reports(self, study: str) -> list[Path]:
+        return [self.graph.results.report(name) for name in (*SELECTIONS, study)]
 
 
 def _newest(paths: list[Path]) -> Path | None:
