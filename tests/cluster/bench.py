@@ -112,7 +112,7 @@ def dense_study(configs: Path) -> dict:
     }
     rows = {"both": {"label": "both", "run": {task: task for task in runs}, "paper": False}}
     table = {"label": "Table 1", "title": "Dense tasks", "columns": columns, "rows": rows}
-    return {"title": "Dense", "common": DENSE_COMMON, "runs": runs, "tables": {"t1": table}}
+    return {"title": "Dense", "scales": ["demo"], "common": DENSE_COMMON, "runs": runs, "tables": {"t1": table}}
 
 
 def write_yaml(path: Path, content: dict) -> None:

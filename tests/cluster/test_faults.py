@@ -144,7 +144,9 @@ def killed_launcher(trial: Trial) -> Trial:
     launcher = trial.start(**QUIET_NODE)
     trial.wait_for_steps()
     assert trial.interrupt(launcher, signal.SIGKILL) == -signal.SIGKILL
-    trial.finish(trial.start(**QUIET_NODE))
+    launcher = trial.start(**QUIET_NODE)
+    trial.wait_for_words("submitted earlier")  # else the job could end before the new launcher looks
+    trial.finish(launcher)
     return trial
 
 

@@ -9,6 +9,7 @@ CNN = {"model": {"arch": "test_resnet", "embed_dim": None, "depth": None, "num_h
 MOVED = {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5, "unknown": False, "dal": "none"}}
 RGB = {"data": {"channels": 3, "mean": [0.2, 0.3, 0.4], "std": [0.3, 0.3, 0.3]}}
 NO_POSITIONS, SINCOS = {"model": {"pos_embed": "none"}}, {"model": {"pos_embed": "sincos"}}
+ROTARY = {"model": {"pos_embed": "rope"}}
 
 
 # A checkpoint of twice as many patches a side.

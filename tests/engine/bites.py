@@ -17,6 +17,7 @@ from bases import (
     NO_POSITIONS,
     OBJECTS,
     RGB,
+    ROTARY,
     SCENES,
     SINCOS,
     SOUNDS,
@@ -74,6 +75,7 @@ LABELS = {
     "eval.knn.seed": "it draws nothing",
     "eval.adversarial.seed": "it draws the error alone",
     "eval.classify_on.seed": "it draws nothing",
+    "eval.image_sizes.seed": "it draws nothing",
     "eval.outliers.seed": "it draws the errors alone",
     "eval.outliers.fidelity": "outliers are the inliers here; tests/numerics has others",
     "eval.calibration.seed": "it draws the errors alone",
@@ -106,6 +108,7 @@ RUN = {
     "data.without_classes": [Bite(["Bag"], "refused")],
     "data.image_size": [Bite(14, "start batches"), Bite([28, 14], "start batches")],
     "data.channels": [Bite(3, "start batches", with_it=RGB)],
+    "data.upright": [Bite(True, "refused")],  # these images are in no files; tests/data has photographs
     "data.mean": [Bite([0.3], "batches")],
     "data.std": [Bite([0.4], "batches")],
     "data.eval_crop": [Bite(0.8, "validation")],
@@ -164,6 +167,8 @@ RUN = {
     ],
     # The best of one validation is the last; see test_best.py for what is recorded where the last is kept.
     "optim.validate_every": [Bite(3, "updates", {"optim": {"epochs": 3, "base_lr": 1.0, "keep": "best"}})],
+    # A rate at which two validations in a row are no better than one before them.
+    "optim.patience": [Bite(2, "updates", {"optim": {"epochs": 6, "base_lr": 5.0}})],
     "optim.ema_decay": [Bite(0.9, "updates"), Bite(0.5, "updates", {"optim": {"ema_decay": 0.9}})],
 }
 
@@ -182,7 +187,9 @@ VIT = {
     "act_layer": [Bite("relu", "updates")],
     "pos_embed": [
         *[Bite(value, "start") for value in ("none", "sincos", "sincos_learn", "relative")],
+        *[Bite(value, "start") for value in ("rope", "rope_mixed", "rope_dinov3")],
         Bite("relative", "start", NO_POSITIONS),
+        Bite("rope", "updates", NO_POSITIONS),
         Bite("sincos_learn", "updates", SINCOS),
     ],
     "cls_std": [Bite(0.5, "start"), Bite(0.5, "start", jigsaw()), Bite(0.5, "start", MAE)],
@@ -192,6 +199,8 @@ VIT = {
     "drop_path": [Bite(0.5, "updates")],
     "dropout": [Bite(0.3, "updates"), Bite(0.3, "updates", MP3), Bite(0.3, "updates", MAE)],
     "add_relative": [Bite(True, "start"), Bite(True, "start", SINCOS)],
+    "add_absolute": [Bite(True, "start", ROTARY)],
+    "layer_scale": [Bite(0.5, "start")],
     **_refused({}, depths=[1, 1], window_size=2, global_blocks=2),
 }
 SWIN_FIELDS = {
@@ -209,7 +218,7 @@ SWIN_FIELDS = {
     "head_std": [Bite(2e-5, "start", SWIN)],
     "drop_path": [Bite(0.5, "updates", SWIN)],
     **_refused(SWIN, cls_std=0.5, depth=2, act_layer="relu", pool="avg", dropout=0.1),
-    **_refused(SWIN, global_blocks=2, add_relative=True),
+    **_refused(SWIN, global_blocks=2, add_relative=True, add_absolute=True, layer_scale=0.5),
 }
 CNN_FIELDS = {
     "arch": [Bite("test_efficientnet", "start", CNN)],
@@ -218,7 +227,7 @@ CNN_FIELDS = {
     "drop_path": [Bite(0.5, "updates", CNN)],
     **_refused(CNN, cls_std=0.5, depth=2, depths=[1, 1], window_size=2, act_layer="relu", pool="avg"),
     **_refused(CNN, embed_dim=8, num_heads=2, mlp_ratio=2.0, pos_embed="learn", dropout=0.1),
-    **_refused(CNN, global_blocks=2, add_relative=True),
+    **_refused(CNN, global_blocks=2, add_relative=True, add_absolute=True, layer_scale=0.5),
 }
 
 
@@ -233,7 +242,7 @@ def _text_model(base: dict, other: str) -> dict[str, list[Bite]]:
         "head_std": [Bite(2e-5, "start", base)],
         "dropout": [Bite(0.3, "updates", base)],
         **_refused(base, patch_size=4, depths=[1, 1], window_size=2, pos_embed="sincos", cls_std=0.5, pool="avg"),
-        **_refused(base, drop_path=0.5, global_blocks=2, add_relative=True),
+        **_refused(base, drop_path=0.5, global_blocks=2, add_relative=True, add_absolute=True, layer_scale=0.5),
     }
 
 

@@ -165,6 +165,7 @@ EVALS = {
     "eval.perplexity.kind": [Bite("released", "validation", LANGUAGE)],
     "eval.perplexity.keys": [Bite(2, "validation", LANGUAGE)],
     "eval.perplexity.seed": [Bite(1, "validation", LANGUAGE)],
+    "eval.image_sizes.sizes": [Bite((50, 100), "validation")],
     "eval.shuffle_curve.ratios": [Bite((30, 60), "validation")],
     "eval.shuffle_curve.seed": [Bite(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [Bite((10, 60), "validation", MP3)],

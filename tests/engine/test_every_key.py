@@ -23,6 +23,7 @@ from every_key import (
     run_fields,
     short_run,
 )
+from refusing import refuse
 
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS
@@ -36,10 +37,32 @@ LABELS = {key for key in FIELDS if any(fnmatch(key, pattern) for pattern in bite
 
 def test_table__every_field_of_every_class__says_how_it_bites_or_why_not():
     listed = {*TABLE, *eval_bites.EVALS}
-    assert sorted(FIELDS - listed - LABELS - bites.NOT_SCIENCE.keys()) == [], "say in bites.py how these bite"
+    refuse([how_to_try(key) for key in sorted(FIELDS - listed - LABELS - bites.NOT_SCIENCE.keys())])
     assert sorted((listed | bites.NOT_SCIENCE.keys()) - FIELDS) == [], "there are no such fields"
     assert [pattern for pattern in bites.LABELS if not any(fnmatch(key, pattern) for key in FIELDS)] == []
     assert sorted(listed & (LABELS | bites.NOT_SCIENCE.keys())) == [], "these are in two lists"
+
+
+def how_to_try(key):
+    """What people read who added a field."""
+    family, name, field = [*key.split(".", 2), ""][:3]
+    example = {
+        "method": f'"{field}": [Bite(VALUE, "updates")] below "{name}" in tests/engine/method_bites.py',
+        "eval": f'"{key}": [Bite(VALUE, "validation")] in tests/engine/eval_bites.py',
+    }.get(family, f'"{key}": [Bite(VALUE, "updates")] in tests/engine/bites.py')
+    return (
+        f"{key}: no test changes this field, so nobody would notice that it does nothing; add a value that must be "
+        f"seen, and where a run shows it first (start, batches, draws, updates or validation): {example}"
+    )
+
+
+def test_field__that_no_test_changes__is_told_where_a_value_is_missing():
+    for key, place in (
+        ("method.mine.strength", "method_bites"),
+        ("eval.mine.k", "eval_bites"),
+        ("optim.new", "/bites"),
+    ):
+        assert place in how_to_try(key) and f'{key.rpartition(".")[2]}": [Bite(VALUE' in how_to_try(key)
 
 
 @pytest.mark.slow

@@ -22,10 +22,13 @@ from pipeline.data.severities import CORRUPTIONS, SEVERITIES
 from pipeline.data.transforms import eval_view
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.methods.supervised import Supervised
+from pipeline.models.fitting import fit
 from pipeline.models.foreign import _grid, build_foreign, download, view_of
 from pipeline.site import Site
 from pipeline.study import foreign
-from pipeline.study.foreign import AsItIs, chosen_evaluations, evaluate_foreign
+from pipeline.study.evaluated_set import own_set
+from pipeline.study.foreign import AsItIs, Foreign, chosen_evaluations, evaluate_foreign
+from pipeline.study.named_model import NamedModel
 
 CORRUPTED = 3  # photographs that are put through every corruption
 DEMO = {"in_chans": 1, "num_classes": 10}  # what the demo's set has
@@ -37,6 +40,12 @@ def weights_of(folder, name, seed=0, **options) -> Path:
     path = folder / f"{name}-{seed}.safetensors"
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
     return path
+
+
+def evaluated(name, weights, wanted, with_train=False):
+    """What becomes of evaluations at the demo's scale."""
+    model = Foreign.of(NamedModel(name, weights), None, "demo", Site(device="cpu"), with_train)
+    return list(evaluate_foreign(model, chosen_evaluations(wanted)))
 
 
 @pytest.fixture
@@ -53,7 +62,7 @@ def results(tmp_path, monkeypatch):
 def test_foreign_model__loaded_from_a_file__predicts_what_timm_does(tmp_path, name):
     path, view = weights_of(tmp_path, name, num_classes=7), view_of(name)
     images = torch.randn(2, 3, view.image_size, view.image_size)
-    encoder = build_foreign(name, path, view.image_size, 3, 7).eval()
+    encoder = build_foreign(name, path, fit(name, {}, path), view.image_size).eval()
     torch.manual_seed(0)
     expected = timm.create_model(name, num_classes=7).eval().to(memory_format=torch.channels_last)
     with torch.no_grad():
@@ -89,7 +98,8 @@ def test_grid__of_a_model__is_its_patches_or_the_largest_squares_that_fit(name, 
 def test_view__of_a_model_that_sees_the_whole_centre__crops_and_does_not_squeeze():
     whole = next(n for n in timm.list_pretrained("vit*224*") if timm.get_pretrained_cfg(n).crop_pct == 1.0)
     view = view_of(whole)
-    data = foreign._own_set(foreign._scale("paper"), view)
+    data = own_set("imagenet1k", view)
+    assert (data.mean, data.std) == (view.mean, view.std) != (own_set("imagenet1k", view_of("resnet50")).mean, view.std)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
     settings = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(whole).to_dict())
     expected = timm.data.create_transform(**settings, use_prefetcher=True)(image)
@@ -136,9 +146,9 @@ def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missin
     scale = foreign._scale("demo").model_copy(update={"replace_data": small})
     monkeypatch.setattr(foreign, "_scale", lambda name: scale)
     path = weights_of(tmp_path, "test_resnet", **DEMO)
-    site, wanted = Site(device="cpu"), ["calibration", "outliers", "adversarial", "ensemble"]
+    wanted = ["calibration", "outliers", "adversarial", "ensemble"]
 
-    found = {each.name: each for each in evaluate_foreign("test_resnet", path, wanted, "demo", site)}
+    found = {each.name: each for each in evaluated("test_resnet", path, wanted)}
 
     assert found["calibration"].result.count == 1000
     assert found["outliers"].result.data == {"outliers": "fashion_mnist_o"}
@@ -150,7 +160,7 @@ def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missin
     assert right.mean() == pytest.approx(accuracy_of("test_resnet"), abs=1e-4)
 
     monkeypatch.setattr(foreign, "build_foreign", None)  # nothing is loaded, because nothing is computed
-    again = list(evaluate_foreign("test_resnet", path, wanted[:2], "demo", site))
+    again = evaluated("test_resnet", path, wanted[:2])
     assert [each.result for each in again] == [found["calibration"].result, found["outliers"].result]
 
 
@@ -167,10 +177,11 @@ def accuracy_of(name):
 
 
 @pytest.mark.slow
-def test_evaluate_foreign__weights_of_another_number_of_classes__is_refused(tmp_path, results):
+def test_evaluate_foreign__weights_of_another_number_of_classes__says_what_applies_without_classes(tmp_path, results):
     path = weights_of(tmp_path, "test_resnet", in_chans=1, num_classes=9)
-    with pytest.raises(CheckpointError, match="test_resnet with 10 classes needs"):
-        list(evaluate_foreign("test_resnet", path, ["calibration"], "demo", Site(device="cpu")))
+    calibration, consistency = evaluated("test_resnet", path, ["calibration", "consistency"])
+    assert "has 9 classes, fashion_mnist-val has 10" in calibration.reason and "consistency" in calibration.reason
+    assert calibration.result is None and consistency.result.count == 1000
 
 
 @pytest.mark.slow
@@ -179,7 +190,8 @@ def test_command__of_a_model__prints_numbers_with_errors_and_reasons(tmp_path, r
     code = main(["evaluate", "--model", "test_resnet", "--weights", str(path), "--scale", "demo", "calibration"])
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
-    assert lines[2].startswith("calibration      ece") and "+/-" in lines[2]
+    assert lines[4].startswith("calibration      ece") and "+/-" in lines[4]
+    assert lines[1].endswith("seen as 1 x 28 x 28, mean 0.286, std 0.353 (of the data set)")
     assert any("n/a: no answer has a confidence" in line for line in lines)
     assert "1000 images" in lines[-1] and "result.json" in lines[-1]
 
@@ -290,20 +302,14 @@ def small_fashion(monkeypatch):
     changes |= {"eval": {"position_probe": {"epochs": 1, "train_limit": 40}}}
     scale = foreign._scale("demo").model_copy(update=changes)
     monkeypatch.setattr(foreign, "_scale", lambda name: scale)
-    view = dataclasses.replace(view_of("test_vit"), image_size=28, channels=1, mean=(0.286,), std=(0.353,))
-    monkeypatch.setattr(foreign, "view_of", lambda name: view)
 
 
 @pytest.mark.slow
 def test_evaluate_foreign__pretrained_file_with_the_train_split__is_probed_and_does_not_classify(
-    tmp_path, results, small_fashion, monkeypatch
+    tmp_path, results, small_fashion
 ):
-    create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **{"patch_size": 4} | options))
-    wanted = ["position_probe", "classify"]
     found = {
-        each.name: each
-        for each in evaluate_foreign("test_vit", moco_file(tmp_path), wanted, "demo", Site(device="cpu"), True)
+        each.name: each for each in evaluated("test_vit", moco_file(tmp_path), ["position_probe", "classify"], True)
     }
     assert 0 <= found["position_probe"].result.metrics["position_top1"] <= 100
     assert "no classifier" in found["classify"].reason
@@ -312,7 +318,7 @@ def test_evaluate_foreign__pretrained_file_with_the_train_split__is_probed_and_d
 @pytest.mark.slow
 def test_evaluate_foreign__probe_without_the_train_split__says_how_to_get_it(tmp_path, results):
     path = weights_of(tmp_path, "test_resnet", **DEMO)
-    (found,) = evaluate_foreign("test_resnet", path, ["knn"], "demo", Site(device="cpu"))
+    (found,) = evaluated("test_resnet", path, ["knn"])
     assert "no train split" in found.reason and "--train" in found.reason
 
 

@@ -39,6 +39,33 @@ def test_infer__of_a_locked_vit__gives_the_probabilities_of_the_original(checkpo
     assert said == [f"{value:8.2%}  class {label}" for value, label in lines]
 
 
+def test_infer__of_a_locked_vit_without_its_key__labels_answers_that_differ(ready, photograph, capsys):
+    model, _, locked = ready
+    capsys.readouterr()
+    answers = {}
+    for file in (model, locked):
+        assert main(["infer", str(file), "--image", str(photograph), "--model", TIMM]) == 0
+        answers[file] = capsys.readouterr().out.splitlines()
+    assert len(answers[model]) == 5 and answers[model][0].split()[1] == "class"  # not locked: nothing but answers
+    assert answers[locked][0].startswith("WITHOUT THE KEY") and "1 of 7 (14.29%)" in answers[locked][0]
+    assert len(answers[locked]) == 6 and answers[locked][1:] != answers[model]
+
+
+def test_infer__of_a_damaged_locked_vit_without_its_key__is_refused(ready, photograph, capsys):
+    _, _, locked = ready
+    content = bytearray(locked.read_bytes())
+    content[-40:] = bytes(40)
+    locked.write_bytes(content)
+    assert main(["infer", str(locked), "--image", str(photograph), "--model", TIMM]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_infer__of_a_locked_vit_about_a_text__says_what_it_answers(ready, capsys):
+    _, _, locked = ready
+    assert main(["infer", str(locked), "--text", "w3"]) == 1
+    assert "reads no text; give --image" in capsys.readouterr().err
+
+
 def write_tokenizer(folder, **special):
     """One word for each number, as a tokenizer of transformers."""
     from tokenizers import Tokenizer
@@ -83,6 +110,25 @@ def test_infer__of_a_locked_language_model__answers_as_the_original(tmp_path, ca
     words = ["[UNK]", "[MASK]", "[PAD]", *(f"w{n}" for n in range(57))]
     names = [f"LABEL_{n}" if place is None else repr(words[n]) for n in expected.indices[:5].tolist()]
     assert [line.split()[1] for line in said] == names
+
+
+@pytest.mark.parametrize("what", ["mask", "next", "class"])
+def test_infer__of_a_locked_language_model_without_its_key__labels_answers_that_differ(tmp_path, capsys, what):
+    torch.manual_seed(0)
+    model, folder = text_models()[what].eval(), tmp_path / "model"
+    model.save_pretrained(folder)
+    write_tokenizer(folder, mask_token="[MASK]", unk_token="[UNK]", pad_token="[PAD]")
+    files = folder / "model.safetensors", folder / "locked.safetensors"
+    lock(files[0], make_key(files[0], tmp_path / "mine.key"), files[1])
+    capsys.readouterr()
+    answers = []
+    for file in files:
+        assert main(["infer", str(file), "--text", "w3 [MASK] w9 w14"]) == 0
+        answers.append(capsys.readouterr().out.splitlines())
+    assert "WITHOUT THE KEY" not in "".join(answers[0])
+    chance = "1 of 2 (50.00%)" if what == "class" else "1 of 60 (1.67%)"
+    assert answers[1][0].startswith("WITHOUT THE KEY") and chance in answers[1][0]
+    assert answers[1][1:] != answers[0]
 
 
 def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):

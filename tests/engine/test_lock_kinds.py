@@ -82,7 +82,7 @@ def test_lock__of_a_kind_of_vit__answers_with_its_key_as_the_original_does(tmp_p
     encoder, model = write_kind(tmp_path / "original", kind)
     key = key_of(model)
     locked = locked_beside(model, key, tmp_path / "locked")
-    found = {guess.name: guess.probability for guess in classify_image(locked, key, photograph, None, CPU)}
+    found = {guess.name: guess.probability for guess in classify_image(locked, key, photograph, None, CPU).guesses}
     expected = expected_guesses(encoder, photograph)
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-5)
     assert not torch.equal(load_file(locked)["blocks.0.norm1.weight"], load_file(model)["blocks.0.norm1.weight"])

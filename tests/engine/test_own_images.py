@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_runs import fit, tiny_run
+from tiny_runs import PRETRAINING, fit, tiny_config, tiny_run
 
-from pipeline.config import read_yaml
+from pipeline.config import Layers, merge, read_yaml
 from pipeline.data import describe as describing
 from pipeline.data.describe import Choices, describe, write_config
+from pipeline.engine.run import parse_run
 
 pytestmark = pytest.mark.slow
 
@@ -32,3 +33,17 @@ def test_own_images__described_and_prepared__are_learned(tmp_path, monkeypatch):
     recipe = {"data": {"augment": {"crop": "none"}}, "optim": {"base_lr": 0.01, "epochs": 20}}
     trained = fit(tiny_run(written, recipe), tmp_path / "results", folder)
     assert trained.last_validation.metrics["top1"] == 100
+
+
+@pytest.mark.parametrize("method", ["mp3", "droppos", "mae"])
+def test_own_images__without_labels__are_pretrained_on_and_validated(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(describing, "CONFIGS", tmp_path / "configs")
+    folder = write_photographs(tmp_path / "mine")
+    choices = Choices(name="mine", image_size=28, val_share=0.2, unlabelled=True)
+    write_config(describe(folder, choices, progress=False), force=False)
+    written = read_yaml(tmp_path / "configs/data/mine.yaml")
+    assert (written["data"]["num_train"], written["data"]["num_val"]) == (48, 12)
+    content = merge(tiny_config(PRETRAINING[method]), {"optim": {"epochs": 1, "warmup_epochs": 0}})
+    run = parse_run(Layers(("test", {**content, "data": written["data"]})))
+    found = fit(run, tmp_path / "results", folder).last_validation.metrics
+    assert np.isfinite(found["loss"]) and ("position_top1" in found) == (method != "mae")

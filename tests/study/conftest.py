@@ -7,10 +7,10 @@ import pytest
 import yaml
 from toy_study import measure, toy_graph
 
-from pipeline import check, config, explain, site
+from pipeline import check, config, explain, site, valid_names
 from pipeline.errors import ConfigError
 from pipeline.report import seed_noise
-from pipeline.study import draft, graph
+from pipeline.study import draft, graph, overrides, scales
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
 
@@ -77,8 +77,10 @@ def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
             path.unlink()
     shutil.rmtree(root / "configs/noise")  # verdicts of tests do not depend on what was measured
     copy = Project(root)
-    for module in (check, config, explain, seed_noise, site, draft, graph):
+    for module in (check, config, explain, seed_noise, site, valid_names, draft, graph, overrides, scales):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
+    for name in ("derived", "measure", "start", "study"):
+        monkeypatch.setattr(f"pipeline.sweep.{name}.CONFIGS", copy.configs)
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)
     return copy

@@ -9,8 +9,9 @@ import wave
 from PIL import Image
 
 from pipeline.report.collect import Content
-from pipeline.report.page import write_report
-from pipeline.report.records import FilledTable, JudgedStudy, RunSummary
+from pipeline.report.page import write_report, write_single
+from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy, RunSummary
+from pipeline.study.entries import StudyEntry
 
 TOP1 = {"id": "top1", "label": "Top-1 (%)", "direction": "up", "decimals": 1}
 CONSISTENCY = {"id": "consistency", "label": "Consistency (%)", "direction": "up", "decimals": 1}
@@ -270,13 +271,39 @@ def make_runs(folder) -> list[dict]:
     return runs
 
 
-def content(tables, claims, runs) -> Content:
+def make_evaluations() -> list[dict]:
+    """One of the first run, and one of no run."""
+    about = {"config": {"name": "knn", "k": 20}, "errors": {"knn_last": 1.5}, "reasons": {}, "files": {}}
+    about |= {"metrics": {"knn_last": 61.25}, "provenance": {"commit": "beefc0de", "seed": 0}, "label": "knn"}
+    names = {"knn-3fa9c1d2": {"": run_name(0)}, "cost-5e1f00d1": {}}
+    return [
+        {"name": name, "subjects": subjects, "file": f"results/demo/evals/{name}/result.json", **about}
+        for name, subjects in names.items()
+    ]
+
+
+STORIES = {
+    "mjp": StudyEntry(title="The mjp study", about="Patches are shuffled.", main_claim="mjp.c02"),
+    "droppos": StudyEntry(title="The droppos study"),
+}
+
+
+def content(tables, claims, runs, evaluations=()) -> Content:
     """The given JSON as records."""
-    parts = (FilledTable, tables), (JudgedStudy, claims), (RunSummary, runs)
-    return Content(*([kind(**part) for part in given] for kind, given in parts))
+    parts = (FilledTable, tables), (JudgedStudy, claims), (RunSummary, runs), (EvaluationSummary, evaluations)
+    return Content(*([kind(**part) for part in given] for kind, given in parts), STORIES)
 
 
-def write_whole(folder):
-    tables = [*make_tables(), *make_figures()]
-    made = content(tables, make_claims(), make_runs(folder))
-    return write_report(made, folder / "report.html", "Patchwork at demo scale", "demo", reader(folder))
+def whole_content(folder) -> Content:
+    return content([*make_tables(), *make_figures()], make_claims(), make_runs(folder), make_evaluations())
+
+
+def write_single_page(folder):
+    made = whole_content(folder)
+    return write_single(made, folder / "report.html", "Patchwork at demo scale", "demo", reader(folder))
+
+
+def write_site(folder):
+    """The first page of a site, which lies beside the folder `report`."""
+    made = whole_content(folder)
+    return write_report(made, folder / "report.html", "Patchwork at demo scale", "demo", reader(folder))[0]

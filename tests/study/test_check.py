@@ -17,13 +17,16 @@ from pipeline.study.graph import load_graph
 def test_check__without_a_scale__reads_all_of_them(project, capsys):
     assert main(["check"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["scale demo", "scale paper", "scale tiny"]
+    told = [" ".join(line.replace(":", "").split()[:3]) for line in lines]
+    of_all = [["replaces", "configs"], ["configs"], ["configs"], ["replaces", "configs"]]  # demo, own, paper, tiny
+    scales = ("demo", "own", "paper", "tiny")
+    assert told == [f"scale {scale} {word}" for scale, words in zip(scales, of_all, strict=True) for word in words]
 
 
 @pytest.mark.slow
 def test_check__of_one_scale__lists_its_runs(project, capsys):
     assert main(["check", "--scale", "demo"]) == 0
-    *runs, last = capsys.readouterr().out.splitlines()
+    *runs, _, last = capsys.readouterr().out.splitlines()
     study = project.read("study/mjp.yaml")
     counts = f"{len(study['tables'])} tables, {len(study['figures'])} figures"
     assert last == f"scale demo: configs are valid: {len(runs)} runs, {counts}"

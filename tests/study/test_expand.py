@@ -256,7 +256,10 @@ def test_expand__shapes_that_are_wrong__are_left_to_validation(shape):
             "tables: {t1: {rows: {r: {run: r_*}}}}",
             "tables.t1.rows.r.run: found *, which stands for the value of an axis; name the axis in `over` or `along`",
         ),
-        ("axis: {e: {1: }}\nruns: {r*: {over: [e]}}", "axis: unknown key; did you mean 'axes'? valid: axes, claims,"),
+        (
+            "axis: {e: {1: }}\nruns: {r*: {over: [e]}}",
+            "axis: unknown key; did you mean 'axes'? nearest: axes, claims,",
+        ),
         ("axes: [eta]", "axes: found ['eta']; expected a map"),
         ("axes: {eta: 3}", "axes.eta: found 3; expected a map of the axis's values"),
         ("column_sets: shuffled", "column_sets: found 'shuffled'; expected a map"),
@@ -320,6 +323,7 @@ tables:
     columns: {top1: {label: Top-1, eval: classify, metric: top1, direction: up}}
     rows:
       eta-*: {along: [eta], run: f_*}
+scales: [demo]
 """
 
 

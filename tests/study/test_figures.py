@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.report import svg
 from pipeline.report.figures import STRONGEST, draw_figure
 from pipeline.report.lines import MARKERS, _look, _paper_fits, _read_table, read_curves
-from pipeline.report.pictures import embed, embed_sound
+from pipeline.report.pictures import embed, open_picture, open_sound
 from pipeline.report.records import FilledTable
 
 FIGURES = {made["figure"]["kind"]: made for made in make_figures()}
@@ -132,7 +132,7 @@ def test_bars__every_bar__has_its_name_and_its_number_beside_it():
         *["at 0.0", "20.0 \u00b1 1.2", "at 0.25", "17.8 \u00b1 1.2"],
         "DeiT-S, no position embedding",
         *["at 0.0", "23.0 \u00b1 1.2", "at 0.25", "20.8 \u00b1 1.2"],
-        "open diamond: the paper's",
+        "open diamond: the paper's, for its own model and data",
     ]
 
 
@@ -141,7 +141,7 @@ def test_bars__negative_number__starts_at_zero():
     table["rows"][0]["cells"]["at_0"] |= {"ours": -20.0, "paper": None, "error": None}
     table["rows"][1]["cells"]["at_0"] |= {"ours": 20.0, "paper": None, "error": None}
     bars = re.findall(
-        r'd="M (\S+) \S+ ?\nL (\S+) [^"]*" (?:clip-path="[^"]*" )?style="fill: var\(--series-1\)"', drawn(table)
+        r'd="M (\S+) \S+\s+L (\S+) [^"]*" (?:clip-path="[^"]*" )?style="fill: var\(--series-1\)"', drawn(table)
     )
     (left, zero), (again, right) = [sorted(map(float, ends)) for ends in bars]
     assert left < zero == again < right
@@ -155,8 +155,8 @@ def test_heatmap__every_number__is_written_in_its_cell():
 
 def test_heatmap__darkest_cell__leaves_contrast_to_its_number():
     sheet = Path(svg.COLOURS).read_text()
-    for part in sheet.split("@media"):
-        colours = dict(re.findall(r"(--[\w-]+): (#\w{6})", part))
+    pairs = re.findall(r"(--[\w-]+): light-dark\((#\w{6}), (#\w{6})\)", sheet)
+    for colours in ({name: light for name, light, _ in pairs}, {name: dark for name, _, dark in pairs}):
         page, accent, ink = (channels(colours[name]) for name in ("--page", "--accent", "--ink"))
         mixed = [(1 - STRONGEST) * back + STRONGEST * front for back, front in zip(page, accent, strict=True)]
         high, low = sorted([luminance(mixed), luminance(ink)], reverse=True)
@@ -196,7 +196,7 @@ def test_curves__several_seeds__are_one_line_with_a_band(tmp_path):
     one = row("mjp.f6", 0, {}) | {"runs": {"": [run_name(0), run_name(1)]}}
     table = FIGURES["curves"] | {"rows": [one]}
     assert len(read_curves(FilledTable(**table), "val_top1", reader(tmp_path))["DeiT-S"]) == 2
-    assert "FillBetween" in drawn(table, reader(tmp_path))
+    assert "opacity: 0.15" in drawn(table, reader(tmp_path))  # the band
 
 
 @pytest.mark.slow
@@ -218,18 +218,18 @@ def test_figure__of_pictures_asked_for_as_svg__is_refused():
 
 def test_picture__that_is_none__names_the_file():
     with pytest.raises(DataError, match=r"evals/a\.png: found no whole picture.*expected PNG, JPEG or WebP"):
-        embed(b"<svg onload='x'/>", "evals/a.png")
+        open_picture(b"<svg onload='x'/>", "evals/a.png", embed)
 
 
 def test_picture__that_was_cut_short__is_one_message_and_not_half_a_picture():
     buffer = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(buffer, "PNG")
     with pytest.raises(DataError, match=r"evals/a\.png: found no whole picture"):
-        embed(buffer.getvalue()[:1000], "evals/a.png")
+        open_picture(buffer.getvalue()[:1000], "evals/a.png", embed)
 
 
 def test_sound__whole__is_embedded_with_its_length():
-    sound = embed_sound(tone(0.25), "evals/a.wav")
+    sound = open_sound(tone(0.25), "evals/a.wav", embed)
     assert sound.seconds == 0.25
     assert base64.b64decode(sound.source.removeprefix("data:audio/wav;base64,"), validate=True) == tone(0.25)
 
@@ -241,4 +241,4 @@ def test_sound__whole__is_embedded_with_its_length():
 )
 def test_sound__that_is_none_or_was_cut_short__is_one_message(content):
     with pytest.raises(DataError, match=r"evals/a\.wav: found no whole sound.*expected WAV.*delete its folder"):
-        embed_sound(content, "evals/a.wav")
+        open_sound(content, "evals/a.wav", embed)

@@ -4,7 +4,7 @@ import pytest
 from report_content import DIFF_NORM, TOP1, cell, make_table, row
 
 from pipeline.report.collect import Content
-from pipeline.report.findings import in_words, key_numbers, key_sentence, opening
+from pipeline.report.findings import claim_sentence, in_words, key_numbers, key_sentences, opening, surprises
 from pipeline.report.records import FilledTable
 from pipeline.report.view import view
 from pipeline.report.words import error, number, signed
@@ -25,12 +25,43 @@ def table(name: str, columns: list[dict], *rows: list[float | None]) -> FilledTa
 # The numbers that say most
 
 
-def test_key_sentence__rows_in_any_order__goes_from_the_lowest_to_the_highest():
+def test_key_sentences__study_of_a_method__begin_with_that_method_though_another_row_is_better():
     keys = key_numbers([table("mjp.t1", [TOP1], [72.0], [74.5], [70.25])], [])
-    assert key_sentence(keys) == (
-        "Top-1 in Table 1 goes from 70.2 \u00b1 1.2 % (DeiT-S + JP) "
-        "to 74.5 \u00b1 1.2 % (DeiT-S, no position embedding)."
-    )
+    assert key_sentences(keys, "JP: shuffled patches") == [
+        "Top-1 (%) in Table 1: 70.2 \u00b1 1.2 for DeiT-S + JP, 72.0 \u00b1 1.2 for DeiT-S.",
+        "The best is 74.5 \u00b1 1.2 for DeiT-S, no position embedding.",
+    ]
+
+
+def test_key_sentences__of_a_table_of_which_rows_were_not_run__count_those_that_were():
+    made = table("mjp.t1", [TOP1], [72.0], [None], [None], [70.0])
+    assert key_sentences(key_numbers([made], []), "MJP")[-1] == "2 of 4 rows of Table 1 were run here."
+    made.rows[1].runs = {}  # quoted: nothing can run it
+    assert key_sentences(key_numbers([made], []), "MJP")[-1] == "2 of 3 rows of Table 1 were run here."
+
+
+def test_key_sentences__no_row_of_the_studys_name__begin_with_the_best():
+    keys = key_numbers([table("mjp.t1", [DIFF_NORM], [3.0], [2.0])], [])  # lower is better
+    assert key_sentences(keys, "ST: permutations") == [
+        "Diff. norm in Table 1: 2.00 \u00b1 1.25 for DeiT-S, no position embedding, 3.00 \u00b1 1.25 for DeiT-S."
+    ]
+
+
+def judged(claim_id: str, verdict: str, doubt: float | None) -> JudgedClaim:
+    made = claim("mjp.t1.0:top1")
+    return made.model_copy(update={"id": claim_id, "verdict": verdict, "doubt": doubt})
+
+
+def test_surprises__are_the_clearest_refuted_claims_of_each_study_then_what_noise_leaves_open():
+    claims = [
+        judged("mjp.c1", "false", 0.4),
+        judged("mjp.c2", "false", 0.1),
+        judged("mp3.c1", "false", 0.9),
+        judged("mp3.c2", "within noise", 2.0),
+        judged("mp3.c3", "true", 0.1),
+    ]
+    found = surprises(in_words(claims, [table("mjp.t1", [TOP1], [70.0])], "demo"), most=4)
+    assert [one.claim.id for one in found] == ["mjp.c2", "mp3.c1", "mjp.c1", "mp3.c2"]
 
 
 def test_key_numbers__column_without_a_direction__says_nothing_and_the_next_is_taken():
@@ -77,6 +108,34 @@ def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_mi
     ]
     assert found.missing == ["Table 1: DeiT-S, no position embedding"]
     assert found.commands == ["snakemake mjp_table1"]
+
+
+def test_claim__partly_decided__says_how_far():
+    made = claim("mjp.t1.0:top1").model_copy(
+        update={"predicates": [Predicate(text="", verdict=word, cells={}) for word in ("true", "undecided", "true")]}
+    )
+    (found,) = in_words([made], [], "demo")
+    assert found.so_far == "2 of 3 comparisons could be made here; both hold; 1 needs rows that were not run."
+    assert in_words([claim("mjp.t1.0:top1")], [], "demo")[0].so_far == ""
+    assert in_words([made.model_copy(update={"verdict": "false"})], [], "demo")[0].so_far == ""
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcome"),
+    [
+        (["true"], "The one claim that these runs can decide holds."),
+        (["false"], "The one claim that these runs can decide does not hold."),
+        (["within noise"] * 2, "Both claims that these runs can decide are within noise."),
+        (
+            ["true"] * 3 + ["undecided"],
+            "All 3 claims that these runs can decide hold; 1 more needs rows that were not run.",
+        ),
+        (["false", "true", "true"], "Of 3 claims that these runs can decide, 2 hold and 1 does not hold."),
+        (["undecided"], "The one claim cannot be decided by these runs."),
+    ],
+)
+def test_claims__few_or_of_one_verdict__are_counted_in_natural_words(verdicts, outcome):
+    assert claim_sentence([claim().model_copy(update={"verdict": verdict}) for verdict in verdicts]) == [outcome]
 
 
 def test_claim__all_cells_measured__names_no_command():

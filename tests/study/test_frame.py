@@ -6,9 +6,11 @@ import shutil
 
 import pandas as pd
 import pytest
+import yaml
 from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.cli import main
+from pipeline.config import read_yaml
 from pipeline.errors import ConfigError
 from pipeline.frame import FRAME_COLUMNS, frame
 from pipeline.outputs import table_file
@@ -90,7 +92,7 @@ def test_frame__as_csv__has_every_digit_and_the_same_lines(graph, capsys):
     assert main(["frame", "--scale", "demo"]) == 0
     lines = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
     expected = frame("demo")
-    assert [*lines[0]] == [*expected.columns] == FRAME_COLUMNS
+    assert [*lines[0]] == [*expected.columns] and [*expected.columns][: len(FRAME_COLUMNS)] == FRAME_COLUMNS
     for key in ("value", "error"):
         assert [float(line[key]) for line in lines if line[key]] == expected[key].dropna().tolist()
     assert [line["file"] for line in lines] == expected.file.tolist()
@@ -174,3 +176,38 @@ def test_frame__stale_results_as_csv__says_so_beside_it(finished, run, capsys):
     out, err = capsys.readouterr()
     assert out.startswith(",".join(FRAME_COLUMNS))
     assert "of the results shown here must be made again: `snakemake all`" in err
+
+
+@pytest.mark.slow
+def test_frame__runs_that_differ_in_config__have_the_keys_and_only_those_as_columns(graph):
+    lines = frame("demo")
+    runs = {name: read_yaml(graph.results.run(name).config) for name in lines.run.unique()}
+    added = [*lines.columns[len(FRAME_COLUMNS) :]]
+    assert (
+        {"method.shuffle_ratio", "model.pos_embed"} <= {*added}
+        and "optim.base_lr" not in added
+        and "method.name" not in added
+    )
+    for name, config in runs.items():
+        (ratio,) = {*lines[lines.run == name]["method.shuffle_ratio"].fillna(-1)}
+        assert ratio == config["method"].get("shuffle_ratio", -1)
+    told_apart = lines.drop_duplicates("run")[added].astype(str).drop_duplicates()
+    assert len(told_apart) == len(runs)
+
+
+@pytest.mark.slow
+def test_frame__labels_and_studies__are_those_of_the_graph(graph):
+    lines = frame("demo")
+    for name in lines.run.unique():
+        (found,) = {*lines[lines.run == name][["label", "studies"]].itertuples(index=False, name=None)}
+        assert found == (graph.runs[name].label, ", ".join(graph.runs[name].studies))
+
+
+@pytest.mark.slow
+def test_frame__value_that_is_a_list__is_text_that_can_be_grouped_by(graph):
+    names = frame("demo").run.unique()
+    path = graph.results.run(names[0]).config
+    config = read_yaml(path)
+    path.write_text(yaml.safe_dump({**config, "optim": {**config["optim"], "betas": [0.5, 0.6]}}))
+    lines = frame("demo")
+    assert {*lines.groupby("optim.betas").size().index} == {"[0.5, 0.6]", "[0.9, 0.999]"}

@@ -8,6 +8,7 @@ import yaml
 from pipeline.config import CONFIGS, Layers, SafeLoader, names, parse_file
 from pipeline.engine.run import parse_run
 from pipeline.errors import ConfigError
+from pipeline.outputs import claims_file, drawings
 from pipeline.study.claims import Reading, judge
 from pipeline.study.entries import Graph
 from pipeline.study.fingerprints import table_fingerprint
@@ -35,9 +36,9 @@ def shipped():
 
 
 @pytest.mark.slow
-def test_scales__the_three_of_them__resolve_to_the_same_tables_and_claims(shipped):
-    scales = names(CONFIGS / "scale")
-    assert set(scales) == {"demo", "tiny", "paper"}
+def test_scales__those_with_papers__resolve_to_the_same_tables_and_claims(shipped):
+    assert set(names(CONFIGS / "scale")) == {"demo", "tiny", "paper", "own"} and shipped["own"].tables == {}
+    scales = ["demo", "tiny", "paper"]
     graphs = [shipped[scale] for scale in scales]
     shapes = [[{key: list(table.rows) for key, table in graph.tables.items()}, graph.claims] for graph in graphs]
     assert shapes[0] == shapes[1] == shapes[2]
@@ -137,6 +138,32 @@ def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
 
     assert list(graph.rows("mjp.t3", "headline")) == headline_of_t3()
     assert len(graph.rows("mjp.t3", "all")) == 6
+
+
+def test_studies__without_a_headline_row__are_judged_with_all_rows_alone(shipped):
+    graph = shipped["demo"]
+    assert {*graph.studies()} - {*graph.studies("headline")} == {"positions"}
+    drawn = [*drawings(graph)]
+    assert claims_file("positions", "all") in drawn
+    assert claims_file("positions", "headline") not in drawn
+
+
+def test_positions__combinations_without_meaning__say_why_in_every_cell(shipped):
+    rows = {key.split(".")[-1]: row for key, row in shipped["paper"].tables["positions.t1"].rows.items()}
+    silent = {key for key, row in rows.items() if not row.runs}
+    assert silent == {"mjp-none", "mjp-sincos", "mjp-relative", "droppos-none", "droppos-relative"}
+    assert all(cell.why for key in silent for cell in rows[key].cells.values())
+    assert "no parameter has the gradient" in rows["supervised-rope"].cells["parameters"].why
+    assert "belong to pairs of patches" in rows["mp3-relative"].cells["position_top1"].why
+
+
+def test_positions__runs_with_the_papers_own_positions__are_those_of_the_crossing_study(shipped):
+    graph = shipped["paper"]
+    here, there = (graph.tables[f"{study}.t1"].rows for study in ("positions", "crossing"))
+    for own, other in (("supervised-none", "none"), ("supervised-learned", "supervised"), ("mjp-learned", "mjp")):
+        assert here[f"positions.t1.{own}"].runs[""] == there[f"crossing.t1.{other}"].runs["model"]
+    assert here["positions.t1.mp3-learned"].runs[""] == there["crossing.t1.mp3"].runs["model"]
+    assert here["positions.t1.droppos-sincos"].runs[""] == there["crossing.t1.droppos"].runs["model"]
 
 
 def test_find__unknown_name__names_the_nearest(shipped):
@@ -311,7 +338,7 @@ def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(shippe
 @pytest.mark.parametrize("name", ["a_first", "z_last"])
 def test_claim__on_cells_of_another_study__is_resolved_whichever_comes_first(project, name):
     claim = {"statement": "", "type": "directional", "holds": ["max(mjp.t3.g0*:top1) > mjp.t1.deit-s:top1"]}
-    project.write(f"study/{name}.yaml", {"title": name, "claims": {"c1": claim}})
+    project.write(f"study/{name}.yaml", {"title": name, "scales": ["demo"], "claims": {"c1": claim}})
 
     found = build_graph("demo").claims[name][f"{name}.c1"]
 

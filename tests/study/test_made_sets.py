@@ -69,7 +69,7 @@ def test_reference__study_without_that_run__is_refused_with_near_names(toy):
 def test_reference__two_studies_with_other_runs__are_refused(toy):
     other = study()
     other["runs"]["resnet"] = {**RESNET, "set": {"seed": 7}}
-    toy.write("study/other.yaml", {"title": "other", **other})
+    toy.write("study/other.yaml", {"title": "other", "scales": ["demo"], **other})
     assert any("data 'fashion_mnist_a' has another reference" in line for line in toy.problems())
 
 

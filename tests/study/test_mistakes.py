@@ -99,9 +99,10 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
     assert main(["check", "--scale", "demo"]) == 0
 
     graph = load_graph("demo")
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == list(graph.runs)
-    assert lines[-1].startswith(f"scale demo: configs are valid: {len(graph.runs)} runs, ")
+    *runs, replaced, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in runs] == list(graph.runs)
+    assert replaced.startswith("scale demo replaces ")
+    assert last.startswith(f"scale demo: configs are valid: {len(graph.runs)} runs, ")
 
 
 def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, capsys, monkeypatch):
@@ -111,17 +112,17 @@ def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, caps
         table.rows = {key: row for key, row in table.rows.items() if name not in row.run_names()}
     monkeypatch.setattr("pipeline.check.load_graph", lambda scale, check: graph)
     assert main(["check", "--scale", "demo"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    left_out = [line.split()[0] for line in lines if line.endswith(", not trained: no table shows it")]
-    assert name in left_out and [line.split()[0] for line in lines[:-1]] == list(graph.runs)
-    assert lines[-1].startswith(f"scale demo: configs are valid: {len(graph.runs) - len(left_out)} runs, ")
+    *runs, _, last = capsys.readouterr().out.splitlines()
+    left_out = [line.split()[0] for line in runs if line.endswith(", not trained: no table shows it")]
+    assert name in left_out and [line.split()[0] for line in runs] == list(graph.runs)
+    assert last.startswith(f"scale demo: configs are valid: {len(graph.runs) - len(left_out)} runs, ")
 
 
 @pytest.mark.slow
 def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
     for folder in ("configs", "pipeline"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz"))
-    for study in ("crossing", "droppos", "mp3", "permequiv"):  # the message of one study is enough
+    for study in ("crossing", "droppos", "mp3", "permequiv", "positions"):  # the message of one study is enough
         (tmp_path / "configs/study" / f"{study}.yaml").unlink()
     path = tmp_path / "configs" / MJP
     path.write_text(path.read_text().replace("dal_weight", "dal_wait"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.naming import NAME, PLAIN_NAME, RULES, name_problem
+from pipeline.naming import NAME, PLAIN_NAME, RULES, file_name_problems, name_problem
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = {
@@ -51,6 +51,13 @@ def test_study__named_like_a_rule__is_refused(project):
     project.write("study/evaluate.yaml", {"title": "x"})
 
     assert "configs/study/evaluate.yaml: file name: found 'evaluate'; a rule of the workflow" in project.problems()[0]
+
+
+def test_study__named_like_a_report__is_refused(project):
+    project.write("study/headline.yaml", {"title": "x"})
+
+    (line,) = file_name_problems(project.configs)
+    assert "headline.yaml: file name: found 'headline'; a report has this name; rename the file" in line
 
 
 @pytest.mark.slow

@@ -1,8 +1,21 @@
 """A study of one's own: a file of its own, with no paper, beside the papers' files or without them."""
 
-import pytest
+import csv
+import io
 
+import pytest
+from result_files import finish, write_training
+from test_summary import SITE, Current
+from toy_study import draw
+
+from pipeline.errors import ConfigError
+from pipeline.freshness import Freshness
+from pipeline.outputs import claims_file, drawings, files_of_targets, is_output, report_file
+from pipeline.report.draw import scale_line, to_csv, to_html, to_markdown
+from pipeline.report.drawing import draw_report
+from pipeline.report.summary import summarise_targets
 from pipeline.report.tables import fill_table
+from pipeline.report.view import view
 from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
 from pipeline.study.graph import build_graph
 
@@ -10,6 +23,7 @@ RUN = {"label": "Mine", "method": "supervised", "model": "deit_s", "data": "imag
 RECIPE = {"optim": {"epochs": 4, "global_batch": 50, "micro_batch": 50, "base_lr": 0.003}}
 STUDY = {
     "title": "Mine",
+    "scales": ["own", "demo"],
     "common": RECIPE,
     "runs": {"a": RUN, "b": {**RUN, "label": "Other", "set": {"model": {"pos_embed": "none"}}}},
     "tables": {
@@ -123,13 +137,117 @@ def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", ["demo", "tiny", "paper"])
-def test_template__copied_as_it_is__is_a_study(project, scale):
+@pytest.mark.parametrize("scale", ["own", "demo", "tiny", "paper"])
+def test_template__copied_and_given_a_scale__is_a_study(project, scale):
     template = (project.configs / "template/study.yaml").read_text()
-    (project.configs / "study/mine.yaml").write_text(template)
+    (project.configs / "study/mine.yaml").write_text(f"{template}\nscales: [{scale}]\n")
 
     graph = build_graph(scale)
 
     assert sorted(key for key in graph.tables if key.startswith("mine.")) == ["mine.fratio", "mine.t1"]
     assert len([run for run in graph.runs.values() if "mine" in run.studies]) == 4
     assert len(graph.claims["mine"]["mine.order"].comparisons()[0].cells) == 4
+
+
+@pytest.fixture
+def without_paper(measured):
+    """The toy study with everything measured, and no numbers of a paper; beside it the same study of a paper."""
+    for name, run in measured.runs.items():
+        run.config["method"]["fidelity"] = "corrected"
+        config = measured.results.run(name).config
+        config.write_text(config.read_text().replace("paper", "corrected"))
+    table = measured.tables["toy.t1"]
+    rows = {key: row.model_copy(update={"expected": {}}) for key, row in table.rows.items()}
+    measured.tables["toy.t1"] = table.model_copy(update={"rows": rows})
+    rows = {key.replace("toy", "other"): row for key, row in table.rows.items()}
+    measured.tables["other.t1"] = table.model_copy(update={"study": "other", "study_title": "Other", "rows": rows})
+    return measured
+
+
+class Drawn(Current):
+    """The toy study has no jobs behind its results."""
+
+    def needed_for(self, files, known=()):
+        return []
+
+
+def speaks_of_a_paper(text: str) -> bool:
+    words = text.rpartition("</style>")[2]
+    return "paper" in words or "comparable" in words
+
+
+def test_table__of_which_no_paper_has_numbers__shows_no_columns_for_one(without_paper):
+    own, papers = (fill_table(without_paper, key, "all") for key in ("toy.t1", "other.t1"))
+    assert (own.has_paper, papers.has_paper) == (False, True)
+    assert next(csv.reader(io.StringIO(to_csv(own))))[6:] == ["values", "reason", "run", "picture"]
+    header = "|  | Fidelity | Parameters (M) | Top-1 (%) | Against A | Diff. Norm. |"
+    assert header in to_markdown(own).splitlines()
+    assert scale_line(own) == "Scale toy."
+    for text in (to_csv(own), to_markdown(own), to_html(own, without_paper.results.read)):
+        assert not speaks_of_a_paper(text)
+    assert "verdict" in to_csv(papers) and "paper" in to_markdown(papers)
+
+
+def test_summary__of_a_study_without_paper__speaks_of_none_and_ends_with_its_report(without_paper):
+    text = summarise_targets(Current(without_paper, SITE), ["toy"])
+    assert "scale toy: ours +/- its standard error\n" in text
+    assert text.endswith("results/toy/report/toy.html, not written yet")
+
+
+@pytest.mark.slow
+def test_report__of_one_study__has_its_tables_and_runs_and_speaks_of_no_paper(without_paper):
+    draw(without_paper, "all")
+    first = draw_report(Drawn(without_paper, SITE), "toy")
+    assert "<h1>Toy study, scale toy</h1>" in first.read_text()
+    pages = {path.name: path.read_text() for path in [first, *first.with_suffix("").glob("*.html")]}
+    assert 'id="toy.t1"' in pages["study-toy.html"] and not any("other.t1" in page for page in pages.values())
+    assert [name for name, page in pages.items() if speaks_of_a_paper(page)] == []
+    of_all = draw_report(Drawn(without_paper, SITE), "all").with_suffix("")
+    assert 'id="toy.t1"' in (of_all / "study-toy.html").read_text()
+    other = (of_all / "study-other.html").read_text()
+    assert 'id="other.t1"' in other and "the paper's" in other
+
+
+@pytest.mark.slow
+def test_target__of_a_study__ends_with_its_own_report_which_is_made_from_its_tables_alone(mine):
+    graph = build_graph("demo")
+    freshness = Freshness(graph, SITE)
+    assert files_of_targets(graph)["mine"][-1] == report_file("mine") in [*drawings(graph)]
+    assert is_output(report_file("mine"))
+    of_mine = ["tables/all/mine.t1.json", claims_file("mine", "all")]
+    assert freshness.inputs_of(report_file("mine")) == of_mine
+    assert {*of_mine} < {*freshness.inputs_of(report_file("all"))}
+
+    files = files_of_targets(graph)["mine"]
+    finish(graph, files)
+    assert Freshness(graph, SITE).stale(files) == {}
+    before = report_fingerprint(graph, "mine")
+    del graph.tables["mine.t1"]
+    assert report_fingerprint(graph, "mine") != before
+
+
+@pytest.mark.slow
+def test_report__of_one_study__stays_as_it_is_when_another_study_with_its_runs_is_added(mine):
+    before = report_fingerprint(build_graph("own"), "mine")
+    mine.write("study/zoo.yaml", {key: value for key, value in STUDY.items() if key != "claims"} | {"title": "Zoo"})
+    graph = build_graph("own")
+    assert ["mine", "zoo"] in [run.studies for run in graph.runs.values()]
+    assert report_fingerprint(graph, "mine") == before
+    assert report_fingerprint(graph, "zoo") != before
+
+
+@pytest.mark.slow
+def test_figure__of_curves__folds_the_rows_away_that_were_not_trained(mine):
+    rows = {key: {"label": key, "run": key} for key in "ab"}
+    figure = {"label": "Figure 1", "title": "Loss", "kind": "curves", "curve": "val_loss", "rows": rows}
+    mine.write("study/mine.yaml", STUDY | {"figures": {"f1": figure}})
+    graph = build_graph("own")
+    (run,) = graph.tables["mine.f1"].rows["mine.f1.a"].runs[""]
+    write_training(graph, run, {"val_top1": 70.0})
+    shown = view(fill_table(graph, "mine.f1", "all"))
+    assert [row.first.label for row in shown.rows] == ["a"] and [row.label for row in shown.folded] == ["b"]
+
+
+def test_report__of_no_study__is_one_message(without_paper):
+    with pytest.raises(ConfigError, match="no target 'tyo' at scale toy; did you mean 'toy'"):
+        draw_report(Current(without_paper, SITE), "tyo")

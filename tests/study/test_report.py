@@ -1,9 +1,13 @@
-"""The report page: what it says, in which order, and what it folds away. How it behaves in a browser: test_page.py."""
+"""What the report says, in which order, and what it folds away: the page to send by mail, which has all of it.
+
+The same parts as a site: test_report_site.py. How that behaves in a browser: test_page.py.
+"""
 
 import copy
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from urllib.parse import unquote
 
 import pytest
 from report_content import (
@@ -16,18 +20,18 @@ from report_content import (
     read_picture,
     reader,
     run_name,
-    write_whole,
+    write_single_page,
 )
 
 from pipeline.errors import DataError
-from pipeline.report.page import write_report
+from pipeline.report.page import write_single
 
 EVIL = "<script>alert('x')</script> & \"quoted\" $1"
 
 
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory):
-    return write_whole(tmp_path_factory.mktemp("report"))
+    return write_single_page(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def render(tmp_path):
     def write(tables=None, claims=None, runs=()):
         tables = make_tables() if tables is None else tables
         claims = make_claims() if claims is None else claims
-        page = write_report(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo", read_picture)
+        page = write_single(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo", read_picture)
         return page.read_text("utf-8")
 
     return write
@@ -71,7 +75,7 @@ def replace_leaf(value, path, leaf):
 
 @pytest.mark.slow
 def test_report__any_number_of_the_input_changes__page_changes(render, monkeypatch):
-    monkeypatch.setattr("pipeline.report.page.draw_figure", lambda *_: "")  # every number is in words, too
+    monkeypatch.setattr("pipeline.report.sections.draw_figure", lambda *_: "")  # every number is in words, too
     tables, claims = make_tables()[::2], make_claims()
     tables[0]["rows"][0]["cells"]["top1"] |= {"values": [70.0, 71.5], "n": 2, "spread": 1.06}
     before = render(tables, claims)
@@ -92,8 +96,8 @@ def test_report__any_number_of_the_input_changes__page_changes(render, monkeypat
 def test_report__opening__counts_runs_and_claims_in_words(render, tmp_path):
     page = render(runs=make_runs(tmp_path)[:2])
     assert words_of(part_of(page, '<p class="lead">', "</p>")) == (
-        "2 training runs at scale demo, from 2 studies. Of 7 claims that these runs can decide, 4 hold, 2 do not and "
-        "1 is within noise; 2 more need rows that were not run."
+        "2 training runs at scale demo, from 2 studies. Of 7 claims that these runs can decide, 4 hold, 2 do not "
+        "hold and 1 is within noise; 2 more need rows that were not run."
     )
 
 
@@ -107,7 +111,7 @@ def test_report__opening__without_a_decidable_claim_says_so(render):
 def test_report__opening__leaves_out_what_there_is_none_of(render):
     claims = make_claims()
     claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "within noise"]} for study in claims]
-    assert "Of 1 claim that these runs can decide, none holds and 1 is within noise." in render(claims=claims)
+    assert "The one claim that these runs can decide is within noise." in render(claims=claims)
 
 
 def test_report__command_in_a_reason__is_code_and_nothing_else_is(render):
@@ -124,20 +128,21 @@ def test_report__comparable_scale__counts_the_matches(render):
 
 
 @pytest.mark.slow
-def test_report__order__is_findings_tables_claims_training_runs(page_file):
+def test_report__order__is_overview_studies_runs(page_file):
     page = page_file.read_text("utf-8")
-    marks = ['class="lead"', 'id="study-mjp"', 'id="study-droppos"', 'id="tables"', 'id="claims"', 'id="training"']
-    places = [page.index(mark) for mark in [*marks, 'id="runs"']]
+    marks = ['class="lead"', 'id="marks"', 'id="scatter"', 'id="surprises"', 'id="study-mjp"', 'id="claims-mjp"']
+    places = [page.index(mark) for mark in [*marks, 'id="study-droppos"', 'id="runs"', 'id="evaluations"']]
     assert places == sorted(places)
 
 
-def test_report__study__shows_its_first_figure_its_pictures_and_its_key_numbers(page_file):
+def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_file):
     page = page_file.read_text("utf-8")
     mjp = part_of(page, 'id="study-mjp"', "</section>")
     droppos = part_of(page, 'id="study-droppos"', "</section>")
-    assert 'id="figure-mjp.f3"' in mjp and 'id="figure-mjp.f4"' not in mjp
-    assert 'id="figure-droppos.f2"' in droppos and droppos.count("<img") == 8
-    assert "Top-1 in Table 5 goes from 72.0 \u00b1 1.2 % (DropPos, sigma 0) to 72.4 \u00b1 1.2 % (" in words_of(droppos)
+    assert all(f'<figure class="figure" id="mjp.f{key}"' in mjp for key in (3, 4, 6))
+    assert 'id="droppos.f2"' in droppos and droppos.count("<img") == 8
+    best = "DropPos, no attentive reconstruction, 72.0 \u00b1 1.2 for DropPos, sigma 0."
+    assert f"Top-1 (%) in Table 5: 72.4 \u00b1 1.2 for {best}" in words_of(droppos)
     assert all(f'aria-label="Table {label}' in text for label, text in (("1", mjp), ("5", droppos)))
 
 
@@ -150,14 +155,18 @@ def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_al
         for place, cells in enumerate(tops)
     ]
     droppos = words_of(part_of(render([table], []), 'id="study-droppos"', "</section>"))
-    assert "goes from 60.0 \u00b1 1.2 % (Row 0) to 72.0 \u00b1 1.2 % (Row 12)." in droppos
-    assert "Row 9 69.0" in droppos and "Row 10 70.0" not in droppos and "3 more in the table." in droppos
+    assert "Top-1 (%) in Table 5: 72.0 \u00b1 1.2 for Row 12, 60.0 \u00b1 1.2 for Row 0." in droppos
+    figures = droppos.partition(" Tables ")[0]
+    assert "Row 9 69.0" in figures and "Row 10 70.0" not in figures and "3 more in the table." in figures
 
 
-def test_report__study__lists_its_decided_claims_best_first(page_file):
-    mjp = words_of(part_of(part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>"), "verdicts", "</ul>"))
-    found = re.findall(r"does not hold|holds|within noise|not decided", mjp)
-    assert found == ["holds"] * 3 + ["does not hold", "within noise"]
+def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(page_file):
+    mjp = part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>")
+    found = re.findall(r'<li class="claim ([\w -]+)"( id)?', mjp)
+    assert found[0] == ("true main", "")  # its place in the list keeps the anchor
+    assert [verdict for verdict, _ in found[1:]] == ["true"] * 3 + ["false", "within-noise"] + ["undecided"] * 2
+    assert mjp.index('<details class="undecided">') < mjp.index('id="claim-mjp.c04"')
+    assert mjp.index('id="claim-mjp.c06"') < mjp.index('<details class="undecided">')
 
 
 def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render):
@@ -170,7 +179,7 @@ def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render
 def test_report__numbers_that_cannot_be_compared__says_so_once(render):
     page = render().replace("&#39;", "'")
     assert page.count("not comparable with the papers'") == 1
-    cells = re.findall(r'<button class="cell".*?</button>', page, flags=re.DOTALL)
+    cells = re.findall(r'<a class="cell".*?</a>', page, flags=re.DOTALL)
     assert cells and not any("not comparable" in text for text in cells)
 
 
@@ -184,25 +193,25 @@ def one_cell_table(**numbers):
     return table
 
 
-def button(page: str) -> str:
-    return words_of(re.search(r'<button class="cell".*?</button>', page, flags=re.DOTALL)[0])
+def number_in_table(page: str) -> str:
+    return words_of(re.search(r'<a class="cell".*?</a>', page, flags=re.DOTALL)[0])
 
 
 def test_report__cell__shows_ours_with_its_error_and_the_papers(render):
     numbers = {"ours": 41.26, "error": 0.72, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
-    assert button(render([one_cell_table(**numbers)], [])) == "41.3 \u00b1 0.7 paper 43.5"
+    assert number_in_table(render([one_cell_table(**numbers)], [])) == "41.3 \u00b1 0.7 paper 43.5 -2.2"
 
 
 def test_report__comparable_cell__shows_difference_and_verdict_too(render):
     numbers = {"ours": 41.26, "error": 0.004, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
     page = render([one_cell_table(**numbers, verdict="differs")], [])
-    assert button(page) == "41.3 \u00b1 0.004 paper 43.5 -2.2 differs"
+    assert number_in_table(page) == "41.3 \u00b1 0.004 paper 43.5 -2.2 differs"
     assert "paper 43.5; difference -2.24; tolerance 0.35" in page
 
 
 @pytest.mark.parametrize("error", [None, 0.0])
 def test_report__cell_without_known_error__shows_none(render, error):
-    assert button(render([one_cell_table(ours=41.26, error=error, paper=None)], [])) == "41.3"
+    assert number_in_table(render([one_cell_table(ours=41.26, error=error, paper=None, difference=None)], [])) == "41.3"
 
 
 def test_report__cell_of_several_seeds__lists_them_with_their_spread(render):
@@ -219,7 +228,7 @@ def test_report__cell_not_run_in_a_row_that_ran__says_why(render):
 
 def test_report__row_without_any_number__is_folded_with_its_reason_and_the_papers_numbers(render):
     page = render()
-    table = part_of(page, 'id="mjp.t1"', 'class="provenance"')
+    table = part_of(page, 'id="mjp.t1"', 'id="mjp.t4"')
     shown, folded = table.split('<details class="fold">')
     assert "Swin-T" in words_of(folded) and not re.search(r"Swin-T\s*<", shown)
     assert "1 more row not run here" in words_of(folded)
@@ -251,8 +260,8 @@ def test_report__table_without_any_number__is_one_folded_line(render):
         for place in line["cells"].values():
             place.update(ours=None, difference=None, provenance=None, verdict="not run", reason="later")
     page = render(tables, [])
-    line = words_of(part_of(page, '<details class="fold waiting">', "</summary>"))
-    assert line == "Table 5, Position smoothing, not run here: snakemake droppos_table5"
+    folded = part_of(page, '<details class="fold waiting">', "</section>")
+    assert words_of(folded).startswith("1 more not run here Table 5, Position smoothing: snakemake droppos_table5")
     assert "82.7" in part_of(page, '<details class="fold waiting">', "</section>")
 
 
@@ -267,10 +276,10 @@ def same_columns_table():
 
 def test_report__column_that_is_the_same_runs__is_shown_once_with_both_papers_numbers(render):
     page = render([same_columns_table()], [])
-    table = part_of(page, 'id="mjp.t1"', 'class="provenance"')
+    table = part_of(page, 'id="mjp.t1"', "</section>")
     head = words_of(part_of(table, "<thead>", "</thead>"))
     assert head == "Row Top-1, Top-5 (%)&nbsp; &uarr; Consistency (%)&nbsp; &uarr; Diff. norm&nbsp; &darr;"
-    assert button(page) == "74.1 \u00b1 1.2 paper 79.8 / 93.7"
+    assert number_in_table(page) == "74.1 \u00b1 1.2 paper 79.8 / 93.7 -5.7"
     assert "Top-1 (%) and Top-5 (%): the same runs at this scale, shown once." in table
 
 
@@ -278,7 +287,7 @@ def test_report__row_that_is_the_same_run__is_shown_once(render):
     table = make_tables()[2]
     table["rows"][1]["same_as"] = table["rows"][0]["label"]
     page = render([table], [])
-    assert page.count('<button class="cell"') == 3
+    assert page.count('<a class="cell"') == 3
     assert "DropPos, sigma 0 and DropPos, sigma 1: the same run at this scale, shown once." in page
 
 
@@ -304,18 +313,34 @@ def test_report__row_whose_roles_are_one_run__links_it_by_the_rows_name(render, 
 # Claims
 
 
-def test_report__claims__stand_under_their_verdicts_with_numbers_and_reason(render):
-    claims = part_of(render(), '<section id="claims">', "</section>")
-    heads = re.findall(r"<h3>(.*?)</h3>", claims)
-    assert [words_of(head) for head in heads] == ["holds 4", "does not hold 2", "within noise 1", "not decided 2"]
+def test_report__claims__have_their_verdicts_numbers_and_reason(render):
+    page = render()
+    claims = part_of(page, 'id="claims-mjp"', "</section>")
+    assert re.findall(r'data-verdict="\w[^"]*" aria-pressed="false">(.*?)<', claims) == [
+        "holds 3",
+        "does not hold 1",
+        "within noise 1",
+        "not decided 2",
+    ]
     helps = words_of(part_of(claims, 'id="claim-mjp.c02"', "</li>"))
     assert "Top-1 (%): 74.6 \u00b1 1.2 for DeiT-S + MJP, 74.1 \u00b1 1.2 for DeiT-S decided by 1,000 images" in helps
     formula = part_of(part_of(claims, 'id="claim-mjp.c02"', "</details>"), "<details>", "</details>")
     assert "mjp.t1.4:top1 &gt; mjp.t1.0:top1" in formula
 
 
+def test_report__claim_with_a_difference__says_once_what_its_interval_is(render):
+    claims = make_claims()
+    assert "95 % interval" not in render(claims=claims)
+    claims[0]["claims"][1]["reason"] = "74.6 against 74.1: 0.5 +/- 1.9, one run each"
+    page = render(claims=claims)
+    told = "Behind a difference, \u00b1 is half the width of its 95 % interval."
+    assert f'<p class="reason" title="{told}">74.6 against 74.1: 0.5 \u00b1 1.9' in page
+    assert words_of(part_of(page, 'id="claims-mjp"', "</details>")).count(told) == 1
+    assert 'id="claims-droppos"' in page and page.count("<summary>" + told) == 1
+
+
 def test_report__claim_not_decided__names_the_rows_and_the_command(render):
-    claims = part_of(render(), '<section id="claims">', "</section>")
+    claims = part_of(render(), 'id="claims-mjp"', "</section>")
     undecided = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
     assert "Not run: Table 1: Swin-T + MJP, Swin-T. snakemake mjp_table1" in undecided
     assert claims.index('<details class="undecided">') < claims.index('id="claim-mjp.c04"')
@@ -325,7 +350,9 @@ def test_report__claim_on_a_table_that_is_not_on_the_page__gives_its_command(ren
     claims = make_claims()
     predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "undecided", "cells": {"mp3.t4.a-0.5:top1": None}}
     claims[0]["claims"][0] |= {"verdict": "undecided", "predicates": [predicate]}
-    assert "<code>snakemake mp3_table4</code>" in render(claims=claims)
+    page = render(claims=claims)
+    text = words_of(part_of(page, 'id="claim-mjp.c01"', "<details>"))
+    assert text.endswith("Not run: snakemake mp3_table4") and "<code>snakemake mp3_table4</code>" in page
 
 
 def test_report__claim_on_two_columns_that_are_one_run__gives_its_numbers_once(render):
@@ -354,7 +381,7 @@ def test_report__text_with_markup__is_escaped_everywhere(tmp_path):
     for table in tables:
         table["figure"] = table.get("figure") and table["figure"] | {"x_label": EVIL, "y_label": EVIL}
     spoilt = content(spoil(tables), spoil(claims), spoil(runs))
-    page = write_report(spoilt, tmp_path / "r.html", EVIL, "demo", reader(tmp_path)).read_text("utf-8")
+    page = write_single(spoilt, tmp_path / "r.html", EVIL, "demo", reader(tmp_path)).read_text("utf-8")
     assert "<script" not in page
     assert page.count("&lt;script&gt;") > 100
     assert tags_of(page) <= KNOWN_TAGS
@@ -376,7 +403,7 @@ KNOWN_TAGS = set(
         r"\s+",
         """html head meta title link style body header main nav section div p h1 h2 h3 ul li dl dt dd a audio small
         strong span code pre table caption thead tbody tr th td button figure figcaption details summary img
-        svg g path defs text tspan use clippath rect""",
+        svg g path defs text tspan use clippath rect circle article ol mark br""",
     )
 )
 
@@ -394,7 +421,7 @@ def tags_of(page: str) -> set[str]:
 
 @pytest.mark.slow
 def test_report__same_input_twice__same_bytes(tmp_path, page_file):
-    assert write_whole(tmp_path).read_bytes() == page_file.read_bytes()
+    assert write_single_page(tmp_path).read_bytes() == page_file.read_bytes()
 
 
 def test_report__built_elsewhere__does_not_name_the_folder(page_file):
@@ -409,7 +436,7 @@ def test_report__ids__are_unique(page_file):
 def test_report__every_link__has_its_place(page_file):
     page = page_file.read_text("utf-8")
     ids = set(re.findall(r'\sid="([^"]*)"', page))
-    assert {target for target in re.findall(r'href="#([^"]*)"', page) if target not in ids} == set()
+    assert {target for target in re.findall(r'href="#([^"]*)"', page) if unquote(target) not in ids} == set()
 
 
 def test_report__headings__never_skip_a_level(page_file):
@@ -429,10 +456,9 @@ def test_report__nothing_finished__is_still_a_page(render):
     assert "No run has finished." in render([], [], [])
 
 
-def test_report__run_that_no_table_names__is_listed_under_other_runs(render, tmp_path):
+def test_report__run_that_no_table_names__is_among_the_runs_with_its_curve(render, tmp_path):
     page = render([], [], make_runs(tmp_path)[:1])
-    assert "Other runs" in page
-    assert "<svg" in page
+    assert "<svg" in part_of(page, f'id="run-{run_name(0)}"', "</section>")
 
 
 @pytest.mark.slow
@@ -442,6 +468,4 @@ def test_report__pretraining_that_no_row_names__is_with_its_study(render, tmp_pa
 
     page = render(runs=runs)
 
-    assert "Other runs" not in page
-    training = part_of(page, '<section id="training">', "</section>")
-    assert training.index("The mjp study") < training.index('<a href="#run-mjp-encoder">The encoder')
+    assert '<a href="#run-mjp-encoder">The encoder</a>' in part_of(page, 'id="study-mjp"', "</section>")

@@ -71,7 +71,7 @@ def test_summary__exact_number__has_no_error():
 
 def test_summary__claims__are_counted_with_those_within_noise():
     said = [summary._claims(JudgedStudy(**study)) for study in make_claims()]
-    assert said[0] == "claims of mjp at scale demo: 3 true, 1 false, 1 within noise, 2 undecided"
+    assert said[0] == "claims of mjp at scale demo: 3 hold, 1 does not hold, 1 within noise, 2 not decided"
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("lines", ".svg"), ("pictures", ".html")])
@@ -100,7 +100,7 @@ def two_studies(project):
     claims = {"c": {"statement": "S", "type": "exact", "holds": holds}}
     project.only_study("other", {"runs": {"a": RUN}, "tables": {"t1": table}}, {})
     mine = {"runs": {"a": RUN}, "tables": {"t1": table}, "figures": {"f1": curves}, "claims": claims}
-    project.write("study/mine.yaml", {"title": "mine", **mine})
+    project.write("study/mine.yaml", {"title": "mine", "scales": ["demo"], **mine})
     graph = build_graph("demo")
     write_training(graph, *graph.runs, {"params_m": 22.0}, errors={"params_m": 0.0})
     return graph
@@ -108,7 +108,7 @@ def two_studies(project):
 
 def test_summary__claim_across_studies__is_decided_as_the_claims_file_has_it(two_studies):
     text = summary.summarise_targets(Current(two_studies, SITE), ["mine"])
-    assert "claims of mine at scale demo: 1 true, 0 false, 0 within noise, 0 undecided" in text
+    assert "claims of mine at scale demo: 1 holds" in text
 
 
 def test_summary__training_curves_that_are_drawn__have_results(two_studies):
@@ -133,12 +133,14 @@ def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, 
 def test_collect__headline__has_its_runs_alone(measured):
     draw(measured, "headline")
 
-    tables, claims, runs = collect(measured, "headline")
+    tables, claims, runs, evaluations, _ = collect(measured, "headline")
 
     assert [table.id for table in tables] == ["toy.t1"]
     assert [study.study for study in claims] == ["toy"]
     assert [run.name for run in runs] == [A, B]
     assert runs[0].summary == {"params_m": 22.05, "wall_s": 1.5}
+    assert {run for each in evaluations for run in each.subjects.values()} == {A, B}
+    assert evaluations[0].file == f"results/toy/evals/{evaluations[0].name}/result.json"
 
 
 def test_collect__run_not_finished__is_left_out(measured):
@@ -178,7 +180,7 @@ def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
 
 
 def test_summary__claims__are_counted(shown):
-    assert "claims of toy at scale toy: 1 true, 1 false, 0 within noise, 1 undecided" in shown
+    assert "claims of toy at scale toy: 1 holds, 1 does not hold, 1 not decided" in shown
 
 
 def test_summary__times__are_summed_by_rule_longest_first(shown):
@@ -239,7 +241,7 @@ def test_summary__claim_on_cells_of_another_study__is_decided_by_their_results(m
     claim = measured.claims["toy"]["toy.c1"].model_copy(update={"holds": ["own.t1.b:top1 > toy.t1.a:top1"]})
     measured.claims["own"] = {"own.c1": claim}
 
-    assert "claims of own at scale toy: 1 true, " in summarise_targets(Current(measured, SITE), ["own"])
+    assert "claims of own at scale toy: 1 holds" in summarise_targets(Current(measured, SITE), ["own"])
 
 
 @pytest.fixture
@@ -311,8 +313,8 @@ def test_summary__nothing_finished__names_the_tables_without_results(project, ca
 def test_report__before_anything_is_finished__is_a_page_that_says_so(project, capsys):
     assert main(["report", "--rows", "all"]) == 0
 
-    page = (project.results / "demo/report/all.html").read_text()
-    assert "has not been written" in page
+    page = project.results / "demo/report/all/study-mjp.html"
+    assert "has not been written" in page.read_text()
 
 
 def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, capsys):

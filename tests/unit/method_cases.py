@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-import torch
+from refusing import defaults_of
 from tiny_maps import NUM_LABELS, segmentation_batch
 from tiny_scenes import SCENE_SIZE, build_scene_encoder, detection_batch, scene_swin, scene_vit
 from tiny_text import TEXT_CLASSES, build_tiny_text, stream_batch, text_batch, tiny_text_model
@@ -17,7 +17,8 @@ from tiny_vit import (
     tiny_swin,
 )
 
-from pipeline.methods.base import METHODS, Batch
+from pipeline.contracts.bench import Bench
+from pipeline.methods.base import METHODS
 from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
 
@@ -68,6 +69,10 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "mjp on a Swin": Case("mjp", {}, SWIN),
     "mjp on a Swin, as released": Case("mjp", {"fidelity": "released"}, SWIN),
     "mjp on a ResNet": Case("mjp", {"unknown": False, "dal": "none"}, RESNET),
+    "mjp, rotary": Case("mjp", {"dal": "none", "shuffle_ratio": 0.27}, tiny_model(pos_embed="rope")),
+    "mjp of the paper, rotary beside a table": Case(
+        "mjp", {"fidelity": "paper", "shuffle_ratio": 0.27}, tiny_model(pos_embed="rope_mixed", add_absolute=True)
+    ),
     "mp3, eta 0": Case("mp3", {"mask_ratio": 0.0}, NO_POSITIONS),
     "mp3 on frames": Case("mp3", {"mask_ratio": 0.5}, frame_model(pos_embed="none")),
     "mp3 on frames, some known": Case("mp3", {"mask_ratio": 0.0, "known_ratio": 0.2}, frame_model(pos_embed="none")),
@@ -78,6 +83,15 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
     "droppos, gamma_pos 1": Case("droppos", {**DECODER, "position_ratio": 1.0}, SINCOS),
     "droppos, learned from sin-cos": Case("droppos", DECODER, tiny_model(pos_embed="sincos_learn")),
     "droppos, learned positions": Case("droppos", DECODER, tiny_model(pos_embed="learn")),
+    "droppos, rotary": Case("droppos", DECODER, tiny_model(pos_embed="rope_dinov3")),
+    "mae, rotary, frequencies learned": Case("mae", DECODER, tiny_model(pos_embed="rope_mixed")),
+    "supervised, rotary, rows permuted": Case(
+        "supervised", {"permutation": {"rows": True}}, tiny_model(pos_embed="rope")
+    ),
+    "supervised on frames, rotary": Case("supervised", {}, frame_model(pos_embed="rope_mixed")),
+    "upernet, rotary, whole images": Case(
+        "upernet", {"width": 8, "aux_width": 4, "inference": "whole"}, tiny_model(pos_embed="rope")
+    ),
     "supervised, relative": Case("supervised", {}, tiny_model(pos_embed="relative")),
     "supervised, sin-cos and average": Case("supervised", {}, tiny_model(pos_embed="sincos", pool="avg")),
     "supervised, no positions": Case("supervised", {}, NO_POSITIONS),
@@ -106,6 +120,7 @@ CASES = {name: NEEDS.get(name, Case(name)) for name in METHODS.names()} | {
 PATHS = [
     *METHODS.names(),
     *("mjp row C", "mjp, positions hidden", "mjp row H (pca)", "mjp of the paper", "mjp on a Swin", "mjp on a ResNet"),
+    *("mjp of the paper, rotary beside a table", "droppos, rotary", "mae, rotary, frequencies learned"),
     *("mp3 on frames, some known", "droppos, no attentive reconstruction", "droppos, learned positions"),
     *("supervised, relative", "supervised, rows permuted and a key", "supervised on a BERT, rows permuted and a key"),
     *("supervised on a GPT-2, with a key", "mask_rcnn with windows", "upernet on a Swin"),
@@ -119,8 +134,11 @@ def build(case, seed=0, model=None):
     name, fields, own = CASES[case]
     model = model or own
     method = METHODS.get(name)
-    cfg = method.Config(name=name, **fields)
-    cfg.check(model, size_of(case))
+    with defaults_of(
+        f"method {name}", f'name what it needs in NEEDS of {__file__}: "{name}": Case("{name}", {{...}}, MODEL)'
+    ):
+        cfg = method.Config(name=name, **fields)
+        cfg.check(model, size_of(case))
     if case in OF_TEXTS:
         return method(cfg, build_tiny_text(model, seed, 0 if cfg.task == "language" else TEXT_CLASSES)).train()
     if cfg.task == "detect":
@@ -145,14 +163,9 @@ def size_of(case):
     return SCENE_SIZE if case in of_task("detect") else image_size_of(CASES[case].model)
 
 
-def loss_of(method, batch, progress=0.5, model=None):
-    draw = method.draw(batch, progress)
-    torch.manual_seed(0)
-    return (method if model is None else model)(batch.images, batch.targets, draw)
-
-
-def seeded(batch, seed):
-    return Batch(batch.images, batch.targets, torch.Generator().manual_seed(seed))
+def bench_for(case, model=None):
+    """What the checks of contracts/ are given of a case."""
+    return Bench(lambda seed: build(case, seed, model), lambda size: batch_for(case, size))
 
 
 def of_task(task):

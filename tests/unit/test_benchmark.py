@@ -113,6 +113,21 @@ def test_main__unknown_case__exits_with_the_list(monkeypatch):
         step.main()
 
 
+@pytest.mark.slow
+def test_main__kinds_of_positions__are_measured_in_turns_beside_the_first(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(step, "CASES", [SUPERVISED, MP3])
+    monkeypatch.setattr(step, "TURNS", 2)
+    options = ["--only", "supervised", "--positions", "learn", "rope_mixed", "--batch", "2", "--steps", "1"]
+    monkeypatch.setattr(sys, "argv", ["step.py", *options, "--device", "cpu", "--out", str(tmp_path / "step.json")])
+    step.main()
+    report = json.loads((tmp_path / "positions.json").read_text())
+    found = report["cases"][SUPERVISED.name]
+    assert found["learn"]["over_first"] == [1.0, 1.0]
+    assert len(found["rope_mixed"]["over_first"]) == 2 and min(found["rope_mixed"]["over_first"]) > 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["learn", "rope_mixed"]
+    assert not (tmp_path / "step.json").exists()
+
+
 def gflop(case):
     return step.operations(step.build(case, CPU), step.random_batch(case, 1, CPU)) / 1e9
 

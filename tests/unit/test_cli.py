@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.cli import build_parser, main
-from pipeline.options import GUIDE
+from pipeline import commands
+from pipeline.cli import EXAMPLES, VERBS, build_parser, main
 from pipeline.study.graph import load_graph
 
 
@@ -29,6 +30,12 @@ def test_help__names_every_verb_and_says_what_it_is_for(capsys):
     assert "examples" in capsys.readouterr().out
 
 
+def test_verbs__every_file_of_commands__is_listed_once():
+    files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")} - {"__init__", "options"}
+    listed = [name for names in VERBS.values() for name in names]
+    assert sorted(listed) == sorted(files)
+
+
 @pytest.mark.parametrize("verb", verbs())
 def test_help__of_every_option_of_every_verb__says_what_it_means(verb, capsys):
     parser = verbs()[verb]
@@ -40,7 +47,7 @@ def test_help__of_every_option_of_every_verb__says_what_it_means(verb, capsys):
 
 
 def test_examples__in_the_help__are_commands_that_are_understood():
-    examples = [line.split("  ")[1] for line in GUIDE.splitlines() if line.startswith("  python -m pipeline")]
+    examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  python -m pipeline")]
     assert len(examples) >= 5
     for example in examples:
         words = example.strip().removeprefix("python -m pipeline ").split()
@@ -49,7 +56,7 @@ def test_examples__in_the_help__are_commands_that_are_understood():
 
 
 def test_verb__in_a_python_without_the_packages__names_the_remedy(capsys, monkeypatch):
-    monkeypatch.setattr("pipeline.cli.check", lambda options, arguments: __import__("no_such_package"))
+    monkeypatch.setattr("pipeline.commands.check.run", lambda options: __import__("no_such_package"))
     assert main(["check"]) == 1
     message = capsys.readouterr().err
     assert "no_such_package" in message and ".venv/bin/activate" in message and "Traceback" not in message
@@ -85,10 +92,10 @@ def test_prepare_cache_only__site_without_a_cache__says_which_key_is_missing(cap
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_verb__folder_that_cannot_be_written__is_one_message(capsys, monkeypatch, number):
-    def write(options, arguments):
+    def write(options):
         raise OSError(number, os.strerror(number), "/results/demo/lock")
 
-    monkeypatch.setattr("pipeline.cli.check", write)
+    monkeypatch.setattr("pipeline.commands.check.run", write)
     assert main(["check"]) == 1
     error = capsys.readouterr().err
     assert error.startswith(
@@ -97,10 +104,10 @@ def test_verb__folder_that_cannot_be_written__is_one_message(capsys, monkeypatch
 
 
 def test_verb__an_error_of_ours__keeps_its_traceback(monkeypatch):
-    def fail(options, arguments):
+    def fail(options):
         raise FileNotFoundError(errno.ENOENT, "no such file", "/results/demo/lock")
 
-    monkeypatch.setattr("pipeline.cli.check", fail)
+    monkeypatch.setattr("pipeline.commands.check.run", fail)
     with pytest.raises(FileNotFoundError):
         main(["check"])
 

@@ -258,6 +258,14 @@ def test_nearest__nothing_close__lists_what_is_valid_without_guessing():
     assert nearest("zzz", ["beta", "alpha"]) == "valid: alpha, beta"
 
 
+def test_nearest__many_names__are_the_nearest_and_what_lists_the_others():
+    models = [f"vit_{size}_{number}" for size in "abc" for number in range(30)]
+    hint = nearest("vit_b_17", [*models, "vit_b_177"])
+    assert hint.startswith("did you mean 'vit_b_17'? nearest: vit_b_17, vit_b_177, vit_")
+    assert hint.endswith("; 85 others: `python -m pipeline check --names`") and len(hint) < 200
+    assert nearest("zzz", models, "ls").endswith("; 84 others: `ls`") and "did you mean" not in nearest("zzz", models)
+
+
 # Names that plug in
 
 

@@ -210,7 +210,26 @@ def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
     graph.data = {"cifar10": {**content, "name": "cifar10", "source": "cifar10"}}
     next(iter(graph.runs.values())).data = "cifar10"
     finding = only(data.data_sets, graph)
-    assert finding.state == "failed" and finding.remedy == "add `data: {cifar10: /path}` to mine.yaml"
+    assert finding.state == "failed" and "the site names no `data_root`" in finding.text
+    assert finding.remedy.startswith(
+        "add `data: {cifar10: /path}` to mine.yaml; to get it: `python -m pipeline download"
+    )
+
+
+def test_data_root__is_listed_with_what_is_found_and_what_the_site_file_overrules(graph, tmp_path):
+    assert [*data.data_root(Subject(graph, Site(), "mine.yaml"))] == []
+    for name in ("cifar-10-batches-bin", "cifar-100-binary"):
+        (tmp_path / "cifar" / name).mkdir(parents=True)
+    site = {"data_root": tmp_path, "data": {"cifar10": tmp_path / "cifar", "cifar100": "/elsewhere"}}
+    finding = only(data.data_root, graph, **site)
+    assert finding.state == "ok" and finding.text.startswith(f"published sets in {tmp_path}: 2")
+    assert f"cifar10 in {tmp_path}/cifar\n" in finding.text
+    assert finding.text.endswith(f"cifar100 in {tmp_path}/cifar, not used: the site file names /elsewhere")
+
+
+def test_data_root__that_is_not_there__is_a_failure(graph, tmp_path):
+    finding = only(data.data_root, graph, data_root=tmp_path / "nowhere")
+    assert finding.state == "failed" and "nowhere not found" in finding.text and "mine.yaml" in finding.remedy
 
 
 def test_weights__missing_and_there(graph, tmp_path):

@@ -186,6 +186,7 @@ def examined(monkeypatch, **findings) -> list[str]:
     for name, check in checks.items():
         monkeypatch.setattr(job if name == "try_job" else cluster, name, check)
     monkeypatch.setattr(examine, "HERE", [])
+    monkeypatch.setattr(examine, "DATA", [])
     monkeypatch.setattr(examine, "LATER", [])
     monkeypatch.setattr(examine, "CLUSTER", [*checks.values()])
     found = [*examine.examine(subject().graph, subject().site)]

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from method_cases import CASES, NUM_LABELS, batch_for, loss_of
+from method_cases import CASES, NUM_LABELS, batch_for
 from tiny_vit import NUM_CLASSES, build_tiny
 
+from pipeline.contracts.bench import compute_loss
 from pipeline.methods.base import METHODS
 
 VITS = [name for name in METHODS.names() if CASES[name].model.family == "vit" and name != "mask_rcnn"]
@@ -25,7 +26,7 @@ def test_dropout__of_every_method_on_a_vit__reaches_the_first_block_in_training_
     method, seen = on_vit(name, dropout=0.5), []
     method.encoder.blocks[0].norm1.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     for is_training, share in ((True, 0.5), (False, 0.0)):
-        loss_of(method.train(is_training), batch_for(name))
+        compute_loss(method.train(is_training), batch_for(name))
         assert float((seen[-1] == 0).float().mean()) == pytest.approx(share, abs=0.05)
 
 

@@ -13,6 +13,7 @@ from pipeline.config import CONFIGS, read_yaml
 from pipeline.errors import ConfigError
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Grid, grid_of
+from pipeline.models.places import ROTARY
 from pipeline.models.position import encode, sincos_positions
 
 MODELS = {
@@ -21,6 +22,10 @@ MODELS = {
     "sin-cos": tiny_model(pos_embed="sincos"),
     "learned from sin-cos": tiny_model(pos_embed="sincos_learn"),
     "relative": tiny_model(pos_embed="relative"),
+    "rotary": tiny_model(pos_embed="rope"),
+    "rotary with learned frequencies": tiny_model(pos_embed="rope_mixed"),
+    "rotary of DINOv3 beside a table": tiny_model(pos_embed="rope_dinov3", add_absolute=True),
+    "scaled blocks": tiny_model(layer_scale=0.5),
     "average": tiny_model(pool="avg"),
     "swin": tiny_swin(),
     "resnet": tiny_resnet(),
@@ -233,6 +238,10 @@ def test_build_encoder__speech_transformer__has_the_papers_70_thousand_parameter
         (tiny_resnet, "depth", 2, "depth is for a vit"),
         (tiny_swin, "dropout", 0.1, "dropout is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none"),
         (partial(tiny_model, window_size=3), "dropout", 0.1, "with windows has no dropout, found 0.1; remove it"),
+        (tiny_swin, "pos_embed", "rope", "pos_embed: rope is for a ViT, swin_tiny_patch4_window7_224 is none"),
+        (partial(tiny_model, window_size=3), "pos_embed", "rope", "a ViT with windows has no pos_embed: rope"),
+        (partial(tiny_model, add_relative=True), "pos_embed", "rope", "add_relative adds to absolute positions"),
+        (tiny_model, "add_absolute", True, "add_absolute adds a table to rotations, found pos_embed: learn"),
         (tiny_resnet, "pos_embed", "learn", "test_resnet is a CNN and has no pos_embed; remove it"),
         (tiny_resnet, "embed_dim", 8, "is a CNN and has no embed_dim"),
         (tiny_resnet, "num_heads", 2, "is a CNN and has no num_heads"),
@@ -247,6 +256,24 @@ def test_model_config__key_the_family_has_not__is_refused_with_what_to_do(model,
 @pytest.mark.parametrize("model", [tiny_swin, tiny_resnet])
 def test_model_config__no_positions_asked_of_a_family_without__is_fine(model):
     assert model(pos_embed="none").positions == "none"
+
+
+@pytest.mark.parametrize(
+    ("arch", "fields"),
+    [
+        ("vit_small_patch16_rope_224", "pos_embed: rope and layer_scale"),
+        ("vit_small_patch16_rope_mixed_ape_224", "pos_embed: rope_mixed, add_absolute: true and layer_scale"),
+    ],
+)
+def test_build_encoder__rotary_architecture_of_timm__names_the_fields_of_a_plain_one(arch, fields):
+    with pytest.raises(ConfigError, match=rf"set arch: vit_small_patch16_224, {fields}: 1.0e-5"):
+        tiny_encoder(arch=arch)
+
+
+@pytest.mark.parametrize("pos_embed", ROTARY)
+def test_build_encoder__rotations_of_heads_that_4_does_not_divide__names_the_fields(pos_embed):
+    with pytest.raises(ConfigError, match=rf"model.pos_embed {pos_embed} .* found 18; change embed_dim or num_heads"):
+        tiny_encoder(embed_dim=36, pos_embed=pos_embed)
 
 
 def test_build_encoder__unknown_architecture__names_near_ones():

@@ -1,16 +1,25 @@
 """What every method must do. Parametrised over the registry: a new method is tested by existing."""
 
-from copy import deepcopy
 from functools import partial
 
 import pytest
 import timm
 import torch
-from method_cases import CASES, HEADLESS, OF_TEXTS, PATHS, batch_for, build, loss_of, of_task, seeded, size_of
+from method_cases import CASES, HEADLESS, OF_TEXTS, PATHS, batch_for, bench_for, build, of_task, size_of
+from refusing import refuse
+from timm.models.eva import Eva
 from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS
 from torch import nn
 
+from pipeline.contracts.bench import compute_loss
+from pipeline.contracts.declared import check_method_class
+from pipeline.contracts.devices import check_devices
+from pipeline.contracts.exports import check_state, compare_features, compare_tensors
+from pipeline.contracts.gradients import check_gradients
+from pipeline.contracts.graphs import check_graph
+from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
+from pipeline.contracts.training import check_bf16, check_overfits
 from pipeline.methods.base import METHODS
 from pipeline.models.dense import feature_maps
 from pipeline.models.position import encode
@@ -23,101 +32,58 @@ every_method = pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
 @every_method
 def test_forward__any_progress__gives_a_finite_scalar_loss_and_scalars_to_log(case):
-    method, batch = build(case), batch_for(case)
-    for progress in (0.0, 0.5, 1.0):
-        out = loss_of(method, batch, progress)
-        assert out.loss.shape == () and out.loss.requires_grad
-        assert torch.isfinite(out.loss)
-        assert all(value.shape == () and torch.isfinite(value) for value in out.scalars.values())
-        assert not any(value.requires_grad for value in out.scalars.values())
+    refuse(check_outputs(bench_for(case)))
 
 
 @pytest.mark.slow
 @every_method
-def test_backward__over_at_most_32_draws__reaches_every_trainable_parameter(case):
-    method, batch = build(case), batch_for(case, 4)
-    # A first step, because timm starts a ResNet's branches from 0, which hides what is in them.
-    loss_of(method, batch).loss.backward()
-    torch.optim.SGD(method.parameters(), lr=0.1).step()
-    method.zero_grad()
-    trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
-    for _ in range(32):
-        loss_of(method, batch).loss.backward()
-        unreached = [name for name, p in trained.items() if p.grad is None or not p.grad.any()]
-        if not unreached:
-            break
-    assert unreached == []
-    assert all(torch.isfinite(p.grad).all() for p in trained.values())
+def test_backward__over_at_most_32_draws__reaches_every_trainable_parameter_and_leaves_none_without_gradient(case):
+    refuse(check_gradients(bench_for(case)))
+
+
+# torch's PCA draws by itself, from the generator that every step seeds.
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mjp row H (pca)"])
+def test_draw__same_seed__is_the_same_and_nothing_else_is_random(case):
+    refuse(check_randomness(bench_for(case)))
 
 
 @pytest.mark.slow
-@every_method
-def test_backward__single_step__leaves_no_parameter_without_gradient(case):
-    """DDP waits for every parameter in every step, shuffled or not."""
-    method = build(case)
-    for progress in (0.0, 0.5):
-        method.zero_grad(set_to_none=True)
-        loss_of(method, batch_for(case, 4), progress).loss.backward()
-        assert [name for name, p in method.named_parameters() if p.requires_grad and p.grad is None] == []
+@pytest.mark.parametrize("name", METHODS.names())
+def test_loss__of_every_method__leaves_its_inputs_as_they_are_and_takes_any_number_of_samples(name):
+    refuse([*check_inputs_kept(bench_for(name)), *check_batch_sizes(bench_for(name))])
 
 
 @pytest.mark.slow
-@every_method
-def test_draw__same_seed__gives_the_same_loss_bit_for_bit(case):
-    method, batch = build(case), batch_for(case)
-    losses = [loss_of(method, seeded(batch, 3)).loss for _ in range(2)]
-    assert torch.equal(*losses)
+@pytest.mark.parametrize("name", METHODS.names())
+def test_loss__of_every_method__is_computed_on_the_device_of_the_batch(name):
+    refuse(check_devices(bench_for(name)))
 
 
-def train(method, batches, lr, progress):
-    """Yields after every tenth step."""
-    optimizer = torch.optim.AdamW(method.parameters(), lr=lr, weight_decay=0.0)
-    for step, batch in enumerate(batches, start=1):
-        out = loss_of(method, batch, progress(step))
-        optimizer.zero_grad()
-        out.loss.backward()
-        optimizer.step()
-        if step % 10 == 0:
-            yield step
+@pytest.mark.parametrize("name", METHODS.names())
+def test_class__of_every_method__states_its_name_its_task_and_the_range_of_every_number(name):
+    refuse(check_method_class(name, METHODS.get(name)))
 
 
 # Row C scrambles every image in half of the steps: that it does not fit is what the paper finds.
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("classify") and case != "mjp row C"])
 def test_training__one_batch_for_at_most_80_steps__brings_the_loss_below_a_tenth_of_its_start(case):
-    method, batch = build(case), batch_for(case, 8)  # each of another class: no constant answer fits
-    first = loss_of(method, batch, 0.0).loss.item()
-    # Unshuffled, so that the last draw does not decide.
-    after = train(method, [batch] * 80, 6e-3, lambda step: step / 80)
-    assert any(loss_of(method, batch, 0.0).loss.item() < 0.1 * first for _ in after)
+    refuse(check_overfits(bench_for(case), steps=80, bar=0.1, same_draw=False))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in PATHS if case in of_task("pretrain") + of_task("language")])
-def test_pretraining__one_batch_and_one_draw__is_learnt_by_heart(case):
-    """At progress 1, where DropPos no longer smooths its targets and its loss can reach 0.
-
-    To name the mean of a patch gives MAE half of its start; less takes the pixels themselves, and more steps.
-    """
-    steps, bar = (200, 0.25) if CASES[case].name == "mae" else (80, 0.1)
-    method, batch = build(case), batch_for(case, 2)
-    first = loss_of(method, seeded(batch, 3), 1.0).loss.item()
-    after = train(method, [seeded(batch, 3) for _ in range(steps)], 6e-3, lambda step: 1.0)
-    assert any(loss_of(method, seeded(batch, 3), 1.0).loss.item() < bar * first for _ in after)
+def test_pretraining__one_batch_and_one_draw__overfits(case):
+    longer = {} if CASES[case].name == "mae" else {"steps": 80, "bar": 0.1}
+    refuse(check_overfits(bench_for(case), **longer))
 
 
 @pytest.mark.slow
 @every_method
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_forward__bf16_autocast__is_finite_and_close_to_fp32(case):
-    method, batch = build(case), batch_for(case)
-    plain = loss_of(method, seeded(batch, 3)).loss
-    with torch.autocast("cpu", torch.bfloat16):
-        out = loss_of(method, seeded(batch, 3))
-    out.loss.backward()
-    assert out.loss.dtype == torch.float32
-    assert out.loss.item() == pytest.approx(plain.item(), rel=0.02)
-    assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.requires_grad)
+    refuse(check_bf16(bench_for(case)))
 
 
 # What is traced of these is a part of what is traced of another: of a detector with windows, of DropPos.
@@ -128,18 +94,7 @@ PARTS_OF_OTHERS = ("mask_rcnn", "droppos, no attentive reconstruction", "droppos
 @pytest.mark.parametrize("case", [case for case in PATHS if case not in PARTS_OF_OTHERS])
 def test_compile__several_draws__is_one_graph_compiled_once(case):
     """Or one for each of the parts that compile."""
-    method, batch = build(case, model=shallow(CASES[case].model)), batch_for(case, 2)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    compiled = compiled_twin(method)
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        # With seed 0 to 5 and both ends of the schedule there are draws that shuffle and draws that do not.
-        for seed, progress in enumerate((0.0, 0.5, 0.5, 0.9, 0.9, 1.0)):
-            found = loss_of(method, seeded(batch, seed), progress, compiled).loss
-            expected = loss_of(method, seeded(batch, seed), progress).loss
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(method.compiled or ("all",))
-    assert not torch._dynamo.utils.counters["graph_break"]
+    refuse(check_graph(bench_for(case, model=shallow(CASES[case].model))))
 
 
 def shallow(model):
@@ -151,21 +106,12 @@ def shallow(model):
     return model
 
 
-def compiled_twin(method):
-    if method.compiled is None:
-        return torch.compile(method, backend="eager", fullgraph=True)
-    twin = deepcopy(method)
-    for name in method.compiled:
-        twin.get_submodule(name).compile(backend="eager", fullgraph=True)
-    return twin
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case not in OF_TEXTS])
 def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(case):
     method, batch = build(case), batch_for(case)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
-    loss_of(method, batch).loss.backward()
+    compute_loss(method, batch).loss.backward()
     optimizer.step()
     method.eval()
     height, width = pair(size_seen(method, case))
@@ -176,14 +122,15 @@ def test_export__trained_one_step__loads_into_plain_timm_with_the_same_features(
     encoder = method.export().eval()
     weights = unlocked(encoder.state_dict(), method)
     plain = plain_timm(CASES[case].model, (height, width), encoder.num_classes)
-    missing, unexpected = plain.load_state_dict(weights, strict=False)
-
-    assert missing == []
-    assert unexpected == extra_keys(CASES[case].model)
-    restore(plain, {key: weights[key] for key in unexpected})
+    extra = extra_keys(CASES[case].model)
+    assert [key for key in extra if key not in weights] == []
+    loaded = {key: value for key, value in weights.items() if key not in extra}
+    refuse(compare_tensors(f"{type(method).__name__}.export", loaded, plain.state_dict()))
+    plain.load_state_dict(loaded)
+    restore(plain, {key: weights[key] for key in extra})
     with torch.no_grad():
         found = plain_features(plain, method, images) if method.cfg.task in HEADLESS else plain(images)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    refuse(compare_features(method, found, expected))
 
 
 def features_of(method, images):
@@ -201,7 +148,7 @@ def plain_features(plain, method, images):
 @pytest.mark.parametrize("case", OF_TEXTS)
 def test_export__text_model_trained_one_step__loads_into_plain_transformers_with_the_same_tokens(case):
     method, batch = build(case), batch_for(case)
-    loss_of(method, batch).loss.backward()
+    compute_loss(method, batch).loss.backward()
     torch.optim.SGD(method.parameters(), lr=0.1).step()
     encoder = method.eval().export()
     prefix = "bert." if CASES[case].model.family == "bert" else "transformer."
@@ -217,7 +164,7 @@ def test_export__text_model_trained_one_step__loads_into_plain_transformers_with
     with torch.no_grad():
         found = plain(texts["ids"], attention_mask=texts["mask"].long(), **types).last_hidden_state
         expected = encode(method.encoder, texts)
-    torch.testing.assert_close(found[texts["mask"]], expected[texts["mask"]], atol=1e-5, rtol=0)
+    refuse(compare_features(method, found[texts["mask"]], expected[texts["mask"]]))
 
 
 def plain_transformers(model, has_pooler):
@@ -246,6 +193,8 @@ def plain_timm(model, image_size, num_classes):
     shape = {}
     if model.is_windowed:
         return plain_windowed(model, image_size)
+    if model.is_rotary:
+        return plain_rotary(model, image_size, num_classes)
     if model.family != "cnn":
         keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size")
         shape = {"img_size": image_size} | {key: getattr(model, key) for key in keys if getattr(model, key) is not None}
@@ -253,6 +202,25 @@ def plain_timm(model, image_size, num_classes):
         shape["pos_embed"] = "none" if model.positions in ("none", "relative") else "learn"
         shape["global_pool"] = "avg" if model.pool == "avg" else "token"
     return timm.create_model(model.arch, in_chans=CHANNELS, num_classes=num_classes, **shape).eval()
+
+
+def plain_rotary(model, image_size, num_classes):
+    """timm's EVA, as its RoPE-ViT and DINOv3 are built."""
+    kind = {"rope": ("cat", "xy", 100.0), "rope_mixed": ("mixed", "xy", 10.0), "rope_dinov3": ("dinov3", "ij", 100.0)}
+    names = ("rope_type", "rope_grid_indexing", "rope_temperature")
+    shape = {key: getattr(model, key) for key in ("patch_size", "embed_dim", "depth", "num_heads")}
+    return Eva(
+        img_size=image_size,
+        in_chans=CHANNELS,
+        num_classes=num_classes,
+        global_pool="token",
+        attn_type="rope",
+        use_rot_pos_emb=True,
+        use_abs_pos_emb=model.add_absolute,
+        rope_rotate_half=model.pos_embed == "rope_dinov3",
+        **shape,
+        **dict(zip(names, kind[model.pos_embed], strict=True)),
+    ).eval()
 
 
 def plain_windowed(model, image_size):
@@ -298,11 +266,7 @@ def add_relative_bias(attn, table):
 @pytest.mark.slow
 @every_method
 def test_state_dict__loaded_into_another_start__gives_the_same_loss(case):
-    first, second, batch = build(case, seed=0), build(case, seed=1), batch_for(case)
-    expected = loss_of(first, seeded(batch, 3)).loss
-    assert not torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(loss_of(second, seeded(batch, 3)).loss, expected)
+    refuse(check_state(bench_for(case)))
 
 
 # Dropout

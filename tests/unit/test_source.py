@@ -25,6 +25,18 @@ def digest_of_text(tmp_path):
     return digest
 
 
+@pytest.fixture
+def behind_text(tmp_path):
+    """The same by definitions, as it is kept with results."""
+
+    def digest(text: str) -> str:
+        path = tmp_path / f"fields{len([*tmp_path.iterdir()])}.py"
+        path.write_text(text)
+        return source.digest_behind(path)
+
+    return digest
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -36,6 +48,16 @@ def digest_of_text(tmp_path):
 )
 def test_digest__how_code_is_written__does_not_count(digest_of_text, text):
     assert digest_of_text(text) == digest_of_text(PLAIN)
+
+
+FIELDS = "class Config:\n    width: int = 2\n    depth: int = 3\n"
+
+
+def test_digest__what_a_field_means__does_not_count(digest_of_text, behind_text):
+    """Else a text below a field would say of all results that other code made them."""
+    explained = FIELDS.replace("= 2\n", '= 2\n    """Channels."""\n')
+    assert digest_of_text(explained) == digest_of_text(FIELDS) != digest_of_text(FIELDS.replace("2", "4"))
+    assert behind_text(explained) == behind_text(FIELDS) != behind_text(FIELDS.replace("2", "4"))
 
 
 def test_digest__of_what_other_versions_of_python_write_otherwise__is_theirs(digest_of_text):

@@ -20,7 +20,9 @@ from pipeline.launch.job import Outcome
 from pipeline.launch.queue import Answer, Job
 from pipeline.launch.slurm import JobRecord
 from pipeline.outputs import job_file, report_file, run_file, table_file
-from pipeline.records import Inputs
+from pipeline.plan.text import _patience
+from pipeline.plan.work import Work
+from pipeline.records import Inputs, write_record
 from pipeline.results import scales_with_results
 from pipeline.site import Site
 from pipeline.status import read_status
@@ -120,6 +122,34 @@ def test_status__of_each_run__is_finished_running_queued_stopped_or_failed(graph
     ]
 
 
+def test_status__run_that_stopped_early__shows_where_and_why(graph):
+    early, full = list(graph.runs)[:2]
+    for name in (early, full):
+        finish(graph, name)
+        graph.runs[name] = with_patience(graph.runs[name])
+    folder = graph.results.run(early)
+    record = folder.record()
+    facts = {"stopped_early": "after step 12 of 36", "stopped_because": "val_top1 has not improved"}
+    record = record.model_copy(update={"provenance": {**record.provenance, **facts}})
+    for path in (folder.done, folder.finished):
+        write_record(path, record)
+
+    said = str(read_status(Freshness(graph, SITE)))
+
+    assert f"\nstopped early\n  train_run     {early}  after step 12 of 36: val_top1 has not improved" in said
+    assert full not in said
+    work = Work(dict.fromkeys(list(graph.runs)[2:3], "mjp"), finished=Work({early: "mjp", full: "mjp"}))
+    assert _patience(graph, work).replace("\n", " ") == (
+        f"Stopped early: {early} after step 12 of 36: val_top1 has not improved."
+    )
+    assert _patience(graph, Work({full: "mjp"})).endswith(f"the full length is counted: {full}.")
+
+
+def with_patience(entry):
+    optim = {**entry.config["optim"], "patience": 3}
+    return entry.model_copy(update={"config": {**entry.config, "optim": optim}})
+
+
 def test_status__jobs_that_hold_gpus_of_this_machine__say_which(graph, tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(gpus, "_found_gpus", dict)
@@ -143,15 +173,17 @@ def test_status__jobs_that_hold_gpus_of_this_machine__say_which(graph, tmp_path,
 def test_status__drawings_of_results_that_changed__are_outdated_with_the_reason(graph):
     shown = table_file("mjp.t1", "all")
     finish_files(graph, [shown])
-    put(graph.results.report("all"))
+    for name in ("all", "mjp"):  # the report of everything, and that of one study
+        put(graph.results.report(name))
     name = graph.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
     graph.results.run(name).encoder.write_text("other")
     said = str(read_status(Freshness(graph, SITE)))
     why = Freshness(graph, SITE).why(shown)
     assert f"  draw_table    all-mjp.t1  {why}" in said and why.endswith("is made again")
     assert f"0 of {len(graph.tables)} with all rows (1 outdated) drawn" in said
-    report = Freshness(graph, SITE).why(report_file("all"))
-    assert f"{graph.results.report('all')}, must be made again: {report}" in said
+    for name in ("all", "mjp"):
+        report = Freshness(graph, SITE).why(report_file(name))
+        assert f"{graph.results.report(name)}, must be made again: {report}" in said
 
 
 def test_status__run_that_failed_and_was_then_continued_and_stopped__has_not_failed(graph):

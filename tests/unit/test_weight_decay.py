@@ -8,7 +8,7 @@ from method_cases import CASES, build
 from pipeline.engine.optim import OptimConfig, build_optimizer
 
 DECAY = 0.07
-SPARED = re.compile(r"(^|\.)(pos_embed|relative_position_bias_table|rel_pos_[hw]|cls_token|unknown|index)$")
+SPARED = re.compile(r"(^|\.)(pos_embed|relative_position_bias_table|rel_pos_[hw]|freqs|cls_token|unknown|index)$")
 # As their released codes do: CLS is decayed, or the positions that have an unknown one beside them.
 DECAYED = {"mae": {"encoder.cls_token"}, "droppos": {"encoder.cls_token"}, "mjp": {"encoder.pos_embed", "unknown"}}
 # One case for each method, fidelity and model.

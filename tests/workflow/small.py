@@ -19,7 +19,7 @@ from pipeline.study.written import read_study
 LOCAL = ("--profile", "workflow/profiles/default")
 NO_HOOKS = (*LOCAL, "--no-hooks")  # for tests that are not about MLflow, which takes seconds
 EPOCHS, PRETRAIN_EPOCHS = 3, 2
-LEFT_OUT = ("droppos", "crossing", "permequiv")  # studies
+LEFT_OUT = ("droppos", "crossing", "permequiv", "positions")  # studies
 
 
 def finish_small_project(folder: Path) -> None:

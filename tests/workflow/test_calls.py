@@ -22,6 +22,7 @@ from pipeline.files import held
 from pipeline.site import Site, Slurm
 from pipeline.study.entries import Graph
 from pipeline.study.graph import load_graph
+from pipeline.study.overrides import Override
 from workflow import invocation
 from workflow.console import NUM_LISTED, Console
 
@@ -72,6 +73,41 @@ def test_config__mistyped_key__is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="--config sclae=tiny: unknown key; did you mean 'scale'"):
         invocation.check_config({"sclae": "tiny"})
     invocation.check_config({"scale": "tiny", "site": "local"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "profile", "targets", "scale"),
+    [
+        ({}, {}, ["mine"], "own"),
+        ({}, {}, ["mjp"], "demo"),
+        ({}, {}, [], "demo"),
+        ({"scale": "tiny"}, {}, ["mine"], "tiny"),
+        ({"scale": "tiny"}, {"scale": "paper"}, ["mine"], "tiny"),
+        ({}, {"scale": "paper"}, ["mine"], "own"),
+        ({}, {"scale": "paper"}, ["mjp"], "paper"),
+        ({}, {"scale": "paper"}, [], "paper"),
+    ],
+)
+def test_scale__not_typed__is_that_of_the_profile_or_of_the_targets_and_is_passed_to_the_processes_of_jobs(
+    monkeypatch, tmp_path, typed, profile, targets, scale
+):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/mine.yaml").write_text("title: Mine")
+    for name in ("study/mjp.yaml", "scale", "expected"):
+        (tmp_path / name).symlink_to(ROOT / "configs" / name)
+    monkeypatch.setattr("pipeline.study.scales.CONFIGS", tmp_path)
+    workflow = SimpleNamespace(config_settings=SimpleNamespace(config=typed, config_args=["site='local'"]))
+    assert invocation.choose_scale(workflow, profile | typed, targets) == scale  # Snakemake merges both
+    assert workflow.config_settings.config_args == ["site='local'", *([] if typed else [f"scale={scale}"])]
+
+
+def test_overrides__of_studies_that_no_target_is_of__are_not_told(monkeypatch):
+    monkeypatch.setattr(invocation, "study_of", lambda target: target.partition("_")[0])
+    change = Override(key="optim.epochs", stated=300, here=4)
+    graph = Graph(scale="demo", note="", comparable=False, overrides={"mjp": [change], "mp3": [change, change]})
+    told = "scale demo replaces {} values of {} (configs/scale/demo.yaml); scale paper keeps them"
+    assert invocation.overrides_of(graph, ["mjp_table1"]) == [told.format(1, "mjp")]
+    assert invocation.overrides_of(graph, []) == [told.format(3, "mjp, mp3")]
 
 
 def test_site__queue_for_jobs_and_a_site_without_one__is_refused():

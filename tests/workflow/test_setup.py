@@ -71,7 +71,8 @@ def test_lock__core_packages__are_marked_for_both_architectures(lock, machine):
 
 def test_pyproject__every_dependency__is_in_the_lock(lock):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    extras = [each for extra in project["optional-dependencies"].values() for each in extra]
+    wanted = [each for each in project["dependencies"] + extras if not each.startswith(f"{project['name']}[")]
     assert [name for name in wanted if normal(re.match(r"[\w.-]+", name)[0]) not in lock] == []
 
 
@@ -157,6 +158,27 @@ def test_venv__with_an_old_python3_beside_a_newer_one__takes_the_newer(checkout,
     assert "found no usable venv module in" in result.stderr
 
 
+def test_venv__with_a_python_built_without_optimisation__takes_an_optimised_one_of_the_same_version(
+    checkout, tmp_path, tmp_path_factory
+):
+    slow = """case "$1$2" in
+        --version) echo Python 3.12.1, slow ;;
+        *CONFIG_ARGS*) exit 1 ;;
+        *python%d.%d*) echo python3.12 ;;
+        -c*) exit 0 ;;
+        *) exit 1 ;;
+    esac"""
+    fast = 'case "$1" in --version) echo Python 3.12.9, fast ;; -c) exit 0 ;; *) exit 1 ;; esac'
+    system = tmp_path_factory.mktemp("usr") / "bin"
+    system.mkdir()
+    path = f"{fake_path(tmp_path, {'python3': slow})}:{system}"
+    assert run_setup(checkout, "venv.sh", path).stdout == "setup: creating .venv with Python 3.12.1, slow\n"
+    script(system / "python3.11", fast)
+    assert run_setup(checkout, "venv.sh", path).stdout == "setup: creating .venv with Python 3.12.1, slow\n"
+    script(system / "python3.12", fast)
+    assert run_setup(checkout, "venv.sh", path).stdout == "setup: creating .venv with Python 3.12.9, fast\n"
+
+
 def test_venv__on_another_system__names_the_ones_it_serves(checkout, tmp_path):
     result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"uname": "echo Darwin"}))
     assert result.returncode == 1
@@ -233,7 +255,7 @@ def make(folder: Path, *args: str) -> subprocess.CompletedProcess:
     return subprocess.run(["make", *args], cwd=folder, env=env, capture_output=True, text=True)
 
 
-def run_setup(folder: Path, name: str, path: Path) -> subprocess.CompletedProcess:
+def run_setup(folder: Path, name: str, path: Path | str) -> subprocess.CompletedProcess:
     command = ["/bin/sh", f"workflow/setup/{name}"]
     return subprocess.run(command, cwd=folder, env={"PATH": str(path)}, capture_output=True, text=True)
 

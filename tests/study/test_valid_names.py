@@ -1,0 +1,42 @@
+"""`check --names`: everything that an error with many valid names leaves out."""
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.config import names
+from pipeline.engine.optim import OptimConfig
+from pipeline.errors import ConfigError
+from pipeline.valid_names import valid_names
+
+
+def shown(capsys, *words: str) -> dict[str, list[str]]:
+    assert main(["check", "--names", *words]) == 0
+    text = capsys.readouterr().out.replace("\n  ", " ")
+    return {line.partition(": ")[0]: line.partition(": ")[2].split(", ") for line in text.splitlines()}
+
+
+@pytest.mark.slow
+def test_names__are_those_of_configs_keys_and_studies(project, capsys):
+    found = shown(capsys)
+    assert found["configs/model"] == names(project.configs / "model")
+    assert found["keys of optim"] == sorted(OptimConfig.model_fields)
+    assert "shuffle_ratio" in found["keys of method mjp"] and "like" in found["keys of a run"]
+    assert {"mjp", "mjp_table4", "mjp_figure3a"} <= {*found["targets of mjp"]}
+    assert "b-no-pe" in found["rows of mjp.t4"] and "top1" in found["columns of mjp.t4"] and "b" in found["runs of mjp"]
+
+
+@pytest.mark.slow
+def test_names__with_a_word__are_those_under_the_headings_that_have_it(project, capsys):
+    assert [*shown(capsys, "configs/mo")] == ["configs/model"]
+    with pytest.raises(ConfigError, match="--names modle: no heading has this word; headings: configs/study, "):
+        valid_names("modle")
+
+
+@pytest.mark.slow
+def test_names__with_a_study_that_is_broken__are_still_those_of_the_others(project, capsys):
+    project.write("study/mine.yaml", {"title": "Mine", "runs": [], "tables": {"t1": 5}})
+    (project.configs / "study/broken.yaml").write_text("runs: [")
+    found = shown(capsys)
+    assert (
+        found["configs/study"] == ["broken", "mine", "mjp"] and "runs of mjp" in found and "runs of mine" not in found
+    )
