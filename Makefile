@@ -1,7 +1,7 @@
 # `make` alone teaches. Every version comes from requirements.lock, everything is installed into .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint lock clean
+.PHONY: help demo test lint docs lock clean
 
 PYTHON := .venv/bin/python
 UV := .venv/bin/uv
@@ -11,18 +11,20 @@ IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
+export NO_MKDOCS_2_WARNING := true
 # The largest wheels take minutes on a slow line; uv gives up after 30 silent seconds otherwise.
 export UV_HTTP_TIMEOUT ?= 300
 
 help:
 	@echo "Patchwork needs Python 3.11+, git and make, on Linux. Whichever of these runs first installs the"
-	@echo "rest into .venv (6 GB, the versions of requirements.lock); the others reuse it."
+	@echo "rest into .venv (7 GB, the versions of requirements.lock); the others reuse it."
 	@echo
 	@echo "  make demo     run everything end to end, small, on this machine, and print the tables"
 	@echo "                (stopped half-way? run it again: it continues where it was)"
 	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
 	@echo "                is told which tests skip"
 	@echo "  make lint     ruff, snakefmt and mypy, changing nothing"
+	@echo "  make docs     build the manual; it needs no network and no server: open results/manual/index.html"
 	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
 	@echo "                make lock UPGRADE=1 takes the newest ones"
 	@echo "  make clean    remove .venv and caches, never results"
@@ -70,10 +72,14 @@ lint: .venv/.installed
 	@$(IN_VENV) mypy --no-error-summary
 	@echo "lint: clean"
 
+docs: .venv/.installed
+	@$(IN_VENV) mkdocs build -q --strict
+	@echo "docs: open $(CURDIR)/results/manual/index.html"
+
 lock:
 	@sh workflow/setup/venv.sh
 	@echo "lock: resolving pyproject.toml"
-	@$(UV) pip compile pyproject.toml --extra dev --universal --generate-hashes --python-version 3.11 \
+	@$(UV) pip compile pyproject.toml --extra dev --extra docs --universal --generate-hashes --python-version 3.11 \
 		--no-annotate --no-header $(if $(UPGRADE),--upgrade) -q -o requirements.lock
 	@! grep -nE '://|^-' requirements.lock || \
 		{ echo "lock: found the addresses above, expected versions and hashes alone; do not commit this"; exit 1; }

@@ -4,7 +4,7 @@
 #   results/{scale}/evals/{job}.json                 evaluations that share a process; each has a folder of its own
 #   results/{scale}/tables/{rows}/{table}.json       a filled table; {rows} is headline (the demo) or all
 #   results/{scale}/figures/{rows}/{table}.json      a figure
-#   results/{scale}/report/{rows}.html               the report
+#   results/{scale}/report/{rows}.html               the report; {rows} is also the name of a study, for its own
 from snakemake.logging import logger
 from snakemake.utils import min_version
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -43,6 +43,9 @@ rule demo:
 include: "workflow/rules/targets.smk"
 
 
+# What is registered last comes first: the lock.
+if DERIVED:
+    invocation.before_execution(workflow, lambda: or_message(DERIVED.write, SCALE))
 # In place of Snakemake's own lock, which outlives a killed Snakemake and would refuse the next one.
 invocation.before_execution(
     workflow,

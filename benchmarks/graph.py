@@ -106,6 +106,7 @@ def study(num_runs: int) -> dict:
     columns = {name: {"label": name, "eval": name, "metric": metric} for name, metric in EVALUATIONS.items()}
     return {
         "title": "Many runs",
+        "scales": ["demo"],
         "seeds": SEEDS,
         "axes": {"rate": rates},
         "common": {"optim": {"epochs": 4, "global_batch": 50, "micro_batch": 50, "lr_batch": 50}},

@@ -178,6 +178,7 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(0, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graphs", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--views", default="auto", choices=["auto", "host", "device"], help="as in a site file")
     parser.add_argument(
         "--together",
         action="store_true",
@@ -265,6 +266,7 @@ def site_of(work: Path, options: argparse.Namespace) -> Site:
         **{"device": options.device, "workers": options.workers, "compile": options.device != "cpu"},
         **{
             "graphs": options.graphs,
+            "views": options.views,
             "data": {"files": work / "images"},
             "cache": work / "cache" if options.cache else None,
         },

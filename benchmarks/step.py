@@ -3,6 +3,7 @@
     python benchmarks/step.py                    # all cases, on the GPU that is there
     python benchmarks/step.py --only vit_b       # cases whose name contains this; those measured before are kept
     python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
+    python benchmarks/step.py --only deit_s/supervised --positions learn rope rope_mixed  # kinds of positions, in turns
 
 Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
 runs in bf16, is compiled as one graph and recorded as CUDA graphs; a graph break, a recompilation or a wait for the
@@ -10,14 +11,15 @@ device is an error. Mask R-CNN is compiled in parts, and waits where shapes depe
 costs. Rates compare within one run only, so the share of the measured matmul peak and the ratio to the supervised step
 come with them.
 Writes results/benchmarks/step.json and prints a table. `python -m pipeline plan` takes speeds from there, and else from
-configs/speed/h200.json, which is the same file of an H200.
+configs/speed/h200.json, which is the same file of an H200. With `--positions`, each kind is measured in turns with the
+first one, so that a machine that gets slower slows all of them, and results/benchmarks/positions.json is written.
 """
 
 import argparse
 import json
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from pipeline.plan.operations import count_operations
 from pipeline.registry import TASKS
 from pipeline.trees import map_tree
 
+POSITIONS = ("learn", "none", "sincos", "relative", "rope", "rope_mixed", "rope_dinov3")
+TURNS = 5
 OUT = CONFIGS.parent / "results" / "benchmarks" / "step.json"
 FLOP_BATCH = 8
 
@@ -94,6 +98,11 @@ def main() -> None:
     cases = [case for case in CASES if options.only in case.name]
     if not cases:
         raise SystemExit(f"no case contains {options.only!r}; there are: {', '.join(case.name for case in CASES)}")
+    if options.positions:
+        report = {**where(device, "torch", "timm"), "batch": options.batch, "precision": precision(device)}
+        report["cases"] = {case.name: compare_positions(case, device, options) for case in cases}
+        write(options.out.with_name("positions.json"), report)
+        return
     peak = matmul_peak(device)
     results = []
     for case in cases:
@@ -102,7 +111,7 @@ def main() -> None:
     report = {
         **where(device, "torch", "timm"),
         "batch": options.batch,
-        "precision": "bf16" if device.type == "cuda" else "fp32",
+        "precision": precision(device),
         "matmul_tflops": peak,
         "steps": results,
     }
@@ -117,8 +126,29 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=15, help="in each of three rounds, of which the median counts")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--positions", nargs="+", choices=POSITIONS, default=[], help="kinds, the first for comparison")
     parser.add_argument("--out", type=Path, default=OUT)
     return parser.parse_args()
+
+
+def compare_positions(case: Case, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure images per second of each kind of positions, and its step time over that of the first kind, in turns."""
+    kinds = {kind: replace(case, model_keys={**case.model_keys, "pos_embed": kind}) for kind in options.positions}
+    methods = {kind: build(each, device) for kind, each in kinds.items()}
+    size, is_gpu = case.batch or options.batch, device.type == "cuda"
+    batch = random_batch(case, size, device)
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(TURNS):
+        for kind, method in methods.items():
+            cost = time_step(method, batch, precision(device), is_gpu, options.steps, graphs=is_gpu)
+            seconds[kind].append(min(cost.rounds_s))
+    found = {}
+    for kind, each in seconds.items():
+        ratios = [own / first for own, first in zip(each, seconds[options.positions[0]], strict=True)]
+        found[kind] = {"images_per_s": size / statistics.median(each), "over_first": ratios}
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        print(f"{case.name:24} {kind:12} {found[kind]['images_per_s']:>10,.1f} images/s  step x {spread}", flush=True)
+    return found
 
 
 def build(case: Case, device: torch.device) -> Method:

@@ -6,6 +6,7 @@ here once more, by Snakemake's own parser.
 
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr
@@ -25,9 +26,13 @@ from pipeline.launch.gpus import gpus_of
 from pipeline.outputs import is_output
 from pipeline.site import Site
 from pipeline.study.entries import Graph
+from pipeline.study.graph import load_graph
+from pipeline.study.overrides import override_notices
+from pipeline.study.scales import default_scale, run_at, study_of
 from pipeline.study.targets import check_target, targets_of
+from pipeline.sweep.derived import DerivedStudy, changed_study
 
-KEYS = ("scale", "site")  # of --config
+KEYS = ("scale", "site", "set")  # of --config
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Invocation:
 
     @property
     def command(self) -> str:
-        return " ".join(["snakemake", *sys.argv[1:]])
+        return shlex.join(["snakemake", *sys.argv[1:]])
 
 
 def read_invocation(workflow: Workflow) -> Invocation:
@@ -102,6 +107,32 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"--config {key}={config[key]}: unknown key; {nearest(key, KEYS)}")
 
 
+def derive_study(scale: str, targets: list[str], change: Any) -> DerivedStudy:
+    """The study of the targets with other keys in each of its runs."""
+    return changed_study(load_graph(scale), targets, change)
+
+
+def choose_scale(workflow: Workflow, config: Mapping[str, Any], targets: Iterable[str]) -> str:
+    """What --config says, else the profile's scale if the targets' studies run there, else the default of these.
+
+    The processes of jobs get it, too.
+    """
+    if typed := workflow.config_settings.config.get("scale"):
+        return typed
+    targets, scale = [*targets], config.get("scale")
+    if not (scale and run_at(targets, scale)):
+        scale = default_scale(targets)
+    workflow.config_settings.config_args = [*workflow.config_settings.config_args, f"scale={scale}"]
+    return scale
+
+
+def overrides_of(graph: Graph, targets: Iterable[str]) -> list[str]:
+    """What the scale replaces in the studies that the targets are of; without any, in all of them."""
+    named = {study for target in targets if (study := study_of(target))}
+    found = {study: values for study, values in graph.overrides.items() if not named or study in named}
+    return override_notices(found, graph.scale)
+
+
 def choose_site_name(workflow: Workflow, config: Mapping[str, Any]) -> str:
     """What --config says, else the environment, else what a profile says."""
     typed = workflow.config_settings.config
@@ -130,6 +161,10 @@ def check_writable(folder: Path) -> None:
 def check_targets(targets: Iterable[str], rules: Iterable[str], graph: Graph) -> None:
     """Suggest a name for a mistyped target; paths of files are left to Snakemake."""
     known = targets_of(graph)
+    if not graph.tables:
+        raise ConfigError(
+            f"no study runs at scale {graph.scale}; copy configs/template/study.yaml to configs/study/<name>.yaml"
+        )
     for target in targets:
         if target == "demo" and graph.scale != "demo":
             raise ConfigError(

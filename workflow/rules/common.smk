@@ -15,7 +15,7 @@ from workflow import invocation
 from workflow.dependencies import Dependencies, or_message
 
 CALL = invocation.read_invocation(workflow)
-SCALE = config.get("scale", "demo")
+SCALE = or_message(invocation.choose_scale, workflow, config, CALL.targets)
 
 
 wildcard_constraints:
@@ -27,12 +27,20 @@ wildcard_constraints:
     study=PLAIN_NAME,
 
 
+or_message(invocation.check_config, config)
+# With --config set=...: a study derived from that of the targets. The processes of jobs find its file.
+DERIVED = (
+    or_message(invocation.derive_study, SCALE, CALL.targets, config["set"])
+    if "set" in config and not CALL.is_job
+    else None
+)
+
+
 @functools.cache
 def graph(scale):
-    return or_message(load_graph, scale)
+    return or_message(DERIVED.graph if DERIVED else load_graph, scale)
 
 
-or_message(invocation.check_config, config)
 graph(SCALE)
 SITE_NAME = invocation.choose_site_name(workflow, config)
 SITE = or_message(choose_site, SITE_NAME)
@@ -43,6 +51,8 @@ if not workflow.output_settings.dryrun:
     or_message(invocation.check_writable, graph(SCALE).results.folder)
 if not CALL.is_job:
     logger.info(f"scale {SCALE}, site {SITE_NAME}, executor {CALL.executor}")
+    if DERIVED:
+        logger.info(DERIVED.notice)
 
 
 @functools.cache
@@ -58,12 +68,16 @@ def force(file):
 
 JOBS = Dependencies(freshness, SITE, force)
 TARGETS = files_of_targets(graph(SCALE))
+if DERIVED:
+    TARGETS = DERIVED.redirect(TARGETS, graph(SCALE))
 if not CALL.is_job:
     PROBLEMS = or_message(
         invocation.problems_of, freshness(SCALE), CALL.targets, TARGETS
     )
     for line in PROBLEMS:
         logger.warning(line)
+    for line in invocation.overrides_of(graph(SCALE), CALL.targets):
+        logger.info(line)
 
 
 def show_tables():
@@ -71,6 +85,7 @@ def show_tables():
     wanted = CALL.targets or ["all"]
     names = [name for name in wanted if name in targets_of(graph(SCALE))]
     if names:
+        names = [DERIVED.target(name) if DERIVED else name for name in names]
         now = Freshness(graph(SCALE), SITE, freshness(SCALE).digests)
         print(or_message(summarise_targets, now, names), flush=True)
         or_message(now.digests.keep)

@@ -43,6 +43,7 @@ rule judge_claims:
         "python -m pipeline claims --scale {wildcards.scale} --study {wildcards.study} --rows {wildcards.rows} > {log} 2>&1"
 
 
+# `rows` is also the name of a study: its own report, with all of its rows.
 rule write_report:
     input:
         JOBS.report_inputs,
@@ -54,10 +55,12 @@ rule write_report:
         "results/{scale}/logs/write_report/{rows}.log",
     benchmark:
         "results/{scale}/benchmarks/write_report/{rows}.tsv"
+    wildcard_constraints:
+        rows=PLAIN_NAME,
     localrule: True
     conda:
         "../envs/patchwork.yaml"
     message:
-        "write the report"
+        "write the report ({wildcards.rows})"
     shell:
         "python -m pipeline report --scale {wildcards.scale} --rows {wildcards.rows} > {log} 2>&1"

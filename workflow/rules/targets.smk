@@ -1,4 +1,5 @@
-# One target per paper (`mjp`), table (`mjp_table1`) and figure, with all rows, at the scale of --config scale=...
+# One target per study (`mjp`), table (`mjp_table1`) and figure, with all rows, at the scale of --config scale=... or else
+# at the first scale of the study. That of a study ends with the study's own report.
 for study in graph(SCALE).studies():
 
     rule:
@@ -15,7 +16,7 @@ for table in graph(SCALE).tables:
         name:
             target_name(table)
         input:
-            f"results/{SCALE}/{table_file(table, 'all')}",
+            [f"results/{SCALE}/{file}" for file in TARGETS[target_name(table)]],
         localrule: True
 
 

@@ -24,11 +24,41 @@ check_machine() {
 find_python() {
     for name in python3 python3.13 python3.12 python3.11; do
         python=$(command -v "$name") || continue
-        if is_recent "$python"; then return; fi
+        if is_recent "$python"; then
+            first_python=$python
+            prefer_optimised
+            return
+        fi
     done
     found=$(python3 --version 2>/dev/null) || found="no python3"
     fail "found $found, expected Python 3.11 or newer. Install one (Debian 12: apt-get install python3)" \
         "and put it on PATH as python3 or python3.11."
+}
+
+# pyenv builds Python without optimisation unless told otherwise. Another one of the same version on PATH, such as the
+# system's, then runs everything an eighth faster, with the same numbers.
+prefer_optimised() {
+    if is_optimised "$python"; then return; fi
+    version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+    old_ifs=$IFS
+    IFS=:
+    for folder in $PATH; do
+        if is_optimised "$folder/$version"; then
+            python=$folder/$version
+            break
+        fi
+    done
+    IFS=$old_ifs
+}
+
+# Built so by hand, or a distribution's own. Without its headers, torch.compile could not use it; before 3.11.4, tarfile
+# cannot extract archives with the data filter.
+is_optimised() {
+    "$1" -c '
+import os, sys, sysconfig, tarfile
+is_fast = sys.base_prefix == "/usr" or "--enable-optimizations" in sysconfig.get_config_var("CONFIG_ARGS")
+is_fast = is_fast and hasattr(tarfile, "data_filter")
+sys.exit(not (is_fast and os.path.exists(sysconfig.get_path("include") + "/Python.h")))' >/dev/null 2>&1
 }
 
 is_recent() {
@@ -81,8 +111,8 @@ pip_of_venv() {
 }
 
 pip_of_python() {
-    pip_from="the pip of $python"
-    pip() { "$python" -m pip --python .venv/bin/python "$@"; }
+    pip_from="the pip of $first_python"
+    pip() { "$first_python" -m pip --python .venv/bin/python "$@"; }
     pip --version >/dev/null 2>&1
 }
 
