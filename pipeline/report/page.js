@@ -153,7 +153,7 @@ function addPictures(dialog) {
     image.alt = text.textContent = small.alt;
     image.classList.toggle("pixels", width < 160);
     image.style.width = `${Math.max(width, Math.min(0.85 * innerWidth, width < 160 ? 12 * width : 2 * width))}px`;
-    if (!dialog.open) dialog.showModal();
+    if (!dialog.open) { dialog.showModal(); dialog.focus(); }
     dialog.scrollTo(0, 0);
   }
   links.forEach((link, place) => link.addEventListener("click", event => { event.preventDefault(); show(place); }));
@@ -163,6 +163,11 @@ function addPictures(dialog) {
   });
   dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
 }
+
+// Where a number comes from opens without this script, which only moves the focus into it.
+addEventListener("toggle", event => {
+  if (event.newState === "open" && event.target.matches(".provenance")) event.target.querySelector(".close").focus();
+}, true);
 
 // A link to something inside a folded part unfolds it.
 function unfoldTarget() {

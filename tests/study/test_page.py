@@ -49,6 +49,8 @@ def test_site__every_page__requests_only_files_of_its_folder_and_reports_no_erro
     for name in PAGES[1:]:
         page.goto((site.with_suffix("") / f"{name}.html").as_uri())
         page.wait_for_load_state("networkidle")
+        # Chromium reports such an element, but only when the page has a focus before it is shown.
+        assert page.locator("[autofocus]").count() == 0
     inside = (site.as_uri(), site.with_suffix("").as_uri() + "/", "data:")
     assert [url for url in page.requested if not url.startswith(inside)] == []
     assert any(url.endswith("assets/page.js") for url in page.requested)
@@ -198,6 +200,12 @@ def test_search__from_any_page__finds_with_the_keyboard_alone(open_page, name):
     page.keyboard.press("Enter")
     page.wait_for_url("**/study-mjp.html#claim-mjp.c05")
     assert page.messages == []
+
+
+def test_number__pressed__moves_the_focus_to_where_it_comes_from(open_page):
+    page = open_page("study-mjp")
+    page.locator("button.cell").first.click()
+    page.wait_for_function("document.activeElement.matches('.provenance .close')")
 
 
 def test_search__of_nothing_there_is__says_so(open_page):
