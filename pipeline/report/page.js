@@ -164,11 +164,6 @@ function addPictures(dialog) {
   dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
 }
 
-// Where a number comes from opens without this script, which only moves the focus into it.
-addEventListener("toggle", event => {
-  if (event.newState === "open" && event.target.matches(".provenance")) event.target.querySelector(".close").focus();
-}, true);
-
 // A link to something inside a folded part unfolds it.
 function unfoldTarget() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -202,12 +202,6 @@ def test_search__from_any_page__finds_with_the_keyboard_alone(open_page, name):
     assert page.messages == []
 
 
-def test_number__pressed__moves_the_focus_to_where_it_comes_from(open_page):
-    page = open_page("study-mjp")
-    page.locator("button.cell").first.click()
-    page.wait_for_function("document.activeElement.matches('.provenance .close')")
-
-
 def test_search__of_nothing_there_is__says_so(open_page):
     page = open_page()
     page.get_by_role("searchbox").fill("zebra")
