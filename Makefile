@@ -57,7 +57,7 @@ demo: .venv/.installed
 
 # UMAP compiles itself when it is first used in a new .venv, for half a minute; here on the core that linting leaves idle.
 test: .venv/.installed
-	@$(IN_VENV) python -c "import numpy, pipeline.evals.embedding_pictures as it; it.projected(numpy.eye(9), 3, 0.1, 0)" &
+	@$(IN_VENV) python -c "import numpy, pipeline.evals.positions.embedding_pictures as it; it.projected(numpy.eye(9), 3, 0.1, 0)" &
 	@$(MAKE) --no-print-directory lint
 	@sh workflow/setup/chromium.sh
 	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh

@@ -9,7 +9,7 @@ from snakemake.logging import logger
 from snakemake.utils import min_version
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from pipeline.other_code import notices
+from pipeline.freshness.other_code import notices
 from workflow.console import Console
 from workflow.follower import Follower
 from workflow.unstarted import resubmit_unstarted

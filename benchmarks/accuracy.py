@@ -24,12 +24,12 @@ import yaml
 from pydantic import Field
 from report import where, write
 
-from pipeline.config import CONFIGS, Layers, Strict, merge, parse_file, read_yaml
-from pipeline.data.prepare import prepare
+from pipeline.core.config import CONFIGS, Layers, Strict, merge, parse_file, read_yaml
+from pipeline.core.logs import start_logging
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.logs import start_logging
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 

@@ -17,17 +17,17 @@ import checkout  # noqa: F401
 import torch
 from report import name_of
 
-from pipeline.config import CONFIGS, Layers, parse, read_yaml
-from pipeline.data.classified import DataConfig
+from pipeline.core.config import CONFIGS, Layers, parse, read_yaml
+from pipeline.core.registry import TASKS
+from pipeline.data.images.classified import DataConfig
+from pipeline.engine.compute.timing import synchronise
 from pipeline.engine.protection import Protection
-from pipeline.engine.timing import synchronise
 from pipeline.methods.base import Method
 from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import ModelConfig
 from pipeline.privacy import april
 from pipeline.privacy.client import Client
 from pipeline.privacy.matching import Attack, Matching, observe
-from pipeline.registry import TASKS
 
 ROUNDS, CLASSES = 3, 1000
 

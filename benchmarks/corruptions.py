@@ -23,9 +23,9 @@ from report import where, write
 from scipy import ndimage
 from threadpoolctl import threadpool_limits
 
-from pipeline.config import CONFIGS
-from pipeline.data.corruptions import corrupt
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES
+from pipeline.core.config import CONFIGS
+from pipeline.data.derived.corruptions import corrupt
+from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "corruptions.json"
 SIDE = 224

@@ -14,10 +14,10 @@ import platform
 
 import checkout  # noqa: F401
 
-from pipeline.config import CONFIGS, Record
-from pipeline.records import read_record, write_record
+from pipeline.core.config import CONFIGS, Record
 from pipeline.results import results_of
-from pipeline.study.graph import load_graph
+from pipeline.results.records import read_record, write_record
+from pipeline.study.resolve.graph import load_graph
 
 PATH = CONFIGS.parent / "benchmarks" / "demo.json"
 SCALE, ROWS = "demo", "headline"

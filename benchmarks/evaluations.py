@@ -26,19 +26,19 @@ import torch
 from loop import MODELS, NUM_CLASSES, device_of, found_pictures, made_pictures
 from report import where, write
 
-from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.core.registry import EVALS
+from pipeline.core.sizes import pair
 from pipeline.data.kind import parse_data
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World
+from pipeline.data.store.prepare import prepare
+from pipeline.engine.compute.precision import in_precision, precision_of
 from pipeline.engine.loop import build_method
-from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.evals.base import Evaluation, Subject
 from pipeline.methods.base import Method
-from pipeline.registry import EVALS
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
-from pipeline.sizes import pair
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "evaluations.json"
 SEEN = {"channels": 3, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

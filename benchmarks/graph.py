@@ -24,15 +24,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("Snakefile", "configs", "pipeline", "workflow")
 SEEDS = 10
 EVALUATIONS = {"classify": "top1", "consistency": "consistency", "calibration": "ece"}
-LOAD = "from pipeline.study.graph import load_graph; graph = load_graph('demo')"
+LOAD = "from pipeline.study.resolve.graph import load_graph; graph = load_graph('demo')"
 # A job reads only its own entries; here that is the first job of the file.
 LOAD_FOR_JOB = (
-    "from pipeline.results import results_of; from pipeline.study.graph import load_for_job; "
+    "from pipeline.results import results_of; from pipeline.study.resolve.graph import load_for_job; "
     "lines = results_of('demo').graph.open(); next(line for line in lines if line.startswith('\"eval_jobs\"')); "
     "load_for_job('demo', next(lines).split('\"')[1])"
 )
 ASK = (
-    f"{LOAD}; from pipeline.freshness import open_freshness; from pipeline.site import load_site; "
+    f"{LOAD}; from pipeline.freshness.remake import open_freshness; from pipeline.site import load_site; "
     "freshness = open_freshness(graph, load_site()); print(len(freshness.stale(['report/all.html']))); "
     "freshness.digests.keep()"
 )

@@ -37,16 +37,16 @@ from PIL import Image
 from report import where, write
 from watching import LOOK_S, PROFILED, Kernels, Turn, Watch
 
-from pipeline.config import CONFIGS, Layers, read_yaml
-from pipeline.data import residence
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.core.files import read_lines
+from pipeline.data.images.gpu import residence
 from pipeline.data.loader import BATCHES_AHEAD
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World
+from pipeline.data.store.prepare import prepare
+from pipeline.engine.compute.timing import ROUNDS, synchronise
 from pipeline.engine.loop import Trainer
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue
-from pipeline.engine.timing import ROUNDS, synchronise
-from pipeline.files import read_lines
 from pipeline.plan.operations import step_cost
 from pipeline.plan.speed import H200_LOOPS
 from pipeline.results import RunFolder

@@ -35,18 +35,18 @@ from PIL import Image
 from report import where, write
 from torch import Tensor
 
-from pipeline.config import CONFIGS
-from pipeline.data.manifest import MANIFEST
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World, leave_world
+from pipeline.core.config import CONFIGS
+from pipeline.data.store.manifest import MANIFEST
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import Trainer
+from pipeline.engine.parallel.distributed import World, leave_world
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.plan.scaling import Files, needs_of, needs_table, ring_bytes
 from pipeline.results import RunFolder
 from pipeline.site import Site
-from pipeline.study.entries import RunEntry
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.entries import RunEntry
+from pipeline.study.resolve.graph import load_graph
 
 OUT = CONFIGS.parent / "results" / "benchmarks" / "scale.json"
 PARTS = ("compute", "loader", "waiting", "sending")

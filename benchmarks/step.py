@@ -27,15 +27,15 @@ import checkout  # noqa: F401
 import torch
 from report import where, write
 
-from pipeline.config import CONFIGS, Layers, parse, read_yaml
+from pipeline.core.config import CONFIGS, Layers, parse, read_yaml
+from pipeline.core.registry import TASKS
+from pipeline.core.trees import map_tree
 from pipeline.data.kind import parse_data
-from pipeline.engine.precision import Precision, in_precision
-from pipeline.engine.timing import time_step
+from pipeline.engine.compute.precision import Precision, in_precision
+from pipeline.engine.compute.timing import time_step
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.plan.operations import count_operations
-from pipeline.registry import TASKS
-from pipeline.trees import map_tree
 
 POSITIONS = ("learn", "none", "sincos", "relative", "rope", "rope_mixed", "rope_dinov3")
 TURNS = 5

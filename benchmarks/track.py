@@ -19,11 +19,11 @@ from pathlib import Path
 import checkout  # noqa: F401
 
 from pipeline import results as results_module
+from pipeline.core.files import held, write_json, write_text
 from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest
-from pipeline.files import held, write_json, write_text
 from pipeline.site import Site
-from pipeline.study.entries import Graph, RunEntry
+from pipeline.study.resolve.entries import Graph, RunEntry
 from pipeline.track.follow import follow
 
 SITUATIONS = {"alone": None, "MLflow follows (SQLite)": "", "MLflow is down": "http://127.0.0.1:9"}

@@ -11,6 +11,6 @@ except KeyboardInterrupt:  # while modules were still being imported
     sys.stderr.write("interrupted; the same command continues\n")
     code = 75
 
-from pipeline.processes import leave
+from pipeline.core.processes import leave
 
 leave(code)

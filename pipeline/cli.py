@@ -8,8 +8,8 @@ import os
 import sys
 from importlib import import_module
 
-from pipeline.errors import PatchworkError, storage_problem
-from pipeline.logs import start_logging
+from pipeline.core.errors import PatchworkError, storage_problem
+from pipeline.core.logs import start_logging
 
 ABOUT = """\
 Patchwork, one step at a time. `snakemake TARGET` calls these steps in the right order; a TARGET is a study (mjp), a

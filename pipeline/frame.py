@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import CONFIGS, names, nearest, read_yaml
-from pipeline.errors import ConfigError
-from pipeline.freshness import open_freshness
-from pipeline.records import EvalResult, Measured, TrainRecord, read_intact
+from pipeline.core.config import CONFIGS, names, nearest, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.remake import open_freshness
 from pipeline.results import RunFolder, ScaleFolder, results_of
+from pipeline.results.records import EvalResult, Measured, TrainRecord, read_intact
 from pipeline.site import load_site
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from pipeline.catalogue.find import find_sets, looked_for
-from pipeline.config import CONFIGS, FILE, Strict, parse_file
+from pipeline.core.config import CONFIGS, FILE, Strict, parse_file
+from pipeline.core.errors import ConfigError, DataError
+from pipeline.core.files import LOCKS
 from pipeline.data.kind import BaseDataConfig, kind_of
-from pipeline.errors import ConfigError, DataError
-from pipeline.files import LOCKS
 
 
 class Slurm(Strict):

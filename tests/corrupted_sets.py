@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.classes import class_names
-from pipeline.data.corrupted import CorruptedImages
+from pipeline.data.derived.corrupted import CorruptedImages
 from pipeline.data.kind import kind_of
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.readers.classes import class_names
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.results import ScaleFolder
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pipeline.engine.distributed import World
+from pipeline.engine.parallel.distributed import World
 
 
 def peers(size):

@@ -17,8 +17,8 @@ from patience import BUILD_S
 from warm_client import module_of
 from warm_python import run_module
 
-from pipeline.files import held
-from pipeline.study.entries import Graph
+from pipeline.core.files import held
+from pipeline.study.resolve.entries import Graph
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bytecode comes along: where Python may not write any, each process in a copy would compile the project anew.

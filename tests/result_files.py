@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from pipeline.config import CONFIGS, names
-from pipeline.data.manifest import Manifest, read_manifest, write_manifest
-from pipeline.files import digest, write_atomic, write_text
-from pipeline.freshness import Freshness, begin_drawing, record_drawing
-from pipeline.outputs import data_file, job_file, run_file
-from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, TrainRecord, write_record
+from pipeline.core.config import CONFIGS, names
+from pipeline.core.files import digest, write_atomic, write_text
+from pipeline.data.store.manifest import Manifest, read_manifest, write_manifest
+from pipeline.freshness.outputs import data_file, job_file, run_file
+from pipeline.freshness.remake import Freshness, begin_drawing, record_drawing
 from pipeline.results import EvalFolder, RunFolder
+from pipeline.results.records import EvalInputs, EvalJobRecord, EvalResult, Inputs, TrainRecord, write_record
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 # A site without data: what is finished needs none.
 SITE = Site(data={name: Path("/nowhere") for name in names(CONFIGS / "data")})

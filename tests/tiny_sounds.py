@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pipeline.config import Layers, merge
-from pipeline.data.clips import LENGTH, RATE, as_wav
+from pipeline.core.config import Layers, merge
+from pipeline.data.audio.clips import LENGTH, RATE, as_wav
 from pipeline.data.kind import parse_data
 
 WORDS = {"low": 300, "high": 1500}  # hertz

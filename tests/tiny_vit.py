@@ -6,9 +6,9 @@ ViT of frames: 12 patches in one row, each a column of 8 numbers.
 
 import torch
 
+from pipeline.core.sizes import pair
 from pipeline.methods.base import Batch
 from pipeline.models.encoder import ModelConfig, build_encoder
-from pipeline.sizes import pair
 
 # Tensors this small gain nothing from a second thread, and lose much where other tests run beside.
 torch.set_num_threads(1)

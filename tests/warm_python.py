@@ -84,7 +84,7 @@ def server_of_session() -> Path:
     """The socket of the server, which the first process that needs it starts."""
     from patience import PATIENCE_S, wait_until
 
-    from pipeline.files import held
+    from pipeline.core.files import held
 
     session = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     folder = Path(tempfile.gettempdir()) / f"patchwork-tests-{session}"
@@ -205,8 +205,8 @@ def become(request: dict) -> None:
 
 
 def processes() -> ModuleType:
-    """This project's `pipeline.processes`, under another name: the command may have imported that of a copy."""
-    spec = importlib.util.spec_from_file_location("processes", Path(__file__).parents[1] / "pipeline/processes.py")
+    """This project's `pipeline.core.processes`, under another name: the command may have imported that of a copy."""
+    spec = importlib.util.spec_from_file_location("processes", Path(__file__).parents[1] / "pipeline/core/processes.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

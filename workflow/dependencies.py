@@ -12,16 +12,16 @@ from typing import Any, Protocol
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
+from pipeline.core.errors import PatchworkError, storage_problem
 from pipeline.data.kind import reference_run
-from pipeline.errors import PatchworkError, storage_problem
 from pipeline.evals.needs import Needs
-from pipeline.freshness import Freshness
+from pipeline.freshness.outputs import claims_file, data_file, job_file, report_file, run_file, table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.launch.gpus import gpus_of
 from pipeline.launch.resources import shape_of
-from pipeline.outputs import claims_file, data_file, job_file, report_file, run_file, table_file
 from pipeline.site import Site, Slurm
-from pipeline.study.entries import EvalJob, Graph
-from pipeline.study.planned import data_of
+from pipeline.study.resolve.entries import EvalJob, Graph
+from pipeline.study.resolve.planned import data_of
 
 PRIORITY_OF_DATA, PRIORITY_OF_STARTS, PRIORITY_OF_RUNS = 30, 20, 10
 

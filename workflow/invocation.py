@@ -19,15 +19,15 @@ from snakemake.utils import available_cpu_count
 from snakemake.workflow import Workflow
 from snakemake_interface_executor_plugins.settings import ExecMode
 
-from pipeline.config import nearest, shown
-from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness
+from pipeline.core.config import nearest, shown
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.outputs import is_output
+from pipeline.freshness.remake import Freshness
 from pipeline.launch.gpus import gpus_of
-from pipeline.outputs import is_output
 from pipeline.site import Site
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
 from pipeline.study.overrides import override_notices
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 from pipeline.study.scales import default_scale, run_at, study_of
 from pipeline.study.targets import check_target, targets_of
 from pipeline.sweep.derived import DerivedStudy, changed_study

@@ -8,14 +8,14 @@ from keys import ENTRY, Used, keys_of
 from pydantic import BaseModel
 from usage import Usage
 
-from pipeline.data.augment import Augment
+from pipeline.core.registry import EVALS, KINDS, METHODS, Registry
+from pipeline.data.images.augment import Augment
 from pipeline.data.kind import BaseDataConfig
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EvalConfig
 from pipeline.methods.base import MethodConfig
 from pipeline.models.encoder import ModelConfig
-from pipeline.registry import EVALS, KINDS, METHODS, Registry
 from pipeline.site import Site, Slurm
 from pipeline.study.spec import Claim, Column, Drawing, Row, RunSpec, Scale, Study, Table
 

@@ -10,7 +10,7 @@ from functools import cache
 from html import escape
 from typing import NamedTuple
 
-from pipeline.source import PACKAGE
+from pipeline.core.source import PACKAGE
 
 Graph = dict[str, set[str]]
 BOX_HEIGHT, LAYER, GAP, CHARACTER, MARGIN = 34, 92, 16, 7.6, 20

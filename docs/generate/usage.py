@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 
 SCALE = "paper"
 MOST_VALUES = 8

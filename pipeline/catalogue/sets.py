@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import Field, field_validator
 
-from pipeline.config import CONFIGS, Layers, Strict, nearest, parse, read_yaml, shown
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, Layers, Strict, nearest, parse, read_yaml, shown
+from pipeline.core.errors import ConfigError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 

@@ -78,8 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.adhoc.attack import Wish, attack_images
     from pipeline.site import load_site
-    from pipeline.study.attack import Wish, attack_images
 
     given = {key: getattr(options, key) for key in Wish.__dataclass_fields__ if key != "model"}
     wish = Wish(named_model(options), **given)

@@ -37,12 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.check import all_scales, check_configs, expanded_studies, runs_trained
-    from pipeline.other_code import notices
+    from pipeline.audit.check import all_scales, check_configs, expanded_studies, runs_trained
+    from pipeline.freshness.other_code import notices
     from pipeline.study.overrides import override_notices
 
     if options.names is not None:
-        from pipeline.valid_names import valid_names
+        from pipeline.audit.valid_names import valid_names
 
         print(valid_names(options.names))
         return
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
 
 def print_method(name: str, scale: str) -> None:
     from pipeline.contracts.methods import BASELINE, check_method
-    from pipeline.study.graph import load_graph
+    from pipeline.study.resolve.graph import load_graph
 
     checked = check_method(load_graph(scale), name)
     whose = (

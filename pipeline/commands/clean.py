@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.clean import delete, find_leftovers
+    from pipeline.audit.clean import delete, find_leftovers
     from pipeline.results import scales_with_results
 
     scales = [options.scale] if options.scale else scales_with_results()

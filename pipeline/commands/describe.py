@@ -51,11 +51,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.config import CONFIGS, Layers, parse, shown
-    from pipeline.data.describe import Choices, config_path, describe, write_config
-    from pipeline.files import write_text
+    from pipeline.core.config import CONFIGS, Layers, parse, shown
+    from pipeline.core.files import write_text
+    from pipeline.data.describe.describe import Choices, config_path, describe, write_config
+    from pipeline.data.describe.site_entry import add_data_folder, edited_site, is_named
     from pipeline.site import Site, load_site, site_path
-    from pipeline.site_entry import add_data_folder, edited_site, is_named
 
     name, folder = options.name, options.folder.expanduser().absolute()
     choices = parse(Choices, Layers(("command line", {key: getattr(options, key) for key in Choices.model_fields})))
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _labelled(options: argparse.Namespace) -> Any:
     """The set to finetune on, if one is named."""
-    from pipeline.errors import ConfigError
+    from pipeline.core.errors import ConfigError
     from pipeline.study.starter import read_labelled
 
     if options.labelled and not options.study:
@@ -102,7 +102,7 @@ def _study(options: argparse.Namespace, data: Any, labelled: Any, site: "Site") 
 
 def _print_next(options: argparse.Namespace, data: Any) -> None:
     """How to run the study of the set, or the command that writes one."""
-    from pipeline.data.classified import DataConfig
+    from pipeline.data.images.classified import DataConfig
     from pipeline.study.starter import study_name, study_path
 
     study = study_name(data.name)

@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from pipeline.doctor.examine import examine, summary
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.study.resolve.graph import load_graph
 
     findings = []
     for finding in examine(load_graph(options.scale), load_site()):

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.catalogue.sets import SetEntry
@@ -48,10 +48,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _download(options: argparse.Namespace, entry: "SetEntry", site: "Site") -> None:
-    from pipeline.config import shown
+    from pipeline.core.config import shown
+    from pipeline.data.describe.site_entry import add_data_folder
     from pipeline.download.obtain import obtain, refuse_by_hand, shipped_config, summary
     from pipeline.site import load_site, site_path
-    from pipeline.site_entry import add_data_folder
 
     refuse_by_hand(options.name, entry)
     cfg, target = shipped_config(options.name), _target(options, entry, site)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.commands.options import add_model_of_timm, add_site, named_model
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.site import Site
@@ -69,8 +69,8 @@ def _evaluate_job(options: argparse.Namespace) -> int:
     from pipeline.launch.gpus import hold_gpus
     from pipeline.launch.memory import explain_memory
     from pipeline.site import load_site
-    from pipeline.study.graph import load_for_job
-    from pipeline.study.planned import planned_evaluations
+    from pipeline.study.resolve.graph import load_for_job
+    from pipeline.study.resolve.planned import planned_evaluations
 
     graph, site = load_for_job(options.scale or "demo", options.job), load_site()
     needs, job_log = graph.eval_job(options.job).needs, graph.results.log("evaluate", options.job)
@@ -92,8 +92,8 @@ def _evaluate_model(options: argparse.Namespace) -> int:
 
 
 def _print_evaluations(options: argparse.Namespace, site: "Site") -> int:
-    from pipeline.config import shown
-    from pipeline.study.foreign import CLEAN, Foreign, chosen_evaluations, evaluate_foreign
+    from pipeline.adhoc.foreign import CLEAN, Foreign, chosen_evaluations, evaluate_foreign
+    from pipeline.core.config import shown
 
     chosen, count = chosen_evaluations(options.evaluations or [CLEAN if options.data else "robustness"]), 0
     foreign = Foreign.of(named_model(options), options.data, options.scale or "paper", site, options.train)

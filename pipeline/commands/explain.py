@@ -18,6 +18,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.explain import explain
+    from pipeline.audit.explain import explain
 
     print(explain(open_scale(options.scale, [options.number.partition(".")[0]]), options.number, options.key))

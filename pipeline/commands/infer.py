@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.engine.distributed import device_of
+    from pipeline.engine.parallel.distributed import device_of
     from pipeline.permutation.infer import classify_image
     from pipeline.permutation.infer_text import answer_text
     from pipeline.permutation.keys import read_key

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 
 SUMMARY = "make a key for a model, or recover the key of a locked one from its original"
 DETAILS = (

@@ -26,10 +26,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.errors import DataError
-    from pipeline.merge import carry_out, find_results, plan_merge
+    from pipeline.audit.merge import carry_out, find_results, plan_merge
+    from pipeline.core.errors import DataError
     from pipeline.report.words import counted
-    from pipeline.study.graph import load_graph
+    from pipeline.study.resolve.graph import load_graph
 
     graph = load_graph(options.scale)
     merge = plan_merge(graph, find_results(options.folder.expanduser(), options.scale))

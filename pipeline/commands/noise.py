@@ -17,9 +17,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.config import shown
-    from pipeline.report.seed_noise import write_noise
-    from pipeline.report.tables import fill_table
+    from pipeline.core.config import shown
+    from pipeline.report.tables.fill import fill_table
+    from pipeline.report.tables.seed_noise import write_noise
 
     freshness = open_scale(options.scale)
     graph = freshness.graph

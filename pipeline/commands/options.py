@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.freshness import Freshness
-    from pipeline.study.named_model import NamedModel
+    from pipeline.adhoc.named_model import NamedModel
+    from pipeline.freshness.remake import Freshness
 
 TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
 
@@ -24,7 +24,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
-    """What `pipeline.study.named_model.NamedModel` holds, apart from the name and the weights."""
+    """What `pipeline.adhoc.named_model.NamedModel` holds, apart from the name and the weights."""
     parser.add_argument(
         "--set",
         action="append",
@@ -52,7 +52,7 @@ def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
 
 
 def named_model(options: argparse.Namespace) -> "NamedModel":
-    from pipeline.study.named_model import NamedModel
+    from pipeline.adhoc.named_model import NamedModel
 
     return NamedModel(
         options.model, options.weights, tuple(options.settings), options.may_resample, options.mean, options.std
@@ -70,9 +70,9 @@ def add_rows(parser: argparse.ArgumentParser, default: str) -> None:
 
 def open_scale(scale: str | None, targets: Iterable[str] = ()) -> "Freshness":
     """Load the graph of a scale, or of that of the targets, with what is known about the state of its results."""
-    from pipeline.freshness import open_freshness
+    from pipeline.freshness.remake import open_freshness
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.study.resolve.graph import load_graph
     from pipeline.study.scales import default_scale
 
     return open_freshness(load_graph(scale or default_scale(targets)), load_site())

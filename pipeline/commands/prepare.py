@@ -3,7 +3,7 @@
 import argparse
 
 from pipeline.commands.options import add_scale, add_site
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 
 SUMMARY = "verify a data set and write its manifest"
 DETAILS = "Every sample is read and decoded once."
@@ -22,11 +22,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.data.kind import kind_of, reference_run, source_set
-    from pipeline.data.prepare import fill_cache, prepare
+    from pipeline.data.store.prepare import fill_cache, prepare
     from pipeline.launch.gpus import hold_gpus
     from pipeline.site import data_folder, load_site
-    from pipeline.study.graph import load_graph
-    from pipeline.study.planned import as_runs_see, data_of
+    from pipeline.study.resolve.graph import load_graph
+    from pipeline.study.resolve.planned import as_runs_see, data_of
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{data.name}: the cache in {site.cache} has all that runs of scale {options.scale} see")
         return
     if source_set(data):  # needs torch, which verifying a set does not
-        from pipeline.study.planned import sources_of
+        from pipeline.study.resolve.planned import sources_of
 
         sources = sources_of(graph, site)
     job_log = graph.results.log("prepare_data", data.name)

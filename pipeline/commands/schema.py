@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pipeline.config import shown
+    from pipeline.core.config import shown
     from pipeline.schema.files import named_schemas, outdated, write_schemas, written_schemas
 
     found = outdated(written_schemas() | named_schemas()) if options.check else write_schemas()

@@ -13,8 +13,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.audit.status import read_status
     from pipeline.results import scales_with_results
-    from pipeline.status import read_status
 
     scales = [options.scale] if options.scale else scales_with_results()
     for scale in scales:

@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline.engine.signals import StopRequest
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
+    from pipeline.study.resolve.graph import load_graph
     from pipeline.track.follow import follow, mirror_once
 
     if options.follow:

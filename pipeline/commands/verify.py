@@ -20,13 +20,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pipeline.config import shown
-    from pipeline.freshness import Freshness
-    from pipeline.other_code import accept_code, made_by_other_code
+    from pipeline.audit.verify import problems_of
+    from pipeline.core.config import shown
+    from pipeline.freshness.other_code import accept_code, made_by_other_code
+    from pipeline.freshness.remake import Freshness
     from pipeline.report.words import counted
     from pipeline.site import load_site
-    from pipeline.study.graph import load_graph
-    from pipeline.verify import problems_of
+    from pipeline.study.resolve.graph import load_graph
 
     graph = load_graph(options.scale)
     for each in accept_code(graph, options.accept_code) if options.accept_code is not None else ():

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.config import shown
+from pipeline.core.config import shown
+from pipeline.core.source import PACKAGE
+from pipeline.core.trees import Tree, map_tree
 from pipeline.methods.base import Batch, Method, Output
-from pipeline.source import PACKAGE
-from pipeline.trees import Tree, map_tree
 
 BASE = PACKAGE / "methods" / "base.py"  # calls `loss` for every method
 

@@ -5,8 +5,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from pipeline.core.registry import TASKS
 from pipeline.methods.base import Method
-from pipeline.registry import TASKS
 
 
 def check_config(name: str, entry: type[Any], key: str = "name") -> list[str]:

@@ -7,8 +7,8 @@ import torch
 
 from pipeline.contracts.bench import is_same
 from pipeline.contracts.declared import check_config
+from pipeline.core.seeds import random_state, seed_everything
 from pipeline.data.kind import BaseDataConfig, DataKind, PublishedKind
-from pipeline.seeds import random_state, seed_everything
 
 GROUPS = {"counted": "which samples", "seen": "how they are seen", "shaping": "what a training step costs"}
 

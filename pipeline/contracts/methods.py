@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from pipeline.config import CONFIGS, Layers, read_yaml, shown
 from pipeline.contracts.bench import Bench, run_check
 from pipeline.contracts.declared import check_method_class
 from pipeline.contracts.devices import check_devices
@@ -15,15 +14,16 @@ from pipeline.contracts.gradients import check_gradients
 from pipeline.contracts.graphs import check_graph
 from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
 from pipeline.contracts.training import check_bf16, check_overfits
+from pipeline.core.config import CONFIGS, Layers, read_yaml, shown
+from pipeline.core.errors import ContractError, DataError
+from pipeline.core.registry import TASKS
+from pipeline.core.seeds import seed_everything
 from pipeline.data.kind import kind_of
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig, parse_run
-from pipeline.errors import ContractError, DataError
 from pipeline.methods.base import METHODS, Batch, Method
-from pipeline.registry import TASKS
-from pipeline.seeds import seed_everything
 from pipeline.site import data_folder, load_site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 CPU = torch.device("cpu")
 BASELINE = "supervised"  # the method whose model and data a method without a run is checked with

@@ -17,9 +17,9 @@ from pipeline.contracts.bench import (
     run_check,
     seeded,
 )
+from pipeline.core.seeds import random_state
+from pipeline.core.trees import map_tree
 from pipeline.methods.base import Method, Output
-from pipeline.seeds import random_state
-from pipeline.trees import map_tree
 
 PROGRESS = (0.0, 0.5, 1.0)
 SEVERAL_TIMES, MEAN_BOUND = 4, 2.5  # a mean over more samples moves; a sum grows with their number

@@ -15,18 +15,18 @@ import numpy as np
 from pydantic import Field
 
 from pipeline.catalogue.sets import how_to_get
-from pipeline.config import Layers, Strict, added, parse
-from pipeline.data.cache import CacheRecord, SplitCache
-from pipeline.data.inspection import inspect_samples
-from pipeline.data.manifest import Manifest, SplitSummary
+from pipeline.core.config import Layers, Strict, added, parse
+from pipeline.core.errors import ConfigError
+from pipeline.core.naming import Name
+from pipeline.core.registry import KINDS as KINDS
+from pipeline.core.sizes import Size
+from pipeline.core.source import PACKAGE, digest_behind
 from pipeline.data.samples import Samples, Split, SplitName
-from pipeline.data.stamp import take_stamp
-from pipeline.errors import ConfigError
-from pipeline.naming import Name
-from pipeline.registry import KINDS as KINDS
+from pipeline.data.store.cache import CacheRecord, SplitCache
+from pipeline.data.store.inspection import inspect_samples
+from pipeline.data.store.manifest import Manifest, SplitSummary
+from pipeline.data.store.stamp import take_stamp
 from pipeline.results import made_folder
-from pipeline.sizes import Size
-from pipeline.source import PACKAGE, digest_behind
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ class DataKind(ABC):
 
     def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
         """What classification does with batches of these views: as with images, unless a kind says otherwise."""
-        from pipeline.data.transforms import BatchTransform as ImageBatches
+        from pipeline.data.images.transforms import BatchTransform as ImageBatches
 
         return ImageBatches(self.cfg, smoothing, device)
 

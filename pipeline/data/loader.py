@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pipeline.data.handover import Handover, handover_for, sent
+from pipeline.core.processes import STOP_SIGNALS, end_with_parent, stop_signals_blocked
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.gpu.handover import Handover, handover_for, sent
+from pipeline.data.images.gpu.staging import StagedView
 from pipeline.data.kind import View
 from pipeline.data.samples import Samples
-from pipeline.data.staging import StagedView
-from pipeline.processes import STOP_SIGNALS, end_with_parent, stop_signals_blocked
-from pipeline.seeds import seed_everything
 
 Collate = Callable[[list[Any]], tuple[Any, Any]]
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image

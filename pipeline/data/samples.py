@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import DataError
+from pipeline.core.errors import DataError
 
 SplitName = Literal["train", "val"]
 IN_MEMORY_BYTES = 512 * 1024**2

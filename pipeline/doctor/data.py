@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.catalogue.find import find_sets, looked_for
-from pipeline.config import shown
+from pipeline.core.config import shown
+from pipeline.core.errors import CheckpointError, DataError
 from pipeline.data.kind import BaseDataConfig, kind_of, source_set
-from pipeline.data.opening import find_samples
+from pipeline.data.store.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
-from pipeline.errors import CheckpointError, DataError
-from pipeline.outputs import data_file
+from pipeline.freshness.outputs import data_file
 from pipeline.results import prepare_command
 from pipeline.site import Site, data_folder, site_file
-from pipeline.study.planned import data_of
+from pipeline.study.resolve.planned import data_of
 
 
 def data_root(subject: Subject) -> Iterator[Finding]:

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 
-from pipeline.config import CONFIGS, shown
+from pipeline.core.config import CONFIGS, shown
+from pipeline.core.errors import PatchworkError
 from pipeline.doctor import cluster, data, job, machine
 from pipeline.doctor.finding import Finding, Subject, failed
-from pipeline.errors import PatchworkError
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 Check = Callable[[Subject], Iterator[Finding]]
 HERE: list[Check] = [machine.packages, machine.device, machine.results_folder]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeline.freshness import Freshness, open_freshness
+from pipeline.freshness.remake import Freshness, open_freshness
 from pipeline.plan.rough import Rough, rough
 from pipeline.plan.work import pending_work
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 MARKS = {"ok": "\N{CHECK MARK}", "failed": "\N{BALLOT X}", "not applicable": "-"}
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import shown
+from pipeline.core.config import shown
+from pipeline.core.files import held, is_held, write_json
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
-from pipeline.files import held, is_held, write_json
 from pipeline.launch.job import log_tail
 from pipeline.launch.queue import Job, ask
 from pipeline.launch.resources import sbatch_options

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pipeline.config import CONFIGS, shown
+from pipeline.core.config import CONFIGS, shown
+from pipeline.core.files import LockFile
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
-from pipeline.files import LockFile
 from pipeline.launch.gpus import gpus_of, in_words
 from pipeline.plan.text import hours, size
 from pipeline.track.store import tracking_uri, without_password

@@ -21,8 +21,8 @@ from urllib.request import Request, build_opener
 
 from tqdm import tqdm
 
-from pipeline.errors import DataError
-from pipeline.files import explained, remove, write_json
+from pipeline.core.errors import DataError
+from pipeline.core.files import explained, remove, write_json
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.catalogue.sets import RemoteFile, SetEntry, how_to_get, in_units
-from pipeline.config import CONFIGS, Layers, read_yaml, shown
-from pipeline.data.archives import extract, unpacked_size
+from pipeline.core.config import CONFIGS, Layers, read_yaml, shown
+from pipeline.core.errors import ConfigError, DataError
+from pipeline.core.files import explained, held, require_space
 from pipeline.data.kind import BaseDataConfig, kind_of, parse_data
-from pipeline.data.opening import listed
+from pipeline.data.store.archives import extract, unpacked_size
+from pipeline.data.store.opening import listed
 from pipeline.download.fetch import Download, check_digest, fetch
-from pipeline.errors import ConfigError, DataError
-from pipeline.files import explained, held, require_space
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeline.engine.metrics import Found
-from pipeline.records import STOP_FACTS
+from pipeline.results.records import STOP_FACTS
 
 
 class BestWeights:

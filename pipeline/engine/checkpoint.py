@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from pipeline.errors import CheckpointError
-from pipeline.files import remove, require_space, write_atomic
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import remove, require_space, write_atomic
 from pipeline.results import CHECKPOINT
 
 log = logging.getLogger(__name__)

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pipeline.data.cache import CachedImages
-from pipeline.data.device_views import Ahead
+from pipeline.core.sizes import pair
+from pipeline.core.trees import to_device
+from pipeline.data.images.gpu.device_views import Ahead
+from pipeline.data.images.gpu.residence import PlacedImages
+from pipeline.data.images.gpu.staging import Staged
 from pipeline.data.kind import DataKind, View
-from pipeline.data.residence import PlacedImages
-from pipeline.data.staging import Staged
+from pipeline.data.store.cache import CachedImages
 from pipeline.site import Site
-from pipeline.sizes import pair
 from pipeline.tasks.base import Task
-from pipeline.trees import to_device
 
 # What a GPU is given at once: 256 images of 224 px, 1024 of 64 px.
 FULL_PIXELS, FULL_BATCH = 2**24, 1024

@@ -15,43 +15,43 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pipeline.config import FILE
-from pipeline.data.device_views import Ahead
+from pipeline.core.config import FILE
+from pipeline.core.errors import CheckpointError, NumericsError
+from pipeline.core.registry import TASKS
+from pipeline.core.seeds import seed_everything
+from pipeline.core.trees import Tree, batch_size
+from pipeline.data.images.gpu.device_views import Ahead
+from pipeline.data.images.gpu.residence import completed_on_device
+from pipeline.data.images.gpu.staging import StagedView
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader, train_loader
-from pipeline.data.manifest import MANIFEST, read_manifest
-from pipeline.data.opening import open_for_training, side_for_training
-from pipeline.data.residence import completed_on_device
 from pipeline.data.samples import SplitName
-from pipeline.data.staging import StagedView
-from pipeline.engine.batchnorm import RunningStatistics, synchronised
+from pipeline.data.store.manifest import MANIFEST, read_manifest
+from pipeline.data.store.opening import open_for_training, side_for_training
 from pipeline.engine.best import BestWeights, Patience
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.compiling import compile_step, num_graphs, prepare_to_compile
-from pipeline.engine.distributed import World
+from pipeline.engine.compute.compiling import compile_step, num_graphs, prepare_to_compile
+from pipeline.engine.compute.graphs import recorder_for
+from pipeline.engine.compute.precision import precision_of
+from pipeline.engine.compute.recompute import recompute_blocks
 from pipeline.engine.feeding import kept_if_placed, on_device, sizes_for
-from pipeline.engine.graphs import recorder_for
-from pipeline.engine.meetings import Meetings
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
-from pipeline.engine.pauses import Pauses
-from pipeline.engine.precision import precision_of
+from pipeline.engine.parallel.batchnorm import RunningStatistics, synchronised
+from pipeline.engine.parallel.distributed import World
+from pipeline.engine.parallel.meetings import Meetings
+from pipeline.engine.parallel.pauses import Pauses
 from pipeline.engine.protection import protect_gradients
-from pipeline.engine.recompute import recompute_blocks
 from pipeline.engine.run import RunConfig, batch_plan, check_world
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
-from pipeline.errors import CheckpointError, NumericsError
 from pipeline.methods.base import METHODS, Batch, Method, Output
 from pipeline.models.weights import LoadReport, load_encoder
-from pipeline.records import Inputs
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder
-from pipeline.seeds import seed_everything
+from pipeline.results.records import Inputs
 from pipeline.site import Site, weights_path
-from pipeline.trees import Tree, batch_size
 
 log = logging.getLogger(__name__)
 

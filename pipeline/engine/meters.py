@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.engine.distributed import World
-from pipeline.errors import CheckpointError
-from pipeline.files import explained, write_atomic
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import explained, write_atomic
+from pipeline.engine.parallel.distributed import World
 
 
 class Meters:

@@ -15,12 +15,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from pipeline.config import Strict, added
-from pipeline.dynamo import AdamW, dynamo_deferred
+from pipeline.core.config import Strict, added
+from pipeline.core.dynamo import AdamW, dynamo_deferred
+from pipeline.core.errors import ConfigError
+from pipeline.core.trees import send
 from pipeline.engine.protection import Protection
-from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
-from pipeline.trees import send
 
 if TYPE_CHECKING:
     from timm.scheduler import CosineLRScheduler

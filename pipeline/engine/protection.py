@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
+from pipeline.core.seeds import generator_for
 from pipeline.models.patches import send
-from pipeline.seeds import generator_for
 
 
 class Protection(Strict):

@@ -10,15 +10,15 @@ declared with `added`, which names the value of all runs from before, so that th
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from pipeline.code import Named
-from pipeline.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
+from pipeline.core.code import Named
+from pipeline.core.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import TASKS
 from pipeline.data.kind import BaseDataConfig, parse_data
 from pipeline.data.loader import BatchPlan
 from pipeline.engine.optim import OptimConfig
-from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS, MethodConfig
 from pipeline.models.encoder import ModelConfig
-from pipeline.registry import TASKS
 
 NOT_SCIENCE = {"log_every", "max_skips"}
 UNKNOWN = "unknown"  # stands for a method with problems, while those of the other keys are looked for

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.core.trees import Tree
+from pipeline.engine.compute.precision import Precision, in_precision
 from pipeline.engine.meters import Meters
 from pipeline.engine.optim import OptimConfig, clip_gradients, step_if_finite
-from pipeline.engine.precision import Precision, in_precision
 from pipeline.methods.base import Method, Output
-from pipeline.trees import Tree
 
 
 class MicroStep:

@@ -12,23 +12,23 @@ from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
-from pipeline.code import code_of_run
-from pipeline.config import Strict
+from pipeline.core.code import code_of_run
+from pipeline.core.config import Strict
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
+from pipeline.core.provenance import commit, provenance
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.compiling import num_graphs
-from pipeline.engine.distributed import World, join_world, leave_world
+from pipeline.engine.compute.compiling import num_graphs
+from pipeline.engine.inputs import find_inputs
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.metrics import Found
+from pipeline.engine.parallel.distributed import World, join_world, leave_world
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.errors import LaunchError
-from pipeline.files import LockFile, digest, holder_of, is_wanted, remove, write_atomic, write_json, write_text
-from pipeline.inputs import find_inputs
 from pipeline.methods.base import Method
 from pipeline.models.weights import fill_weights, grid_record, read_weights
-from pipeline.provenance import commit, provenance
-from pipeline.records import Inputs, TrainRecord, write_record, written_errors
 from pipeline.results import RunFolder
+from pipeline.results.records import Inputs, TrainRecord, write_record, written_errors
 from pipeline.site import Site, data_folder
 
 log = logging.getLogger(__name__)

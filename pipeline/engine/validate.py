@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.engine.distributed import World
+from pipeline.core.seeds import random_state, seed_everything
+from pipeline.core.trees import Tree
+from pipeline.engine.compute.precision import Precision, in_precision
 from pipeline.engine.feeding import Sizes, ahead
 from pipeline.engine.metrics import Found, Metric
-from pipeline.engine.precision import Precision, in_precision
+from pipeline.engine.parallel.distributed import World
 from pipeline.methods.base import Batch, Method
-from pipeline.seeds import random_state, seed_everything
 from pipeline.tasks.base import Task
-from pipeline.trees import Tree
 
 Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for means, values for each image by name
 

@@ -22,19 +22,22 @@ from pydantic import Field
 from torch import Tensor
 from tqdm import tqdm
 
-from pipeline.config import Strict, science
-from pipeline.data.classes import labels_in
-from pipeline.data.classified import DataConfig
+from pipeline.core.config import Strict, science
+from pipeline.core.registry import EVALS as EVALS
+from pipeline.core.registry import TASKS
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.images.transforms import eval_view
 from pipeline.data.kind import BaseDataConfig, kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.manifest import Manifest, read_manifest
-from pipeline.data.opening import open_for_evaluation
+from pipeline.data.readers.classes import labels_in
 from pipeline.data.samples import SplitName
-from pipeline.data.transforms import eval_view
-from pipeline.engine.distributed import World
+from pipeline.data.store.manifest import Manifest, read_manifest
+from pipeline.data.store.opening import open_for_evaluation
+from pipeline.engine.compute.precision import Precision, in_precision, precision_of
 from pipeline.engine.feeding import ahead, joined, on_device, pieces_for, sizes_for, staged_evaluation
 from pipeline.engine.metrics import Found, Metric
-from pipeline.engine.precision import Precision, in_precision, precision_of
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
 from pipeline.evals.finite import finite_outputs
@@ -42,11 +45,8 @@ from pipeline.evals.needs import Needs
 from pipeline.evals.parts import Parts
 from pipeline.evals.pictures import as_shown, one_per_class
 from pipeline.methods.base import Batch, Method
-from pipeline.records import ImageSet
-from pipeline.registry import EVALS as EVALS
-from pipeline.registry import TASKS
 from pipeline.results import ScaleFolder
-from pipeline.seeds import seed_everything
+from pipeline.results.records import ImageSet
 from pipeline.site import Site, data_folder
 from pipeline.tasks.base import Task
 

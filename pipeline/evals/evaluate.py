@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.code import code_of_evaluation
+from pipeline.core.code import code_of_evaluation
+from pipeline.core.errors import CheckpointError, DataError
+from pipeline.core.files import digest, held_in_turn, remove, write_atomic
+from pipeline.core.provenance import provenance
+from pipeline.core.registry import EVALS
 from pipeline.data.kind import BaseDataConfig
-from pipeline.data.manifest import read_manifest
-from pipeline.engine.distributed import World, device_of
+from pipeline.data.store.manifest import read_manifest
+from pipeline.engine.compute.precision import precision_of, without_tf32
 from pipeline.engine.loop import build_method
-from pipeline.engine.precision import precision_of, without_tf32
+from pipeline.engine.parallel.distributed import World, device_of
 from pipeline.engine.run import RunConfig
 from pipeline.engine.train import device_name, load_method
-from pipeline.errors import CheckpointError, DataError
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.parts import Parts, key_of
-from pipeline.files import digest, held_in_turn, remove, write_atomic
 from pipeline.methods.base import Method
 from pipeline.models.weights import load_encoder
-from pipeline.provenance import provenance
-from pipeline.records import EvalInputs, EvalJobRecord, EvalResult, write_record, written_errors
-from pipeline.registry import EVALS
 from pipeline.results import PER_IMAGE, RESULT, EvalFolder, ScaleFolder
+from pipeline.results.records import EvalInputs, EvalJobRecord, EvalResult, write_record, written_errors
 from pipeline.site import Site, site_file, weights_path
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import CheckpointError, NumericsError
-from pipeline.trees import tensors_of
+from pipeline.core.errors import CheckpointError, NumericsError
+from pipeline.core.trees import tensors_of
 
 DEPTH = 3  # such as encoder.transformer.ln_f
 ADVICE = "check the weights, or set `precision: fp32` in the site file if it computes in bf16"

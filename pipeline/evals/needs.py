@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
 
 
 class Needs(Strict):

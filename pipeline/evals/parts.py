@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pipeline.core.files import remove, write_atomic
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.files import remove, write_atomic
 
 log = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]

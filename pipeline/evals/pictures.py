@@ -10,8 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from pipeline.data.images import ImageSet
-from pipeline.data.transforms import View
+from pipeline.data.images.images import ImageSet
+from pipeline.data.images.transforms import View
 from pipeline.models.patches import Grid, to_images, to_patches
 
 BLACK, WHITE = 0, 255

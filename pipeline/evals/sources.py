@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.data.classes import class_names
 from pipeline.data.kind import BaseDataConfig
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
+from pipeline.data.readers.classes import class_names
 from pipeline.data.samples import SplitName
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
 from pipeline.results import ScaleFolder
 from pipeline.site import Site, data_folder
 
@@ -50,7 +50,7 @@ class PreparedSources:
     def predict(self, run: str) -> np.ndarray:
         import torch
 
-        from pipeline.engine.distributed import World, device_of
+        from pipeline.engine.parallel.distributed import World, device_of
         from pipeline.engine.train import load_method
         from pipeline.evals.base import EvalConfig, Evaluation
         from pipeline.evals.finite import finite_outputs

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.config import FILE
+from pipeline.core.config import FILE
+from pipeline.core.sizes import pair
+from pipeline.data.dense.pictures import MODES
 from pipeline.data.kind import kind_of
-from pipeline.data.pictures import MODES
 from pipeline.engine.run import RunConfig
 from pipeline.export.numbers import TRAIN, Number
 from pipeline.results import RunFolder
-from pipeline.sizes import pair
 
 MOST = 12  # numbers of one evaluation; ImageNet-C has a hundred
 # Terms of the data sets that this project reads, by their `source`; those of others are for their owners to state.

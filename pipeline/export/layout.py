@@ -12,24 +12,24 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from pipeline.config import Layers, read_yaml, shown
-from pipeline.data.manifest import Manifest, read_manifest
-from pipeline.dynamo import dynamo_deferred
-from pipeline.engine.distributed import World
+from pipeline.core.config import Layers, read_yaml, shown
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import CheckpointError, ConfigError, DataError
+from pipeline.core.files import write_atomic, write_json, write_text
+from pipeline.core.seeds import generator_for
+from pipeline.core.sizes import pair
+from pipeline.data.store.manifest import Manifest, read_manifest
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.train import load_method
-from pipeline.errors import CheckpointError, ConfigError, DataError
 from pipeline.export.card import model_card
 from pipeline.export.numbers import numbers_of
 from pipeline.export.onnx_file import ROUNDING, relative_difference, require_onnx, write_onnx
-from pipeline.files import write_atomic, write_json, write_text
 from pipeline.methods.base import Method
 from pipeline.models.encoder import reason_not_of_timm, timm_arguments
 from pipeline.permutation.new_files import new_folder, refuse_existing
 from pipeline.results import RunFolder, find_run
-from pipeline.seeds import generator_for
 from pipeline.site import Site
-from pipeline.sizes import pair
 
 CONFIG, WEIGHTS, CARD, ONNX = "config.json", "model.safetensors", "README.md", "model.onnx"
 EXAMPLES = 2  # images that outputs are compared on

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
 
-from pipeline.config import parse_file, read_yaml
+from pipeline.core.config import parse_file, read_yaml
 from pipeline.engine.run import RunConfig
-from pipeline.records import EvalResult, Measured, TrainRecord, read_intact
-from pipeline.report.seed_noise import pooled
+from pipeline.report.tables.seed_noise import pooled
 from pipeline.results import RunFolder, ScaleFolder
-from pipeline.study.graph import noise_file
+from pipeline.results.records import EvalResult, Measured, TrainRecord, read_intact
+from pipeline.study.resolve.graph import noise_file
 from pipeline.study.spec import Noise
 
 TRAIN = "train"

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INPUT, OUTPUT = "images", "outputs"

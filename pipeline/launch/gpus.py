@@ -20,10 +20,10 @@ from typing import IO, NamedTuple
 
 from pydantic import ValidationError
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
+from pipeline.core.errors import ConfigError, LaunchError
+from pipeline.core.files import LockFile, explained, is_held
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.errors import ConfigError, LaunchError
-from pipeline.files import LockFile, explained, is_held
 from pipeline.site import Site
 
 log = logging.getLogger(__name__)

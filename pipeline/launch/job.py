@@ -14,13 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.config import Strict, read_yaml
+from pipeline.core.config import Strict, read_yaml
+from pipeline.core.errors import LaunchError, PatchworkError
+from pipeline.core.files import write_json
+from pipeline.core.logs import is_main_process, start_logging
+from pipeline.core.processes import leave
 from pipeline.engine.signals import CONTINUE_ME, STOP
-from pipeline.errors import LaunchError, PatchworkError
-from pipeline.files import write_json
 from pipeline.launch.local import train_here
-from pipeline.logs import is_main_process, start_logging
-from pipeline.processes import leave
 from pipeline.results import RunFolder
 from pipeline.site import load_site
 
@@ -69,7 +69,7 @@ class TrainJob:
             self.message = f"{type(error).__name__}: {error}"
             log.error("%s", self.message)
         except Exception as error:  # without an outcome, the launcher would try again what fails again
-            from pipeline.engine.distributed import is_lost_peer
+            from pipeline.engine.parallel.distributed import is_lost_peer
 
             log.exception("the process ends with an error that was not expected")
             if is_lost_peer(error):

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from pipeline.config import Layers
+from pipeline.core.config import Layers
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import LockFile
 from pipeline.engine.signals import CONTINUE_ME, STOP, Requeue, StopRequest
-from pipeline.errors import LaunchError
-from pipeline.files import LockFile
 from pipeline.launch.gpus import INHERITED, Slot
 from pipeline.launch.memory import explain_memory
 from pipeline.results import RunFolder

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import DeviceMemoryError
+from pipeline.core.errors import DeviceMemoryError
 from pipeline.site import Site
 
 # Where torch's message turns to its allocator, after what was asked for and what the GPU has.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.core.files import LockFile, write_json
 from pipeline.engine.signals import StopRequest
-from pipeline.files import LockFile, write_json
 
 ANSWER_S = 60.0  # squeue is given up after this
 LOOK_S = 0.2  # between two looks for the answer and for Ctrl-C

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from pipeline.config import CONFIGS
+from pipeline.core.config import CONFIGS
 from pipeline.launch.gpus import gpus_of
 from pipeline.site import Site
 

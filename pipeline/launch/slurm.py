@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from pipeline.config import CONFIGS, Strict, shown
+from pipeline.core.config import CONFIGS, Strict, shown
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import LockFile, explained, holder_of, write_json
 from pipeline.engine.signals import CONTINUE_ME, StopRequest
-from pipeline.errors import LaunchError
-from pipeline.files import LockFile, explained, holder_of, write_json
 from pipeline.launch.job import TrainJob, log_tail, read_outcome
 from pipeline.launch.queue import Job, Queue
 from pipeline.launch.resources import Shape, sbatch_options
-from pipeline.records import Inputs
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import Inputs
 from pipeline.site import Site
 
 log = logging.getLogger(__name__)

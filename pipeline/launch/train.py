@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from pipeline.config import Layers, read_yaml
+from pipeline.core.config import Layers, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import holder_of, is_held, require_space, write_text
+from pipeline.engine.inputs import find_inputs
 from pipeline.engine.signals import CONTINUE_ME, STOP, Requeue
-from pipeline.errors import ConfigError
-from pipeline.files import holder_of, is_held, require_space, write_text
-from pipeline.inputs import find_inputs
 from pipeline.launch.gpus import hold_gpus, keep_inherited_lock
 from pipeline.launch.local import is_placed, run_processes, train_here
 from pipeline.launch.resources import Shape, shape_of
@@ -81,7 +81,7 @@ def _wait_for_trainer(paths: RunFolder) -> None:
 def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:
     """Name and config. A run of the graph needs no torch: hundreds of launchers may wait on one machine."""
     if run:
-        from pipeline.study.graph import load_for_run
+        from pipeline.study.resolve.graph import load_for_run
 
         return run, load_for_run(scale, run).run(run).config
     from pipeline.engine.run import parse_run

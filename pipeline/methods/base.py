@@ -29,13 +29,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
+from pipeline.core.registry import METHODS as METHODS
+from pipeline.core.sizes import Size
+from pipeline.core.trees import Tree
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder
 from pipeline.models.position import encode
-from pipeline.registry import METHODS as METHODS
-from pipeline.sizes import Size
-from pipeline.trees import Tree
 
 # Relative positions and frequencies of rotary ones, by their names in timm.
 RELATIVE = re.compile(r"relative_position_bias_table|\brel_pos_[hw]$|^rope\.freqs$")

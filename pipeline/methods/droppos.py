@@ -29,7 +29,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import Size, pair
 from pipeline.methods.base import (
     METHODS,
     Batch,
@@ -47,7 +48,6 @@ from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, rando
 from pipeline.models.places import NOWHERE, at_places
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
 from pipeline.models.starts import start_as_mae
-from pipeline.sizes import Size, pair
 
 
 @METHODS.register("droppos")

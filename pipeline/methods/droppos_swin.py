@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import Size, pair, shown_size
 from pipeline.methods.base import METHODS, Method
 from pipeline.methods.droppos import DropPos, smoothing_distances
 from pipeline.models.decoder import Decoder
@@ -27,7 +28,6 @@ from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, take, to_images, to_patches
 from pipeline.models.position import add_positions, sincos_positions
 from pipeline.models.starts import start_as_mae
-from pipeline.sizes import Size, pair, shown_size
 
 
 @METHODS.register("droppos_swin")

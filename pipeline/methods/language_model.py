@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Measured, Output, PerToken
 from pipeline.methods.permuted import Permutable, PermutableConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.text import Texts
-from pipeline.sizes import Size
 
 MOST_LOGITS = 2**28  # numbers at a time, 1 GiB: validation takes 256 windows at once
 

@@ -12,12 +12,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output, PerToken
 from pipeline.methods.language_model import per_text, word_losses
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, send, take
 from pipeline.models.text import HEAD_STD, Texts
-from pipeline.sizes import Size
 
 EPS = 1e-12  # of BERT's norms
 

@@ -38,6 +38,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
 from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
@@ -46,7 +47,6 @@ from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.places import all_places, hidden_at, rotary_of
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
 from pipeline.models.starts import STD, start_as_deit
-from pipeline.sizes import Size
 
 _RELEASED = {
     "shuffle_prob": 0.5,

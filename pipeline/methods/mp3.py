@@ -26,8 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.config import added
-from pipeline.errors import ConfigError
+from pipeline.core.config import added
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import Size
 from pipeline.methods.base import (
     METHODS,
     Batch,
@@ -43,7 +44,6 @@ from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import add_positions, sincos_positions, with_cls
 from pipeline.models.starts import start_as_deit
-from pipeline.sizes import Size
 
 IGNORED = -100  # in place of a position that does not count
 

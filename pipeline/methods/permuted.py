@@ -22,7 +22,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.config import Strict, added
+from pipeline.core.config import Strict, added
+from pipeline.core.sizes import Size
+from pipeline.core.trees import Tree, device_of
 from pipeline.methods.base import Batch, Method, MethodConfig, Output
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, grid_of, send
@@ -30,8 +32,6 @@ from pipeline.models.position import num_prefix_tokens
 from pipeline.permutation.forward import Tokens, install, shape_of
 from pipeline.permutation.keys import Family, Key, Kind, new_key
 from pipeline.permutation.rules import permute_state
-from pipeline.sizes import Size
-from pipeline.trees import Tree, device_of
 
 
 class Permutation(Strict):

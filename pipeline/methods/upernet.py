@@ -19,12 +19,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output
 from pipeline.models.dense import feature_maps, freeze_unused, is_swin, strides, widths
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder
-from pipeline.sizes import Size
 from pipeline.transfer.iou import IGNORED, confusion
 from pipeline.transfer.sliding import slide, whole
 from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead, enlarged

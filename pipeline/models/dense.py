@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
 from pipeline.models.places import at_places
 from pipeline.models.position import add_positions, embed, num_prefix_tokens

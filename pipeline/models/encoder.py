@@ -10,15 +10,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from pipeline.config import Strict, added
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import ConfigError
+from pipeline.core.config import Strict, added
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import ConfigError
+from pipeline.core.naming import Name
+from pipeline.core.sizes import Size, pair, shown_size
 from pipeline.models.architectures import TEXT
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.places import ROTARY, RotaryKind
 from pipeline.models.position import PositionResampling, num_prefix_tokens, sincos_positions
-from pipeline.naming import Name
-from pipeline.sizes import Size, pair, shown_size
 
 CNN_SQUARE = 16  # pixels of the squares that a jigsaw moves in the input of a CNN, unless patch_size says otherwise
 ONLY_FOR = {

@@ -15,12 +15,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import CheckpointError, ConfigError
+from pipeline.core.sizes import Size
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import has_position_table, num_prefix_tokens, position_grid, square_grid
 from pipeline.models.weights import BIAS_TABLE, GRID, PATCHES, open_checkpoint
-from pipeline.sizes import Size
 
 IMAGE_SIZE, POSITIONS = "img_size", "pos_embed"
 UNREADABLE = ("embed_dim", "depth")  # they go with a number of heads, which no file tells

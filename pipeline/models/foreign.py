@@ -16,17 +16,17 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save
 
-from pipeline.config import added
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import CheckpointError, ConfigError
-from pipeline.files import write_atomic
+from pipeline.core.config import added
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import CheckpointError, ConfigError
+from pipeline.core.files import write_atomic
+from pipeline.core.sizes import Size, pair
 from pipeline.models.architectures import unknown_architecture
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.fitting import Fitted, build_on_meta, classifier_of, create
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import has_position_table
 from pipeline.models.weights import load_encoder
-from pipeline.sizes import Size, pair
 
 log = logging.getLogger(__name__)
 INTERPOLATIONS = ("bicubic", "bilinear")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 
 # What pretraining leaves beside the encoder, and buffers that timm computes itself: MAE's decoder and mask token,
 # DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of text models the

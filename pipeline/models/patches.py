@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.trees import send as send
+from pipeline.core.trees import send as send
 
 Encoder: TypeAlias = Any  # a timm model with a `grid`; timm does not declare the attributes of its models
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, to_patches
 from pipeline.models.places import at_places
 

@@ -4,7 +4,7 @@ positions."""
 import torch
 from torch import Tensor
 
-from pipeline.dynamo import dynamo_deferred
+from pipeline.core.dynamo import dynamo_deferred
 from pipeline.models.patches import Encoder, grid_of
 
 with dynamo_deferred():

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import ConfigError
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import ConfigError
 from pipeline.models.patches import Encoder, Grid, grid_of
 from pipeline.models.places import RotaryKind
 

@@ -26,8 +26,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pipeline.errors import CheckpointError
-from pipeline.files import digest
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import digest
 from pipeline.models.formats import BESIDE, normalised, read_pickle, rope_as_vit
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import (

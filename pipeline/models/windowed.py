@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import ConfigError
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import Size, pair
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import sincos_positions
 from pipeline.models.starts import STD, start_as_deit
-from pipeline.sizes import Size, pair
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import ModelConfig

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.permutation.keys import Family, Key, Shape
 from pipeline.permutation.new_files import new_folder
 from pipeline.permutation.rules import family_of, indices_of, lacking_in_blocks, rule_of

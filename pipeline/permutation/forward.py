@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.places import rotary_of
 from pipeline.permutation.keys import Family, Key, Shape, inverse
 from pipeline.permutation.structure import reason_not_exact

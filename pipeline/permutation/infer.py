@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import CheckpointError, ConfigError
-from pipeline.images import open_image
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import CheckpointError, ConfigError
+from pipeline.core.image_files import open_image
 from pipeline.models.weights import fill_weights, read_weights
 from pipeline.permutation.authorise import lock_fingerprint, locked_family, open_locked, open_without_key
 from pipeline.permutation.forward import permuted, shape_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.permutation.forward import permuted
 from pipeline.permutation.infer import Answers, best, family_to_answer, locked_weights
 from pipeline.permutation.keys import Key

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 from pipeline.permutation.new_files import new_file
 
 Family = Literal["vit", "bert", "gpt2"]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 from pipeline.permutation.authorise import FINGERPRINT, sizes_of
 from pipeline.permutation.keys import Family, Key, Kind, Shape
 from pipeline.permutation.rules import permute_state, rule_of

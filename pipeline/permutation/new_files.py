@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline.errors import CheckpointError
-from pipeline.files import draft_of, explained
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import draft_of, explained
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.config import Strict
-from pipeline.errors import ConfigError
+from pipeline.core.config import Strict
+from pipeline.core.errors import ConfigError
 from pipeline.models.patches import random_order, send, take
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 from pipeline.permutation.keys import Family, Key, inverse
 
 # residual: the residual stream. attention: columns inside attention. qkv: those of queries, keys, values, one after

@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipeline.config import Strict
-from pipeline.errors import ConfigError, PatchworkError
+from pipeline.core.config import Strict
+from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.models.patches import Encoder
 from pipeline.models.places import rotary_of
 from pipeline.models.position import embed, num_prefix_tokens, refuse_other_than_plain

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.models.architectures import unknown_architecture
 
 VIEW = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.dynamo import dynamo_deferred
+from pipeline.core.dynamo import dynamo_deferred
 
 
 def reason_not_exact(model: Any) -> str:

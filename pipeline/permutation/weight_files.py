@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pipeline.errors import CheckpointError
-from pipeline.files import explained, require_space
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import explained, require_space
 from pipeline.permutation.new_files import new_file, refuse_existing
 
 METADATA = "__metadata__"

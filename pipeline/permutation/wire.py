@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
-from pipeline.errors import LaunchError
+from pipeline.core.errors import LaunchError
+from pipeline.core.sizes import Size
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Encoder
 from pipeline.permutation.split import ANSWERS, Kind, ProtocolError, Server, SplitRecipe
-from pipeline.sizes import Size
 
 LOOPBACK = "127.0.0.1"
 LENGTH = struct.Struct(">Q")

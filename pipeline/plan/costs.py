@@ -15,12 +15,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline.config import Layers, fingerprint
-from pipeline.files import write_json
-from pipeline.processes import end_with_parent
-from pipeline.registry import KINDS, METHODS, TASKS
-from pipeline.source import PACKAGE, digest_behind
-from pipeline.study.entries import Graph
+from pipeline.core.config import Layers, fingerprint
+from pipeline.core.files import write_json
+from pipeline.core.processes import end_with_parent
+from pipeline.core.registry import KINDS, METHODS, TASKS
+from pipeline.core.source import PACKAGE, digest_behind
+from pipeline.study.resolve.entries import Graph
 
 Cost = dict[str, float]
 FEW = 4  # steps that are counted before other processes would have started

@@ -8,7 +8,7 @@ from pipeline.plan.costs import Cost
 from pipeline.plan.speed import Speeds
 from pipeline.plan.work import Work
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.config import CONFIGS, read_yaml
+from pipeline.core.config import CONFIGS, read_yaml
 
 LEAST_PASS_S = 0.01  # of any micro-batch, until a shorter one is measured: half of the shortest bare step of the H200
 ALIKE = 0.05  # operations of an image may differ by this, as heads of other sizes do

@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipeline.core.registry import TASKS
+from pipeline.core.trees import Tree, device_of, map_tree
 from pipeline.engine.checkpoint import KEPT
 from pipeline.methods.base import Batch, Method
-from pipeline.registry import TASKS
-from pipeline.trees import Tree, device_of, map_tree
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig

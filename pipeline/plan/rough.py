@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.config import Layers
+from pipeline.core.config import Layers
+from pipeline.core.sizes import pair
 from pipeline.models.architectures import TEXT
 from pipeline.plan.device import matmul_gflop_per_s
 from pipeline.plan.estimate import images_left
-from pipeline.sizes import pair
-from pipeline.study.entries import Graph, RunEntry
+from pipeline.study.resolve.entries import Graph, RunEntry
 
 LEAST_SEEN = 0.25  # a method that masks may look at a quarter of the patches
 CNN_STRIDE = 32  # a network without patches applies its last weights this often along an image, earlier ones more often

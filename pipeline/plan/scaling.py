@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Layers
+from pipeline.core.config import Layers
 from pipeline.plan.loops import Pass
 from pipeline.plan.speed import speed_on_gpu
 

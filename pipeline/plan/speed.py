@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.config import CONFIGS, read_yaml
+from pipeline.core.config import CONFIGS, read_yaml
 from pipeline.launch.resources import shape_of
 from pipeline.plan.costs import Cost, costs_of
 from pipeline.plan.device import matmul_gflop_per_s, trains_on_gpu
 from pipeline.plan.loops import Loops, Pass, read_loops
 from pipeline.results import RESULTS
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 H200, H200_LOOPS = CONFIGS / "speed" / "h200.json", CONFIGS / "speed" / "h200_loop.json"
 OWN_BENCHMARK, OWN_LOOPS = RESULTS / "benchmarks" / "step.json", RESULTS / "benchmarks" / "loop.json"

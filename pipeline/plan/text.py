@@ -5,19 +5,19 @@ import os
 import textwrap
 from collections import Counter
 
+from pipeline.audit.status import stop_of
 from pipeline.data.kind import source_set
-from pipeline.freshness import Freshness
+from pipeline.freshness.outputs import data_file
+from pipeline.freshness.remake import Freshness
 from pipeline.launch.gpus import gpus_of
-from pipeline.outputs import data_file
 from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
 from pipeline.report.words import counted
 from pipeline.site import Site
-from pipeline.status import stop_of
-from pipeline.study.entries import Graph
-from pipeline.study.planned import data_of
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.planned import data_of
 
 
 def plan(freshness: Freshness, targets: list[str]) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.freshness import Freshness
-from pipeline.outputs import job_file, run_file, table_file
+from pipeline.freshness.outputs import job_file, run_file, table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.study.targets import tables_of
 
 

@@ -20,9 +20,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
+from pipeline.core.errors import ConfigError
 from pipeline.engine.protection import Protection
-from pipeline.errors import ConfigError
 from pipeline.methods.base import Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, grid_of, to_images, to_patches

@@ -19,8 +19,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pipeline.core.errors import NumericsError
 from pipeline.engine.protection import Protection, protected
-from pipeline.errors import NumericsError
 from pipeline.methods.base import Method
 from pipeline.models.patches import grid_of
 from pipeline.models.position import encode, num_prefix_tokens, refuse_other_than_plain

@@ -21,15 +21,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.config import Strict
-from pipeline.dynamo import AdamW
-from pipeline.errors import ConfigError
+from pipeline.core.config import Strict
+from pipeline.core.dynamo import AdamW
+from pipeline.core.errors import ConfigError
+from pipeline.core.seeds import generator_for
 from pipeline.models.patches import Encoder, grid_of, to_images
 from pipeline.models.position import num_prefix_tokens, patch_positions
 from pipeline.permutation.protections import FeatureProtection
 from pipeline.permutation.split import Client
 from pipeline.privacy.similarity import psnr, ssim
-from pipeline.seeds import generator_for
 
 METRICS = ("psnr", "ssim_valid", "psnr_released", "ssim_released")
 Network = Callable[[Tensor], Tensor]  # images (B, C, H, W) in [-1, 1] -> features (B, ...)

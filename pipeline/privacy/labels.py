@@ -7,7 +7,7 @@ that their classes are distinct, and it can still be wrong: an image that the mo
 
 from torch import Tensor
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.privacy.client import Gradients
 
 BIAS = "encoder.head.bias"

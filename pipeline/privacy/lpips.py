@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
+from pipeline.core.sizes import Size, pair
 from pipeline.models.formats import read_pickle
 from pipeline.models.weights import open_checkpoint
 from pipeline.site import Site, site_file
-from pipeline.sizes import Size, pair
 
 MIN_SIDE = 31  # pixels; of a smaller image AlexNet's second pooling leaves nothing
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # of pixels in [-1, 1]

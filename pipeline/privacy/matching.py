@@ -23,15 +23,15 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from tqdm import tqdm
 
-from pipeline.config import Strict
+from pipeline.core.config import Strict
+from pipeline.core.cuda_graph import Replayed
+from pipeline.core.seeds import generator_for
 from pipeline.engine.protection import Protection
 from pipeline.methods.base import Method
 from pipeline.privacy.client import Client, Gradients, finite, protect
 from pipeline.privacy.distances import DISTANCES
 from pipeline.privacy.labels import recover_labels
 from pipeline.privacy.priors import disagreement, patch_borders, size, total_variation
-from pipeline.recording import Replayed
-from pipeline.seeds import generator_for
 
 BETAS, EPS = (0.9, 0.999), 1e-8
 FALLS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations; the rate falls to a tenth at each, as in the code of Geiping et al.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.errors import DataError
+from pipeline.core.errors import DataError
 
 METRICS = ("mse", "psnr", "ssim", "ssim_valid", "fft2d", "fft2d_proper")
 LEVELS = 255

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pipeline.errors import DataError
-from pipeline.freshness import Freshness
-from pipeline.records import EvalResult, TrainRecord, read_record
-from pipeline.report.here import run_here
+from pipeline.core.errors import DataError
+from pipeline.freshness.remake import Freshness
 from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy, RunSummary
-from pipeline.report.tables import fill_table, judge_tables
-from pipeline.study.entries import Graph, RowEntry, StudyEntry
+from pipeline.report.site.here import run_here
+from pipeline.report.tables.fill import fill_table, judge_tables
+from pipeline.results.records import EvalResult, TrainRecord, read_record
+from pipeline.study.resolve.entries import Graph, RowEntry, StudyEntry
 
 
 class Content(NamedTuple):

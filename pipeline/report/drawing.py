@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from pipeline.files import remove, write_text
-from pipeline.freshness import Freshness, begin_drawing, record_drawing
-from pipeline.outputs import claims_file, report_file, table_file
-from pipeline.records import write_record
-from pipeline.report.tables import fill_table, judge_study
+from pipeline.core.files import remove, write_text
+from pipeline.freshness.outputs import claims_file, report_file, table_file
+from pipeline.freshness.remake import Freshness, begin_drawing, record_drawing
+from pipeline.report.tables.fill import fill_table, judge_study
 from pipeline.report.words import MARKED, shown_again
-from pipeline.study.entries import Graph
+from pipeline.results.records import write_record
+from pipeline.study.resolve.entries import Graph
 from pipeline.study.targets import ROWS, check_target, command_for, report_target, rows_and_study
 
 
 def draw_table(freshness: Freshness, table: str, rows: str) -> None:
     """A table or a figure: as data, and as what is looked at."""
-    from pipeline.report import draw  # what it draws with takes long to import
+    from pipeline.report.tables import draw  # what it draws with takes long to import
 
     graph, begun = freshness.graph, begin_drawing(freshness, table_file(table, rows))
     filled, path = fill_table(graph, table, rows), graph.results.table(table, rows)
@@ -41,8 +41,8 @@ def draw_report(freshness: Freshness, report: str) -> Path:
     Return its first page.
     """
     from pipeline.report.collect import collect
-    from pipeline.report.numbers import write_numbers
-    from pipeline.report.page import write_report
+    from pipeline.report.site.page import write_report
+    from pipeline.report.tables.numbers import write_numbers
 
     graph, (rows, study) = freshness.graph, _chosen(freshness.graph, report)
     begun, path = begin_drawing(freshness, report_file(report)), graph.results.report(report)
@@ -57,7 +57,7 @@ def draw_report(freshness: Freshness, report: str) -> Path:
 def draw_single(freshness: Freshness, report: str) -> Path:
     """Draw a report as one page to send by mail, beside the site; return it."""
     from pipeline.report.collect import collect
-    from pipeline.report.page import write_single
+    from pipeline.report.site.page import write_single
 
     graph, (rows, study) = freshness.graph, _chosen(freshness.graph, report)
     content, path = collect(graph, rows, freshness, study), graph.results.report(report).with_suffix(".single.html")

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pipeline.config import Record
-from pipeline.study.claims import JudgedClaim
+from pipeline.core.config import Record
+from pipeline.study.claims.decide import JudgedClaim
 from pipeline.study.spec import Direction, Drawing
 
 Verdict = Literal["match", "differs", "not comparable", "no paper value", "not run"]

@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.config import shown
-from pipeline.freshness import Freshness
-from pipeline.outputs import report_file, table_file
+from pipeline.core.config import shown
+from pipeline.freshness.outputs import report_file, table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.report.collect import collect_tables
-from pipeline.report.findings import verdict_counts
 from pipeline.report.records import FilledTable, JudgedStudy
-from pipeline.report.tables import fill_table, judge_tables
-from pipeline.report.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
+from pipeline.report.site.findings import verdict_counts
+from pipeline.report.tables.fill import fill_table, judge_tables
+from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, drawing_suffix, view
 from pipeline.report.words import AGAIN, MARK, MARKED, counted, error, number, shown_again
 from pipeline.study.targets import command_for, report_target, tables_of, target_name
 

@@ -7,9 +7,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticOmit, core_schema, to_jsonable_python
 
-from pipeline.config import BEFORE
+from pipeline.core.config import BEFORE
+from pipeline.core.sizes import MOST
 from pipeline.schema.meaning import meaning_of
-from pipeline.sizes import MOST
 
 Schema = dict[str, Any]
 SIDE: Schema = {"type": "integer", "minimum": 1, "maximum": MOST}

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import CONFIGS
-from pipeline.files import write_text
+from pipeline.core.config import CONFIGS
+from pipeline.core.files import write_text
 from pipeline.schema import runs, studies
 from pipeline.schema.classes import Schema, schemas_of
 from pipeline.site import Site

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pipeline.core.registry import EVALS, KINDS, METHODS, Registry
 from pipeline.data.kind import BaseDataConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EvalConfig
 from pipeline.methods.base import MethodConfig
-from pipeline.registry import EVALS, KINDS, METHODS, Registry
 from pipeline.schema.classes import Schema, partial, schemas_of
 from pipeline.schema.meaning import meaning_of
 

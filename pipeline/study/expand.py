@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config import nearest
-from pipeline.errors import ConfigError
+from pipeline.core.config import nearest
+from pipeline.core.errors import ConfigError
 from pipeline.study.spec import Study
 
 Place = tuple[str, ...]  # keys from the top of the file

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config import CONFIGS, Layers, Record, merge, names, parse_file, problems, shown
-from pipeline.errors import ConfigError
-from pipeline.registry import KINDS, METHODS
+from pipeline.core.config import CONFIGS, Layers, Record, merge, names, parse_file, problems, shown
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import KINDS, METHODS
 from pipeline.study.scales import OWN, runs_at
 from pipeline.study.spec import RunSpec, Scale
 

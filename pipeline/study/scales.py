@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import CONFIGS, names, read_yaml
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, names, read_yaml
+from pipeline.core.errors import ConfigError
 
 DEFAULT, OWN = "demo", "own"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from pipeline.config import FILE, Strict, nearest
+from pipeline.core.config import FILE, Strict, nearest
 
 Direction = Literal["up", "down", "none"]
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import CONFIGS, Layers, read_yaml, shown
-from pipeline.data.classified import DataConfig
+from pipeline.core.config import CONFIGS, Layers, read_yaml, shown
+from pipeline.core.errors import ConfigError
+from pipeline.core.naming import RULES
+from pipeline.core.sizes import Size, pair
+from pipeline.data.images.classified import DataConfig
 from pipeline.data.kind import parse_data
-from pipeline.errors import ConfigError
-from pipeline.naming import RULES
-from pipeline.sizes import Size, pair
 
 WRITTEN_BY = "Written by `python -m pipeline describe`"
 METHODS = {"mp3": "MP3", "droppos": "DropPos", "mae": "MAE"}

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pipeline.config import nearest
-from pipeline.errors import ConfigError
-from pipeline.study.entries import Graph
+from pipeline.core.config import nearest
+from pipeline.core.errors import ConfigError
+from pipeline.study.resolve.entries import Graph
 from pipeline.study.scales import OWN, default_scale, has_paper, stated_scales, study_of
 
 ROWS = ("headline", "all")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.config import UNKNOWN_KEY, Layers, SafeLoader, parse, read_yaml, shown
-from pipeline.errors import ConfigError
+from pipeline.core.config import UNKNOWN_KEY, Layers, SafeLoader, parse, read_yaml, shown
+from pipeline.core.errors import ConfigError
 from pipeline.study.expand import Expanded, Place, expand
 from pipeline.study.spec import Study
 

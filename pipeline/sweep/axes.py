@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.sweep.derived import typed
 
 OF_RUNS = ("method", "model", "data", "budget", "recipe")  # what a run of a study names; other keys are of its config

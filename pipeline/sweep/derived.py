@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from pipeline.config import CONFIGS, fingerprint, merge, names, nearest, read_yaml, shown
-from pipeline.errors import ConfigError
-from pipeline.files import write_text
-from pipeline.study.entries import Graph
+from pipeline.core.config import CONFIGS, fingerprint, merge, names, nearest, read_yaml, shown
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_text
 from pipeline.study.expand import expand
-from pipeline.study.graph import build_graph, load_graph
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import build_graph, load_graph
 from pipeline.study.targets import tables_of, target_name
 from pipeline.study.written import LINE, WrittenStudy
 

@@ -4,14 +4,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config import CONFIGS, parse_file
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, parse_file
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import METHODS, TASKS
 from pipeline.methods.base import Primary
-from pipeline.registry import METHODS, TASKS
-from pipeline.study.draft import Draft
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
-from pipeline.study.runs import add_run, in_init_order
+from pipeline.study.resolve.draft import Draft
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
+from pipeline.study.resolve.runs import add_run, in_init_order
 from pipeline.study.spec import TRAIN, Direction, Expected, Scale, Study
 
 LOSS = "val_loss"

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from pipeline.config import shown
-from pipeline.freshness import Freshness
-from pipeline.outputs import table_file
+from pipeline.core.config import shown
+from pipeline.freshness.outputs import table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.plan.text import aligned
 from pipeline.report.records import Cell, FilledTable
-from pipeline.report.tables import fill_table
-from pipeline.report.view import drawing_suffix
+from pipeline.report.tables.fill import fill_table
+from pipeline.report.tables.view import drawing_suffix
 from pipeline.report.words import MARK, MARKED
 
 VALUE = "value"  # the one column of a sweep's table

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import CONFIGS, nearest, read_yaml
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, nearest, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.results import ROOT
 from pipeline.study.scales import default_scale, run_at
 

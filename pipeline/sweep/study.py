@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeline.config import CONFIGS, names, nearest
-from pipeline.errors import ConfigError
-from pipeline.naming import PLAIN_NAME, name_problem
+from pipeline.core.config import CONFIGS, names, nearest
+from pipeline.core.errors import ConfigError
+from pipeline.core.naming import PLAIN_NAME, name_problem
 from pipeline.study.scales import default_scale, run_at
 from pipeline.study.spec import Study
 from pipeline.study.written import read_study

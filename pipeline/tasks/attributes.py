@@ -5,11 +5,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.data.attributes import AttributeConfig
-from pipeline.data.transforms import BatchTransform
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import pair
+from pipeline.data.images.attributes import AttributeConfig
+from pipeline.data.images.transforms import BatchTransform
 from pipeline.methods.base import Primary
-from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
 
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from pipeline.core.registry import TASKS as TASKS
+from pipeline.core.trees import Tree, to_device
 from pipeline.engine.metrics import MeanPerImage, Metric
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig, build_encoder
-from pipeline.registry import TASKS as TASKS
-from pipeline.trees import Tree, to_device
 
 
 class Task:

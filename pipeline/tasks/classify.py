@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pipeline.core.sizes import pair
 from pipeline.data.kind import kind_of
 from pipeline.methods.base import Primary
-from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS, Task
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
-from pipeline.data.transforms import Normaliser
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.data.images.transforms import Normaliser
 from pipeline.methods.base import MethodConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder
 from pipeline.tasks.base import Task
 
 if TYPE_CHECKING:
-    from pipeline.data.pictures import DenseConfig
+    from pipeline.data.dense.pictures import DenseConfig
 
 
 class DenseTask(Task):

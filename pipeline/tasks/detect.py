@@ -1,7 +1,7 @@
 """Detection: the objects of an image, each with a class, a box and a mask; judged by COCO's average precision.
 
 A batch is images of one size, each in the top left corner of its square, and for each image a dict of what is known of
-it (see pipeline/data/detection.py).
+it (see pipeline/data/dense/detection.py).
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from pipeline.core.errors import DataError
+from pipeline.core.sizes import pair
 from pipeline.engine.metrics import Found, Metric
-from pipeline.errors import DataError
 from pipeline.methods.base import Primary
-from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
 from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
 if TYPE_CHECKING:
-    from pipeline.data.detection import DetectionConfig
+    from pipeline.data.dense.detection import DetectionConfig
 
 Targets = list[dict[str, Tensor]]
 EXAMPLE_OBJECTS = 7  # COCO has 7.3 in an image

@@ -17,7 +17,7 @@ from pipeline.models.text import build_text_encoder
 from pipeline.tasks.base import TASKS, Task
 
 if TYPE_CHECKING:
-    from pipeline.data.language import LanguageConfig
+    from pipeline.data.text.language import LanguageConfig
 
 LOSS, PERPLEXITY = "loss", "perplexity"
 LARGEST = 80.0  # exp of much more is no float32 any more

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.core.sizes import pair
+from pipeline.core.trees import to_device
 from pipeline.engine.metrics import Found, MeanPerImage, Metric, standard_error
 from pipeline.methods.base import Primary
-from pipeline.sizes import pair
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
 from pipeline.transfer.iou import Areas, areas
-from pipeline.trees import to_device
 
 if TYPE_CHECKING:
-    from pipeline.data.segmentation import SegmentationConfig
+    from pipeline.data.dense.segmentation import SegmentationConfig
 
 Targets = list[dict[str, Tensor]]
 CONFUSION = "confusion"

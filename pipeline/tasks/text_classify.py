@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.core.trees import to_device
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.text import build_text_encoder
 from pipeline.tasks.base import TASKS, Task
-from pipeline.trees import to_device
 
 if TYPE_CHECKING:
-    from pipeline.data.text import TextConfig
+    from pipeline.data.text.text import TextConfig
 
 
 @TASKS.register("text_classify")

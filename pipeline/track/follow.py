@@ -8,11 +8,11 @@ import logging
 import time
 from contextlib import AbstractContextManager, ExitStack
 
+from pipeline.core.errors import DataError, LaunchError
+from pipeline.core.files import held, is_held
 from pipeline.engine.signals import StopRequest
-from pipeline.errors import DataError, LaunchError
-from pipeline.files import held, is_held
 from pipeline.site import Site
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 from pipeline.track.mirror import Mirror
 from pipeline.track.page import curves_of, how_to_open
 from pipeline.track.store import answering, tracking_uri, without_password

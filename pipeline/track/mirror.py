@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.errors import DataError
-from pipeline.study.entries import Graph
+from pipeline.core.errors import DataError
+from pipeline.study.resolve.entries import Graph
 from pipeline.track import page
 from pipeline.track.runs import RunMirror
 from pipeline.track.store import Experiment, artifact_folder

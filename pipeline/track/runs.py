@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import EvalResult, Measured, Started, TrainRecord, read_record
 from pipeline.results import RunFolder
-from pipeline.study.entries import Graph
+from pipeline.results.records import EvalResult, Measured, Started, TrainRecord, read_record
+from pipeline.study.resolve.entries import Graph
 from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, Tracked, numbers
 from pipeline.track.tail import Tail
 from pipeline.track.workers import Workers
@@ -150,7 +150,7 @@ def _group(metric: str) -> str:
 
 def _curve(name: str, label: str, metrics: Path) -> dict[str, str]:
     """The run's curve as a picture of its own, if it has logged anything."""
-    from pipeline.report import curves
+    from pipeline.report.figures import curves
 
     svg = curves.draw([curves.Logged(name, label, metrics)], "run")[0].svg
     return {"curve.svg": svg.replace("<svg ", ALONE, 1)} if svg else {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.errors import LaunchError
+from pipeline.core.errors import LaunchError
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
 from pipeline.track.moved import database_of, is_moved, move_artifacts

@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import get_args
 
-from pipeline.records import read_record
 from pipeline.report.records import FilledTable, JudgedStudy
-from pipeline.study.claims import Verdict
-from pipeline.study.entries import Graph
+from pipeline.results.records import read_record
+from pipeline.study.claims.decide import Verdict
+from pipeline.study.resolve.entries import Graph
 from pipeline.track.store import NOTE, PARENT, Experiment, Tracked, numbers
 
 SELECTIONS = ("headline", "all")

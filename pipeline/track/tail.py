@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import parse_lines
+from pipeline.core.files import parse_lines
 
 
 class Tail:

@@ -1,11 +1,11 @@
 """Whether anything still works on a run: a process that holds its lock, or a SLURM job that waits or runs."""
 
-from pipeline.errors import DataError
-from pipeline.files import is_held
+from pipeline.core.errors import DataError
+from pipeline.core.files import is_held
 from pipeline.launch.queue import Queue
 from pipeline.launch.slurm import JobRecord
-from pipeline.records import read_record
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import read_record
 from pipeline.site import Site
 
 POLL_S = 30.0  # how old an answer of SLURM may be where the site names no interval

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.dynamo import dynamo_deferred
+from pipeline.core.dynamo import dynamo_deferred
 
 Targets = Sequence[Mapping[str, Tensor]]  # of each image: boxes (n, 4), labels (n,), masks (n, H, W), size (2,)
 Sizes = Sequence[tuple[int, int]]  # rows and columns of each map

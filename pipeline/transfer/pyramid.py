@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.dynamo import dynamo_deferred
-from pipeline.errors import ConfigError
+from pipeline.core.dynamo import dynamo_deferred
+from pipeline.core.errors import ConfigError
+from pipeline.core.sizes import pair
 from pipeline.models.dense import feature_maps, is_swin, strides, widths
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, Grid, grid_of
-from pipeline.sizes import pair
 
 NUM_STAGES = 4  # maps that regions are cut from
 PATCHES = (2, 4, 8, 16)  # of a ViT, in pixels

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.dynamo import dynamo_deferred
+from pipeline.core.dynamo import dynamo_deferred
 from pipeline.transfer.boxes import (
     BOX_WEIGHTS,
     Targets,

@@ -11,7 +11,7 @@ from pipeline.doctor.finding import Subject
 from pipeline.doctor.job import try_job
 from pipeline.launch.slurm import scancel
 from pipeline.site import Site, Slurm
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 pytestmark = pytest.mark.slow
 ON_GPUS = {**SLURM, "gres": "gpu"}

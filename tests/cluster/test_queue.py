@@ -8,7 +8,7 @@ import pytest
 from bench import Trial, files_of
 from project import Project
 
-from pipeline.files import read_lines
+from pipeline.core.files import read_lines
 from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow

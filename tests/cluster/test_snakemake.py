@@ -14,9 +14,9 @@ from patience import PATIENCE_S, wait_until
 from project import Project
 from warm_python import with_programs
 
-from pipeline.records import read_record
-from pipeline.report.draw import to_csv
 from pipeline.report.records import FilledTable
+from pipeline.report.tables.draw import to_csv
+from pipeline.results.records import read_record
 
 pytestmark = pytest.mark.slow
 

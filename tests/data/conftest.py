@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.data import describe
-from pipeline.data.archives import extract
+from pipeline.data.describe import describe
+from pipeline.data.store.archives import extract
 
 
 def extracted(name, tmp_path_factory, file=""):

@@ -6,11 +6,11 @@ import numpy as np
 from layouts import write_jpeg
 from PIL import Image
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 COUNTS = {"coco": {"num_train": 2, "num_val": 2, "num_classes": 3}, "ade20k": {"num_train": 3, "num_val": 2}}
 

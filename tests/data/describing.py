@@ -1,7 +1,7 @@
 """A folder described, and its config read as a run would read it."""
 
-from pipeline.config import Layers, read_yaml
-from pipeline.data.describe import Choices, describe, write_config
+from pipeline.core.config import Layers, read_yaml
+from pipeline.data.describe.describe import Choices, describe, write_config
 from pipeline.data.kind import parse_data
 
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from pipeline.config import Layers, parse
-from pipeline.data.classified import DataConfig
-from pipeline.errors import DataError
+from pipeline.core.config import Layers, parse
+from pipeline.core.errors import DataError
+from pipeline.data.images.classified import DataConfig
 
 WNIDS = ["n01440764", "n01443537", "n02084071"]
 

@@ -14,7 +14,7 @@ from texts import IMDB_COUNTS, SNLI_COUNTS, WIKITEXT_COUNTS, text_config, write_
 from tiny_sounds import sound_config, write_sounds
 
 from pipeline.catalogue.sets import SetEntry, entry_of
-from pipeline.data.severities import CORRUPTIONS
+from pipeline.data.derived.severities import CORRUPTIONS
 
 TOKENIZER = b'{"model": {}}'
 

@@ -10,13 +10,13 @@ from dense_sets import config, data_config, write_ade20k, write_classes
 from layouts import message_of, write_jpeg
 from PIL import Image
 
-from pipeline.data.ade20k import Scene
+from pipeline.core.errors import ConfigError
+from pipeline.core.seeds import seed_everything
+from pipeline.data.dense.segmentation_views import _coloured, _linear, distorted, is_mixed, resized
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.segmentation_views import _coloured, _linear, distorted, is_mixed, resized
-from pipeline.errors import ConfigError
-from pipeline.seeds import seed_everything
+from pipeline.data.readers.ade20k import Scene
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 MASK = "annotations/training/ADE_train_00000002.png"
 PLAIN = {"scale": [1.0, 1.0], "hflip": 0.0, "photometric": False, "max_class_share": 1.0}

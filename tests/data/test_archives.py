@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from pipeline.data.archives import extract
+from pipeline.data.store.archives import extract
 
 
 @pytest.fixture(params=["with the filter", "without it"])

@@ -5,17 +5,17 @@ import pytest
 import torch
 from tiny_sounds import SOUNDS, sound_config, write_sounds
 
-from pipeline.config import CONFIGS, Layers, merge, names, read_yaml
-from pipeline.data.audio import SpeechAugment
-from pipeline.data.audio_views import ClipBatches, eval_view, shifted, train_view
-from pipeline.data.clips import LENGTH, Clip
+from pipeline.core.config import CONFIGS, Layers, merge, names, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.seeds import seed_everything
+from pipeline.data.audio.audio import SpeechAugment
+from pipeline.data.audio.audio_views import ClipBatches, eval_view, shifted, train_view
+from pipeline.data.audio.clips import LENGTH, Clip
+from pipeline.data.audio.mfcc import mfcc
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.loader import BatchPlan, train_loader
-from pipeline.data.mfcc import mfcc
-from pipeline.data.opening import open_split
+from pipeline.data.store.opening import open_split
 from pipeline.engine.run import parse_run
-from pipeline.errors import ConfigError
-from pipeline.seeds import seed_everything
 
 CPU = torch.device("cpu")
 MODEL = {"name": "m", "arch": "vit_tiny_patch16_224", "patch_size": [10, 1], "embed_dim": 16, "num_heads": 2}

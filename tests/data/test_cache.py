@@ -10,18 +10,18 @@ import torch
 from layouts import WNIDS, config, write_imagenet, write_jpeg, write_tiny_imagenet
 from PIL import Image
 
-from pipeline.data import cache as caching
-from pipeline.data.cache import CachedImages, Decoded, ShrunkImages, eval_side, train_side
+from pipeline.core.errors import PatchworkError
+from pipeline.core.files import ROOM
+from pipeline.core.registry import TASKS
+from pipeline.data.images.gpu.residence import PlacedImages, completed_on_device
+from pipeline.data.images.transforms import eval_view
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, train_loader
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_for_training, open_split, side_for_training
-from pipeline.data.prepare import fill_cache, prepare
-from pipeline.data.residence import PlacedImages, completed_on_device
-from pipeline.data.transforms import eval_view
-from pipeline.errors import PatchworkError
-from pipeline.files import ROOM
-from pipeline.registry import TASKS
+from pipeline.data.store import cache as caching
+from pipeline.data.store.cache import CachedImages, Decoded, ShrunkImages, eval_side, train_side
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_for_training, open_split, side_for_training
+from pipeline.data.store.prepare import fill_cache, prepare
 
 SEEN = {"image_size": 28, "eval_crop": 0.875}  # evaluated from 32 pixels, trained from as many
 
@@ -224,7 +224,7 @@ def test_cache__views_on_a_device__equal_those_of_the_host(images, tmp_path):
 
 
 def test_cache__small_images_of_many_sizes__live_on_the_device(images, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.data.device_views.AT_ONCE", 1000)
+    monkeypatch.setattr("pipeline.data.images.gpu.device_views.AT_ONCE", 1000)
     cfg = written(images, tmp_path, image_size=48, augment={"crop": "resized", "hflip": 0.5})
     train = assert_device_equals_host(cfg, images, tmp_path)
     assert isinstance(train, PlacedImages)

@@ -6,17 +6,17 @@ import pytest
 import torch
 from layouts import FACE_ATTRIBUTES, FACES, message_of, write_celeba, write_jpeg
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
-from pipeline.data.celeba import read_celeba
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World
+from pipeline.data.readers.celeba import read_celeba
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
-from pipeline.errors import ConfigError
 from pipeline.evals.base import EVALS, Subject
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.site import Site

@@ -19,11 +19,11 @@ from layouts import (
     write_tiny_imagenet,
 )
 
-from pipeline.data.classes import class_names, labels_in
 from pipeline.data.kind import kind_of
-from pipeline.data.manifest import read_manifest, write_manifest
-from pipeline.data.opening import find_samples, open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.readers.classes import class_names, labels_in
+from pipeline.data.store.manifest import read_manifest, write_manifest
+from pipeline.data.store.opening import find_samples, open_split
+from pipeline.data.store.prepare import prepare
 
 COUNTS = {"num_train": 0, "num_val": 2, "num_classes": 2}
 

@@ -8,13 +8,13 @@ import pytest
 from dense_sets import config, data_config, edit_list, list_path, write_coco
 from layouts import message_of, write_jpeg
 
-from pipeline.data.coco import outline_of
+from pipeline.core.errors import ConfigError
+from pipeline.data.dense.objects import ObjectTable
+from pipeline.data.dense.outlines import bitmap, bounds
 from pipeline.data.kind import kind_of
-from pipeline.data.objects import ObjectTable
-from pipeline.data.opening import open_split
-from pipeline.data.outlines import bitmap, bounds
-from pipeline.data.prepare import prepare
-from pipeline.errors import ConfigError
+from pipeline.data.readers.coco import outline_of
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 
 def refusal(folder, **changes):

@@ -10,14 +10,14 @@ from corrupted_sets import OneSource, corrupted_config
 from layouts import config, message_of, write_imagenet
 from PIL import Image
 
-from pipeline.config import CONFIGS, Layers, read_yaml
-from pipeline.data import corrupting
-from pipeline.data.corrupted import class_of, origin_of, severity_of
-from pipeline.data.corruptions import corrupt, seed_of
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.data.derived import corrupting
+from pipeline.data.derived.corrupted import class_of, origin_of, severity_of
+from pipeline.data.derived.corruptions import corrupt, seed_of
+from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.opening import compare_folder, open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES
+from pipeline.data.store.opening import compare_folder, open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.results import ScaleFolder
 
 FOG = "fog"

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from pipeline.data import filters
-from pipeline.data.corruptions import FROST, FUNCTIONS, MIN_SIDE, as_pixels, corrupt, corrupt_picture, seed_of
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES, TABLES
-from pipeline.errors import DataError
+from pipeline.core.errors import DataError
+from pipeline.data.derived import filters
+from pipeline.data.derived.corruptions import FROST, FUNCTIONS, MIN_SIDE, as_pixels, corrupt, corrupt_picture, seed_of
+from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES, TABLES
 
 # Nothing random in them, or drawn in the same order.
 SAME_PIXELS = ("gaussian_noise", "shot_noise", "impulse_noise", "contrast", "pixelate", "jpeg_compression")
@@ -144,7 +144,7 @@ def test_elastic_transform__beside_the_published_one__is_the_same_warp(severity,
 
 @pytest.mark.parametrize("reach", [1, 2, 4])
 def test_glass_blur__scattering__is_the_published_loop(reach):
-    from pipeline.data.filters import scattered
+    from pipeline.data.derived.filters import scattered
 
     image, rng = photograph(40, 36).copy(), np.random.default_rng(1)
     found = scattered(image, reach, np.random.default_rng(1))
@@ -158,7 +158,7 @@ def test_glass_blur__scattering__is_the_published_loop(reach):
 
 
 def test_zoom__one_factor__is_scipys_zoom_of_the_centre():
-    from pipeline.data.filters import zoomed_mean
+    from pipeline.data.derived.filters import zoomed_mean
 
     image = photograph(50, 38).astype(np.float32)
     rows, cols = (int(np.ceil(side / 1.3)) for side in (50, 38))
@@ -168,7 +168,7 @@ def test_zoom__one_factor__is_scipys_zoom_of_the_centre():
 
 
 def test_motion_blur__of_one_white_pixel__is_half_a_gaussian_to_one_side():
-    from pipeline.data.filters import moved
+    from pipeline.data.derived.filters import moved
 
     image = np.zeros((21, 21))
     image[10, 15] = 1
@@ -198,7 +198,7 @@ def test_frost__any_seed__is_a_crop_of_one_of_the_first_five_photographs_as_they
 @pytest.mark.parametrize("table", ["tiny_imagenet", "cifar"])
 def test_frost__of_small_images__is_scaled_as_opencv_scales(table):
     cv2 = pytest.importorskip("cv2")
-    from pipeline.data.filters import resized
+    from pipeline.data.derived.filters import resized
 
     scale, ice = TABLES[table]["frost"][0][2], photograph(315, 560)
     off = np.abs(cv2.resize(ice, (0, 0), fx=scale, fy=scale).astype(int) - resized(ice, scale))

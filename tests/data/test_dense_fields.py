@@ -6,13 +6,13 @@ import torch
 from dense_sets import config, write_ade20k, write_coco
 from PIL import Image
 
+from pipeline.core.errors import PatchworkError
+from pipeline.core.seeds import seed_everything
+from pipeline.core.trees import tensors_of
+from pipeline.data.images.transforms import Normaliser
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.transforms import Normaliser
-from pipeline.errors import PatchworkError
-from pipeline.seeds import seed_everything
-from pipeline.trees import tensors_of
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 GREY = {"channels": 1, "mean": [0.5], "std": [0.5]}
 # Field -> other values, and what they change: views of train or val, what a model is given, the folder; or they are

@@ -10,8 +10,8 @@ from describing import described, reread
 from layouts import message_of
 from PIL import Image
 
-from pipeline.data.prepare import prepare
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.data.store.prepare import prepare
 
 
 def noisy(folder):

@@ -8,11 +8,11 @@ from describing import described, reread
 from layouts import message_of
 from tiny_sounds import write_sounds
 
-from pipeline.data import describe_sounds
+from pipeline.data.describe import sounds as describe_sounds
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.speech_commands import NOISE
+from pipeline.data.readers.speech_commands import NOISE
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 
 @pytest.fixture

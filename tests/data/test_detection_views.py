@@ -9,12 +9,12 @@ from dense_sets import config, data_config, list_path, write_coco
 from faster_coco_eval.core import mask
 from PIL import Image
 
-from pipeline.data.coco import read_coco
-from pipeline.data.detection_views import JitteredView, WholeView, fitted_size
+from pipeline.core.seeds import seed_everything
+from pipeline.data.dense.detection_views import JitteredView, WholeView, fitted_size
+from pipeline.data.dense.outlines import cut, extent
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.outlines import cut, extent
-from pipeline.seeds import seed_everything
+from pipeline.data.readers.coco import read_coco
+from pipeline.data.store.opening import open_split
 from pipeline.transfer.rasters import rasterised
 
 REAL = {"image_size": 128, "num_train": 50, "num_val": 32}

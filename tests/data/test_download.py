@@ -8,7 +8,7 @@ from file_server import file_server
 from published_archives import served_tiny
 
 from pipeline.cli import main
-from pipeline.config import CONFIGS, read_yaml
+from pipeline.core.config import CONFIGS, read_yaml
 from pipeline.site import load_site
 
 

@@ -9,8 +9,8 @@ from disks import small_disk
 from file_server import file_server
 from layouts import message_of
 
+from pipeline.core.errors import PatchworkError
 from pipeline.download.fetch import Download, check_digest, fetch
-from pipeline.errors import PatchworkError
 
 CONTENT = random.Random(0).randbytes(300_000)
 

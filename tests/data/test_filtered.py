@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from layouts import WNIDS, config, message_of, write_fashion_mnist, write_jpeg
 
-from pipeline.config import Layers
-from pipeline.data import filtering
-from pipeline.data.folder import read_class_folders
+from pipeline.core.config import Layers
+from pipeline.data.derived import filtering
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.readers.folder import read_class_folders
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 NATURAL = {"num_train": 0, "num_val": 4}
 

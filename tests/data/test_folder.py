@@ -12,14 +12,14 @@ from layouts import message_of
 from PIL import Image
 
 from pipeline.cli import main
-from pipeline.config import Layers, parse, read_yaml
-from pipeline.data.archives import extract
-from pipeline.data.classified import DataConfig
-from pipeline.data.folder import read_folder
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.errors import ConfigError
-from pipeline.images import open_image
+from pipeline.core.config import Layers, parse, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.image_files import open_image
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.readers.folder import read_folder
+from pipeline.data.store.archives import extract
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("configs")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.data import handover
+from pipeline.data.images.gpu import handover
+from pipeline.data.images.gpu.staging import StagedView
 from pipeline.data.loader import BATCHES_AHEAD, BatchPlan, train_loader
-from pipeline.data.staging import StagedView
 
 PLAN = BatchPlan(seed=0, num_images=40, repeats=1, epochs=4, global_batch=4, num_micro=1)
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.fft import dct
 
-from pipeline.data.audio import Mfcc
-from pipeline.data.mfcc import log_mels, mfcc
+from pipeline.data.audio.audio import Mfcc
+from pipeline.data.audio.mfcc import log_mels, mfcc
 
 PUBLISHED, SMALL = Mfcc(), Mfcc(coefficients=7, mels=9, window_ms=20, step_ms=35, low_hz=0, high_hz=4000)
 

@@ -9,9 +9,9 @@ from timm.data import Mixup
 from timm.data.mixup import mixup_target
 from timm.data.random_erasing import RandomErasing
 
-from pipeline.data.augment import Augment
-from pipeline.data.mixing import Erasing, Mixing, erase, inside, mix, soft_targets
-from pipeline.seeds import seed_everything
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.augment import Augment
+from pipeline.data.images.mixing import Erasing, Mixing, erase, inside, mix, soft_targets
 
 SHAPE = (6, 3, 20, 14)
 RECIPES = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from faster_coco_eval.core import mask
 
-from pipeline.data.outlines import bitmap, bounds, compressed, decompressed, expanded, moved, run_lengths
+from pipeline.data.dense.outlines import bitmap, bounds, compressed, decompressed, expanded, moved, run_lengths
 
 
 @pytest.fixture(params=range(6), ids=lambda seed: f"seed {seed}")

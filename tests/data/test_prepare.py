@@ -20,11 +20,11 @@ from layouts import (
 )
 from PIL import Image
 
-from pipeline.data import inspection
-from pipeline.data.archives import extract
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.store import inspection
+from pipeline.data.store.archives import extract
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 WRITERS = {
     "fashion_mnist": (write_fashion_mnist, {}),

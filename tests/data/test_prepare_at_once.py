@@ -13,12 +13,12 @@ from layouts import config, write_fashion_mnist, write_imagenet, write_jpeg
 from patience import PATIENCE_S, wait_until
 from test_filtered import WRONG_TWICE, Reference, filtered
 
-from pipeline.data.classified import ClassifiedImages
+from pipeline.core.errors import DataError
+from pipeline.core.files import held, lock_of
+from pipeline.data.images.classified import ClassifiedImages
 from pipeline.data.kind import kind_of
-from pipeline.data.manifest import write_manifest
-from pipeline.data.prepare import prepare
-from pipeline.errors import DataError
-from pipeline.files import held, lock_of
+from pipeline.data.store.manifest import write_manifest
+from pipeline.data.store.prepare import prepare
 
 
 class Other(threading.Thread):

@@ -8,9 +8,9 @@ from PIL import Image
 from tiny_vit import tiny_model
 
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.validate import measure_set
 from pipeline.methods.upernet import UperNet
 from pipeline.tasks.segment import Overlaps, Segment

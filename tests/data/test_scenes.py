@@ -10,11 +10,11 @@ from faster_coco_eval.core import mask
 from layouts import message_of
 from PIL import Image
 
-from pipeline.data.fashion import CLASSES
+from pipeline.data.derived.scenes import CROWDED, EMPTY, SIDE, VISIBLE, compose
 from pipeline.data.kind import kind_of
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.scenes import CROWDED, EMPTY, SIDE, VISIBLE, compose
+from pipeline.data.readers.fashion import CLASSES
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 NAMES = ["fashion_scenes_coco", "fashion_scenes_ade"]
 FEW = {"num_train": 12, "num_val": 6}

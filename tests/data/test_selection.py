@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from layouts import WNIDS, config, message_of, write_fashion_mnist, write_tiny_imagenet
 
+from pipeline.core.errors import ConfigError
 from pipeline.data.kind import kind_of
-from pipeline.data.manifest import MANIFEST, read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.errors import ConfigError
+from pipeline.data.store.manifest import MANIFEST, read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.site import Site, named_folder
 
 ONE_LESS = {"num_classes": 2, "num_train": 4, "num_val": 2}

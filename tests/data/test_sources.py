@@ -23,14 +23,14 @@ from layouts import (
 )
 from PIL import Image
 
-from pipeline.config import CONFIGS, Layers, names, read_yaml
+from pipeline.core.config import CONFIGS, Layers, names, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.data import samples
-from pipeline.data.fashion import read_fashion_attributes, read_fashion_mnist
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.sources import SOURCES
-from pipeline.errors import ConfigError
+from pipeline.data.readers.fashion import read_fashion_attributes, read_fashion_mnist
+from pipeline.data.readers.sources import SOURCES
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 # Configs
 

@@ -13,13 +13,13 @@ import pytest
 from layouts import message_of
 from tiny_sounds import OTHERS, SOUNDS, sound_config, write_sounds, write_wav
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
-from pipeline.data.clips import LENGTH, PackedRecordings, as_wav, decoded_wav
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.data.audio.clips import LENGTH, PackedRecordings, as_wav, decoded_wav
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.speech_commands import NOISE, RELEASED_WORDS, Found, chosen, released_unknown
+from pipeline.data.readers.speech_commands import NOISE, RELEASED_WORDS, Found, chosen, released_unknown
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 # Clips of each word in the published lists, as the files of TC-ResNet have them.
 PUBLISHED = {

@@ -9,13 +9,13 @@ import pytest
 import torch
 from layouts import message_of
 
-from pipeline.config import CONFIGS, Layers, read_yaml
-from pipeline.data.clips import decoded_clip
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.data.audio.clips import decoded_clip
+from pipeline.data.audio.mfcc import mfcc
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.mfcc import mfcc
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.spoken_words import FILE
+from pipeline.data.readers.spoken_words import FILE
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 LIMIT = 3_000_000  # bytes in git
 

@@ -20,13 +20,13 @@ from layouts import (
     write_tiny_imagenet,
 )
 
-from pipeline.data import opening
-from pipeline.data.images import FileImages
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import compare_folder, open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.stamp import NUM_SAMPLED, Stamp, content_differences, differences, take_stamp
-from pipeline.files import write_sealed
+from pipeline.core.files import write_sealed
+from pipeline.data.images.images import FileImages
+from pipeline.data.store import opening
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import compare_folder, open_split
+from pipeline.data.store.prepare import prepare
+from pipeline.data.store.stamp import NUM_SAMPLED, Stamp, content_differences, differences, take_stamp
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_stamp__two_class_folders_swapped__is_noticed_wherever_they_are(tmp_path
 
 
 def test_stamp__of_more_folders_than_are_read__reads_some_from_the_first_to_the_last(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.data.stamp.MOST_FOLDERS", 5)
+    monkeypatch.setattr("pipeline.data.store.stamp.MOST_FOLDERS", 5)
     images = write_folders(tmp_path, num_folders=100, files=1)
     read = [file.name for file in take_stamp(images).sample if file.sha256]
     assert {"c000/0", "c099/0"} < {*read} and 5 <= len(read) <= 5 + 8
@@ -228,7 +228,7 @@ def test_compare_folder__state_that_is_known__reads_no_more_than_opening_does(ti
 
 def test_compare_folder__too_many_files_to_look_at_all__has_no_state(tiny, out, monkeypatch):
     cfg, folder = tiny
-    monkeypatch.setattr("pipeline.data.stamp.MOST_FILES", 2)
+    monkeypatch.setattr("pipeline.data.store.stamp.MOST_FILES", 2)
     assert compare_folder(cfg, folder, out) == ""
 
 

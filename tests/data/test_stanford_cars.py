@@ -5,9 +5,9 @@ import shutil
 import pytest
 from layouts import CAR_CLASSES, config, message_of, write_cars_annotations, write_jpeg, write_stanford_cars
 
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.stanford_cars import read_stanford_cars
+from pipeline.data.readers.stanford_cars import read_stanford_cars
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 CFG = config("stanford_cars")
 

@@ -6,14 +6,14 @@ import torch
 from layouts import message_of
 from texts import WIKITEXT_COUNTS, development_set, text_config, write_tokenizer, write_wikitext
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.language import Windows
 from pipeline.data.loader import eval_loader
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.tokens import EOS
-from pipeline.errors import ConfigError
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
+from pipeline.data.text.language import Windows
+from pipeline.data.text.tokens import EOS
 from pipeline.site import Site, data_folder
 
 

@@ -18,15 +18,15 @@ from texts import (
     write_tokenizer,
 )
 
-from pipeline.config import CONFIGS, Layers, names, read_yaml
-from pipeline.data.imdb import read_imdb
+from pipeline.core.config import CONFIGS, Layers, names, read_yaml
+from pipeline.core.errors import ConfigError, DataError
 from pipeline.data.kind import kind_of, parse_data
 from pipeline.data.loader import eval_loader
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.text_samples import TextLines
-from pipeline.errors import ConfigError, DataError
+from pipeline.data.readers.imdb import read_imdb
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
+from pipeline.data.text.text_samples import TextLines
 from pipeline.models.encoder import ModelConfig
 from pipeline.site import Site, data_folder
 

@@ -6,7 +6,8 @@ import random
 import pytest
 from texts import write_tokenizer
 
-from pipeline.data.tokens import (
+from pipeline.core.errors import DataError
+from pipeline.data.text.tokens import (
     CLS,
     EOS,
     MASK,
@@ -20,7 +21,6 @@ from pipeline.data.tokens import (
     read_vocabulary,
     split_words,
 )
-from pipeline.errors import DataError
 
 TEXTS = ["The cat sat.", "the CAT; a dog", "a cat?"]
 ORDER = ["cat", "a", "the", ".", ";", "?", "dog", "sat"]  # 3, 2, 2, then 1 each: punctuation is before letters

@@ -10,15 +10,15 @@ from photographs import SIZE, pixels_of, write_photo, write_photos
 from PIL import Image
 
 from pipeline.cli import main
-from pipeline.config import Layers, parse, read_yaml, science
-from pipeline.data import describe
-from pipeline.data.any_depth import look_below, read_any_depth
-from pipeline.data.classified import DataConfig
-from pipeline.data.guess_labels import guess_labels
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import compare_folder, open_for_evaluation, open_split
-from pipeline.data.prepare import fill_cache, prepare, reason_to_prepare
-from pipeline.errors import ConfigError
+from pipeline.core.config import Layers, parse, read_yaml, science
+from pipeline.core.errors import ConfigError
+from pipeline.data.describe import describe
+from pipeline.data.describe.guess_labels import guess_labels
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.readers.any_depth import look_below, read_any_depth
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import compare_folder, open_for_evaluation, open_split
+from pipeline.data.store.prepare import fill_cache, prepare, reason_to_prepare
 from pipeline.study import starter
 
 pytestmark = pytest.mark.usefixtures("configs")
@@ -177,7 +177,7 @@ def test_describe__nothing_usable__says_what_was_left_out(tmp_path):
 
 
 def test_describe__very_many_unusable_images__are_not_listed_in_a_config(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.data.describe_unlabelled.MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("pipeline.data.describe.unlabelled.MOST_LEFT_OUT", 2)
     write_photos(tmp_path, count=4)
     for number in range(3):
         (tmp_path / f"bad{number}.jpg").touch()

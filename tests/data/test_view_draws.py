@@ -9,10 +9,10 @@ from timm.data.auto_augment import RandAugment, rand_augment_transform
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torchvision.transforms import RandomHorizontalFlip
 
-from pipeline.data.operation_draws import Blank, NotedAugment, drawn_below, noted
-from pipeline.data.resizing import needed
-from pipeline.data.view_steps import Plan, _single, decisions, resized_crop
-from pipeline.seeds import seed_everything
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.gpu.operation_draws import Blank, NotedAugment, drawn_below, noted
+from pipeline.data.images.gpu.resizing import needed
+from pipeline.data.images.gpu.view_steps import Plan, _single, decisions, resized_crop
 
 SIZES = [(64, 64), (375, 500), (500, 333), (20, 200), (200, 20), (1, 1), (7, 3)]
 SCALES = [(0.08, 1.0), (0.9, 1.0)]

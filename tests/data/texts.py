@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.data.kind import parse_data
-from pipeline.data.tokens import SPECIAL
+from pipeline.data.text.tokens import SPECIAL
 
 
 def text_config(name, /, **changes):

@@ -1,6 +1,6 @@
 """Runs that the bites of every key start from: for each method and family of models one that it can have."""
 
-from pipeline.config import merge
+from pipeline.core.config import merge
 
 _SWIN = {"arch": "swin_tiny_patch4_window7_224", "patch_size": 7, "depths": [2, 2], "num_heads": [2, 2]}
 SWIN = {"model": {**_SWIN, "window_size": 2, "depth": None}}

@@ -26,7 +26,7 @@ from bases import (
 )
 from every_key import Bite
 
-from pipeline.config import merge
+from pipeline.core.config import merge
 
 # They are no part of a run's name.
 NOT_SCIENCE = {

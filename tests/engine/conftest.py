@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
 from told_cluster import NEW, Cluster
 
-from pipeline.config import merge
+from pipeline.core.config import merge
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
-from pipeline.evals.classify import Classify
-from pipeline.evals.consistency import Consistency
-from pipeline.evals.jigsaw_pictures import JigsawPictures
+from pipeline.evals.accuracy.classify import Classify
+from pipeline.evals.positions.consistency import Consistency
+from pipeline.evals.positions.jigsaw_pictures import JigsawPictures
 from pipeline.launch import slurm
 from pipeline.launch.resources import Shape
 from pipeline.launch.slurm import Launcher

@@ -3,7 +3,7 @@
 from bases import DECODER, DROPPOS, LANGUAGE, MP3, MP3_SOUNDS, OBJECTS, SCENES, jigsaw
 from every_key import Bite
 
-from pipeline.config import merge
+from pipeline.core.config import merge
 from pipeline.evals.base import EVALS as REGISTRY
 from pipeline.evals.base import EvalConfig
 

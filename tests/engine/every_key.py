@@ -20,16 +20,16 @@ from tiny_runs import ALONE, StopAfter, prepare_in, tiny_config, weights_of, wri
 from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_sounds import SOUNDS, write_sounds
 
-from pipeline.config import Layers, merge
+from pipeline.core.config import Layers, merge
+from pipeline.core.errors import PatchworkError
+from pipeline.core.registry import KINDS
 from pipeline.data.kind import parse_data
 from pipeline.engine.loop import Trainer
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.errors import PatchworkError
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS, Method
 from pipeline.models.encoder import ModelConfig
-from pipeline.registry import KINDS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

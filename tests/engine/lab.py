@@ -7,15 +7,15 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from tiny_runs import tiny_run
 
+from pipeline.core.files import digest
 from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.evals.classify import Classify
-from pipeline.evals.consistency import Consistency
+from pipeline.evals.accuracy.classify import Classify
 from pipeline.evals.evaluate import Planned, evaluate_job
-from pipeline.files import digest
-from pipeline.records import EvalResult, TrainRecord, read_record, write_record
+from pipeline.evals.positions.consistency import Consistency
 from pipeline.results import EvalFolder, ScaleFolder
+from pipeline.results.records import EvalResult, TrainRecord, read_record, write_record
 from pipeline.site import Site
 
 # Two of one kind, and a seed that is not the run's.

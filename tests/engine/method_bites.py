@@ -3,7 +3,7 @@
 from bases import ALONE, BERT, DROPPOS, DROPPOS_SWIN, LANGUAGE, MAE, MASKED, MP3, OBJECTS, SCENES, STILL, jigsaw
 from every_key import Bite
 
-from pipeline.config import merge
+from pipeline.core.config import merge
 
 MJP = {
     "fidelity": [Bite("released", "start", jigsaw()), Bite("paper", "start draws", jigsaw())],

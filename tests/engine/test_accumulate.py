@@ -10,14 +10,14 @@ import torch
 from tiny_runs import NUM_VAL, PRETRAINING, build_trainer, differing, tiny_run, weights_of
 from torch.nn import functional as F
 
+from pipeline.core.files import read_lines
+from pipeline.core.seeds import seed_everything
 from pipeline.engine import loop
-from pipeline.engine.distributed import World
 from pipeline.engine.meters import Stopwatch
 from pipeline.engine.metrics import Found
-from pipeline.files import read_lines
+from pipeline.engine.parallel.distributed import World
 from pipeline.methods.base import Output, Primary
 from pipeline.methods.supervised import Supervised
-from pipeline.seeds import seed_everything
 
 FOUR = {"optim": {"global_batch": 40, "micro_batch": 10}}
 DRAWING = {"mjp": {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5}}, **PRETRAINING}

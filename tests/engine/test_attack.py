@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from tiny_runs import build_trainer, publish, tiny_run
 
 from pipeline.cli import main
+from pipeline.core.files import write_text
 from pipeline.engine.run import resolved_yaml
-from pipeline.files import write_text
 from pipeline.privacy import matching
 from pipeline.privacy.april import reason_other_algebra
 

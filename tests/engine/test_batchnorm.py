@@ -8,8 +8,8 @@ import torch
 from forked import ForkedProcess
 from torch import nn
 
-from pipeline.engine.batchnorm import SharedBatchNorm, synchronised
-from pipeline.engine.distributed import join_world, leave_world
+from pipeline.engine.parallel.batchnorm import SharedBatchNorm, synchronised
+from pipeline.engine.parallel.distributed import join_world, leave_world
 
 STEPS = 3
 

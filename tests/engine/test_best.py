@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from tiny_runs import StopAfter, differing, fit, tiny_run
 from unstable import train_together
 
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_lines
 from pipeline.engine import loop
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.metrics import Found
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
-from pipeline.errors import ConfigError
-from pipeline.files import read_lines
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from tiny_runs import ALONE, PHOTOS, StopAfter, differing, tiny_run, weights_of, write_photos
 
-from pipeline.data.prepare import prepare
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import Trainer
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.results import RunFolder

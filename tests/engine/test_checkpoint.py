@@ -10,9 +10,9 @@ import pytest
 import torch
 from disks import small_disk
 
+from pipeline.core.errors import CheckpointError, PatchworkError
 from pipeline.engine import checkpoint
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.errors import CheckpointError, PatchworkError
 
 MEGABYTE = 2**20
 

@@ -3,7 +3,7 @@
 import pytest
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from pipeline.engine.compiling import KEPT_IN, prepare_to_compile
+from pipeline.engine.compute.compiling import KEPT_IN, prepare_to_compile
 from pipeline.results import compiled_folder
 from pipeline.site import Site
 

@@ -5,11 +5,11 @@ import yaml
 from disks import read_only, small_disk
 from tiny_runs import StopAfter, fit, tiny_config, tiny_run
 
+from pipeline.core.errors import PatchworkError
+from pipeline.core.files import held, hold_for_life
 from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.errors import PatchworkError
-from pipeline.files import held, hold_for_life
 from pipeline.launch.queue import Queue
 from pipeline.launch.train import train
 from pipeline.results import RunFolder

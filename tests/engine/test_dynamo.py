@@ -12,7 +12,7 @@ from patience import PATIENCE_S
 from tiny_runs import ALONE, RICH, tiny_run
 from torch import nn
 
-from pipeline.dynamo import AdamW
+from pipeline.core.dynamo import AdamW
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import parameter_groups, step_if_finite
 
@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 ASK_FOR_MORE = """
 import json, sys
-from pipeline.dynamo import dynamo_deferred
+from pipeline.core.dynamo import dynamo_deferred
 
 with dynamo_deferred():
     from torch._dynamo.utils import counters

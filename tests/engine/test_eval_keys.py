@@ -9,9 +9,11 @@ from every_key import below, short_run
 from threaded_server import server_in_a_thread
 from tiny_runs import ALONE
 
-from pipeline.engine.timing import StepCost
-from pipeline.evals import cost, gradient_matching, permutation_cost, split_wire
+from pipeline.engine.compute.timing import StepCost
 from pipeline.evals.base import EVALS, Subject
+from pipeline.evals.cost import cost, permutation_cost
+from pipeline.evals.permutation import split_wire
+from pipeline.evals.privacy import gradient_matching
 from pipeline.results import ScaleFolder
 
 

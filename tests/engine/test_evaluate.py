@@ -16,18 +16,18 @@ from lab import CONFIGS, Lab
 from patience import PATIENCE_S, wait_until
 from tiny_runs import ALONE, NUM_VAL, prepare_in, write_images
 
-from pipeline.data.manifest import read_manifest
+from pipeline.core.errors import CheckpointError, DataError
+from pipeline.core.files import digest, read_lines
+from pipeline.data.store.manifest import read_manifest
 from pipeline.engine.train import load_method
-from pipeline.errors import CheckpointError, DataError
 from pipeline.evals import evaluate as evaluating
+from pipeline.evals.accuracy.classify import Classify
+from pipeline.evals.accuracy.ensemble import Ensemble
 from pipeline.evals.base import Outcome, Subject
-from pipeline.evals.classify import Classify
-from pipeline.evals.consistency import Consistency
-from pipeline.evals.ensemble import Ensemble
 from pipeline.evals.evaluate import Planned
-from pipeline.evals.jigsaw_pictures import JigsawPictures
-from pipeline.files import digest, read_lines
-from pipeline.records import EvalJobRecord, read_record
+from pipeline.evals.positions.consistency import Consistency
+from pipeline.evals.positions.jigsaw_pictures import JigsawPictures
+from pipeline.results.records import EvalJobRecord, read_record
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow

@@ -12,15 +12,15 @@ from PIL import Image
 from tiny_runs import PHOTOS, tiny_run
 
 from pipeline.cli import main
+from pipeline.core.files import digest, write_text
+from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import resolved_yaml
 from pipeline.engine.train import export
 from pipeline.export import layout, onnx_file
-from pipeline.files import digest, write_text
-from pipeline.records import EvalInputs, EvalResult, Inputs, TrainRecord, write_record
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import EvalInputs, EvalResult, Inputs, TrainRecord, write_record
 
 pytestmark = pytest.mark.usefixtures("cpu_site")
 FACTS = {"data_fingerprint": "aaaa", "device": "cpu", "precision": "fp32", "commit": "bbbb"}

@@ -7,15 +7,15 @@ from peers import peers
 from PIL import Image
 from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, write_images
 
-from pipeline.data.cache import CachedImages, Decoded
+from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.opening import open_for_evaluation, open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.store.cache import CachedImages, Decoded
+from pipeline.data.store.opening import open_for_evaluation, open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.feeding import Kept, Sizes, ahead, joined, pieces_for, sizes_for, staged_evaluation
 from pipeline.engine.loop import build_method
 from pipeline.engine.validate import measure_set
-from pipeline.registry import TASKS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 KINDS = {"supervised": {}, **PRETRAINING}

@@ -15,20 +15,20 @@ from PIL import Image, ImageOps
 from project import ROOT, copy_project
 from safetensors.torch import save_file
 
+from pipeline.adhoc import foreign
+from pipeline.adhoc.evaluated_set import own_set
+from pipeline.adhoc.foreign import AsItIs, Foreign, chosen_evaluations, evaluate_foreign
+from pipeline.adhoc.named_model import NamedModel
 from pipeline.cli import main
-from pipeline.data.corruptions import corrupt, seed_of
-from pipeline.data.published import published_classes
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES
-from pipeline.data.transforms import eval_view
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
+from pipeline.data.derived.corruptions import corrupt, seed_of
+from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
+from pipeline.data.images.transforms import eval_view
+from pipeline.data.readers.published import published_classes
 from pipeline.methods.supervised import Supervised
 from pipeline.models.fitting import fit
 from pipeline.models.foreign import _grid, build_foreign, download, view_of
 from pipeline.site import Site
-from pipeline.study import foreign
-from pipeline.study.evaluated_set import own_set
-from pipeline.study.foreign import AsItIs, Foreign, chosen_evaluations, evaluate_foreign
-from pipeline.study.named_model import NamedModel
 
 CORRUPTED = 3  # photographs that are put through every corruption
 DEMO = {"in_chans": 1, "num_classes": 10}  # what the demo's set has

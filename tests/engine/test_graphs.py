@@ -10,17 +10,17 @@ from tiny_runs import ALONE, PRETRAINING, RICH, StopAfter, differing, fit, prepa
 from torch import nn
 from unstable import train_together
 
-from pipeline.engine import graphs
-from pipeline.engine.distributed import World, _pieces
-from pipeline.engine.graphs import Recorder, recorder_for
+from pipeline.core.cuda_graph import CALLED, Replayed
+from pipeline.core.files import read_lines
+from pipeline.core.seeds import seed_everything
+from pipeline.engine.compute import graphs
+from pipeline.engine.compute.graphs import Recorder, recorder_for
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.optim import build_optimizer
+from pipeline.engine.parallel.distributed import World, _pieces
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.files import read_lines
 from pipeline.methods.base import METHODS
-from pipeline.recording import CALLED, Replayed
 from pipeline.results import RunFolder
-from pipeline.seeds import seed_everything
 from pipeline.site import Site
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="records CUDA graphs")
@@ -136,7 +136,7 @@ def test_graphs__processes_on_several_nodes__are_recorded_only_if_the_site_insis
 
 
 def test_pieces__of_many_tensors__hold_all_in_order_and_few_numbers(monkeypatch):
-    monkeypatch.setattr("pipeline.engine.distributed.PIECE_NUMEL", 10)
+    monkeypatch.setattr("pipeline.engine.parallel.distributed.PIECE_NUMEL", 10)
     sizes = [4, 4, 3, 30, 1, 9]
     pieces = [[len(tensor) for tensor in piece] for piece in _pieces([torch.zeros(size) for size in sizes])]
     assert pieces == [[4, 4], [3], [30], [1, 9]]

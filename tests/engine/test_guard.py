@@ -5,8 +5,8 @@ import torch
 from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
 from unstable import Unstable, train_together
 
-from pipeline.errors import NumericsError
-from pipeline.files import read_lines
+from pipeline.core.errors import NumericsError
+from pipeline.core.files import read_lines
 from pipeline.methods.base import METHODS
 
 pytestmark = pytest.mark.slow

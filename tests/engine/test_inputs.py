@@ -7,14 +7,14 @@ import pytest
 from safetensors.torch import save_file
 from tiny_runs import ALONE, StopAfter, classify, differing, fit, prepare_in, tiny_run, write_images
 
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import read_lines
+from pipeline.engine.inputs import find_inputs
 from pipeline.engine.loop import Trainer, build_method
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
-from pipeline.errors import CheckpointError
-from pipeline.files import read_lines
-from pipeline.inputs import find_inputs
-from pipeline.records import Inputs
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import Inputs
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
@@ -202,7 +202,7 @@ def test_is_finished__asked_often__reads_weights_once(place, monkeypatch):
     run = tiny_run(SHORT)
     paths, read = place.train(run), []
     inputs = place.inputs(run)
-    from pipeline import files
+    from pipeline.core import files
 
     digest = files.digest
     monkeypatch.setattr(files, "digest", lambda path: read.append(path.name) or digest(path))

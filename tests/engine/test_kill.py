@@ -25,8 +25,8 @@ from tiny_runs import RICH, prepare_in, tiny_config, tiny_run
 from warm_client import Asked
 from warm_python import ask_with_forks, with_programs
 
-from pipeline.config import CONFIGS
-from pipeline.files import digest, read_lines
+from pipeline.core.config import CONFIGS
+from pipeline.core.files import digest, read_lines
 from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow

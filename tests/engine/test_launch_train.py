@@ -8,15 +8,15 @@ import torch
 import yaml
 from tiny_runs import tiny_config
 
+from pipeline.core.errors import ConfigError, DeviceMemoryError
+from pipeline.core.files import write_text
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.errors import ConfigError, DeviceMemoryError
-from pipeline.files import write_text
 from pipeline.launch import train as launching
 from pipeline.launch.local import train_here
 from pipeline.launch.resources import Shape
 from pipeline.launch.train import train
-from pipeline.records import Inputs
 from pipeline.results import RunFolder
+from pipeline.results.records import Inputs
 from pipeline.site import Site, Slurm
 
 INPUTS = Inputs(data="a" * 64, init=None)

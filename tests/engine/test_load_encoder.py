@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny_runs import build_trainer, publish, tiny_run
 
+from pipeline.core.errors import CheckpointError, DataError
+from pipeline.core.files import write_text
 from pipeline.engine.run import resolved_yaml
-from pipeline.errors import CheckpointError, DataError
-from pipeline.files import write_text
 from pipeline.results import load_encoder
 
 PICTURES = torch.linspace(-1, 1, 2 * 28 * 28).view(2, 1, 28, 28)

@@ -11,7 +11,7 @@ from torch.utils.data._utils import signal_handling
 
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
-from pipeline.data.opening import open_split
+from pipeline.data.store.opening import open_split
 from pipeline.engine.loop import batch_plan
 
 PLAN = BatchPlan(seed=0, num_images=NUM_TRAIN, repeats=1, epochs=3, global_batch=20, num_micro=2)

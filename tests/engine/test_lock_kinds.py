@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from timm.data import create_transform
 
 from pipeline.cli import main
-from pipeline.errors import CheckpointError, ConfigError, PatchworkError
+from pipeline.core.errors import CheckpointError, ConfigError, PatchworkError
 from pipeline.permutation.authorise import lock, plan_key, unlock
 from pipeline.permutation.infer import classify_image
 from pipeline.permutation.keys import new_key, read_key

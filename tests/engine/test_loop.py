@@ -20,6 +20,9 @@ from tiny_runs import (
 )
 from torch.nn import functional as F
 
+from pipeline.core.errors import CheckpointError, ConfigError, DataError
+from pipeline.core.files import read_lines
+from pipeline.core.seeds import seed_everything
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.loop import build_method, check_world
 from pipeline.engine.meters import Stopwatch
@@ -27,12 +30,9 @@ from pipeline.engine.optim import build_schedule
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import measure_set
-from pipeline.errors import CheckpointError, ConfigError, DataError
-from pipeline.files import read_lines
 from pipeline.methods.base import Output
 from pipeline.methods.supervised import Supervised
 from pipeline.results import RunFolder
-from pipeline.seeds import seed_everything
 from pipeline.site import Site
 
 pytestmark = pytest.mark.slow
@@ -251,7 +251,7 @@ def test_train__data_not_prepared__says_what_to_run(images, tmp_path):
 
 
 def test_train__finished__has_everything_needed_to_train_it_again(images, results):
-    from pipeline.config import Layers, read_yaml
+    from pipeline.core.config import Layers, read_yaml
     from pipeline.engine.run import parse_run
 
     run = tiny_run(RICH)

@@ -3,8 +3,8 @@
 import torch
 from peers import peers
 
-from pipeline.engine.distributed import World
-from pipeline.engine.meetings import Meetings
+from pipeline.engine.parallel.distributed import World
+from pipeline.engine.parallel.meetings import Meetings
 
 
 def test_meetings__of_two__the_last_to_come_only_sends_and_the_other_waits(monkeypatch):

@@ -8,9 +8,9 @@ import torch
 from peers import peers
 from tiny_runs import ALONE
 
-from pipeline.engine.distributed import World
+from pipeline.core.errors import CheckpointError, PatchworkError
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
-from pipeline.errors import CheckpointError, PatchworkError
+from pipeline.engine.parallel.distributed import World
 
 
 def test_meters__values_since_last_reading__give_their_mean():

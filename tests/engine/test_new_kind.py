@@ -17,26 +17,26 @@ from tiny_runs import ALONE, StopAfter, build_trainer, differing, fit, weights_o
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.config import Layers, merge
+from pipeline.core.config import Layers, merge
+from pipeline.core.errors import ConfigError, DataError
+from pipeline.core.trees import to_device
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, View, kind_of, parse_data
 from pipeline.data.loader import eval_loader
-from pipeline.data.manifest import read_manifest
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
 from pipeline.data.samples import Samples, Split
+from pipeline.data.store.manifest import read_manifest
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import build_method
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import measure_set
-from pipeline.errors import ConfigError, DataError
 from pipeline.methods.base import METHODS, Method, MethodConfig, Output, Primary
 from pipeline.plan.operations import step_cost
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 from pipeline.tasks.base import TASKS, Task
-from pipeline.trees import to_device
 
 # The kind
 

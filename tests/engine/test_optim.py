@@ -9,10 +9,10 @@ import torch
 from tiny_runs import tiny_run
 from torch import nn
 
+from pipeline.core.errors import ConfigError
 from pipeline.engine import optim
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer, build_schedule, clip_gradients, parameter_groups, step_if_finite
-from pipeline.errors import ConfigError
 
 DECAY = 0.07
 MJP = {"method": {"name": "mjp"}}

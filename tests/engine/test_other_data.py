@@ -6,9 +6,9 @@ import shutil
 import pytest
 from tiny_runs import classify, tiny_run
 
+from pipeline.core.errors import DataError
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
-from pipeline.errors import DataError
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 from tiny_runs import PRETRAINING, fit, tiny_config, tiny_run
 
-from pipeline.config import Layers, merge, read_yaml
-from pipeline.data import describe as describing
-from pipeline.data.describe import Choices, describe, write_config
+from pipeline.core.config import Layers, merge, read_yaml
+from pipeline.data.describe import describe as describing
+from pipeline.data.describe.describe import Choices, describe, write_config
 from pipeline.engine.run import parse_run
 
 pytestmark = pytest.mark.slow

@@ -7,14 +7,14 @@ import pytest
 from tiny_runs import StopAfter, build_trainer, differing, fit, tiny_run, weights_of
 from unstable import train_together
 
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_lines
 from pipeline.engine import loop
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.inputs import find_inputs
 from pipeline.engine.metrics import Found
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
-from pipeline.errors import ConfigError
-from pipeline.files import read_lines
-from pipeline.inputs import find_inputs
 from pipeline.methods.base import Primary
 from pipeline.results import RunFolder
 from pipeline.site import Site

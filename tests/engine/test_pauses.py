@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from pipeline.engine.distributed import World
-from pipeline.engine.pauses import Pause, Pauses
+from pipeline.engine.parallel.distributed import World
+from pipeline.engine.parallel.pauses import Pause, Pauses
 from pipeline.engine.signals import StopRequest
 
 NOTHING = (False, False)

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 from tiny_runs import ALONE, StopAfter, build_trainer, differing, fit, publish, tiny_run, weights_of
 from unstable import train_together
 
+from pipeline.core.files import read_lines
 from pipeline.engine.train import load_method
-from pipeline.files import read_lines
 from pipeline.permutation.rules import permute_state, unpermute_state
 from pipeline.results import RunFolder
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_runs import classify, tiny_run
 
-from pipeline.engine.precision import in_precision, precision_of
+from pipeline.engine.compute.precision import in_precision, precision_of
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
 from pipeline.results import RunFolder

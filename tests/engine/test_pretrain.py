@@ -10,17 +10,17 @@ from safetensors.torch import load_file
 from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, weights_of
 from unstable import train_together
 
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import read_lines
+from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.opening import open_split
+from pipeline.data.store.opening import open_split
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import measure_set
-from pipeline.errors import CheckpointError
-from pipeline.files import read_lines
 from pipeline.methods.base import Batch
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

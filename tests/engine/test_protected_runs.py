@@ -8,13 +8,13 @@ import torch
 from tiny_runs import StopAfter, build_trainer, differing, fit, tiny_run, weights_of
 from unstable import train_together
 
+from pipeline.core.files import read_lines
+from pipeline.core.seeds import generator_for
 from pipeline.engine import loop, protection
 from pipeline.engine.optim import clip_gradients
 from pipeline.engine.protection import protected
 from pipeline.engine.signals import Requeue
-from pipeline.files import read_lines
 from pipeline.results import RunFolder
-from pipeline.seeds import generator_for
 
 PROTECTED = {"optim": {"protection": {"noise": 0.5, "pruning": 0.5}}}
 

@@ -10,15 +10,15 @@ from threading import Timer
 
 import pytest
 
-from pipeline.config import CONFIGS
+from pipeline.core.config import CONFIGS
+from pipeline.core.files import held, write_json
 from pipeline.engine.signals import StopRequest
-from pipeline.files import held, write_json
 from pipeline.launch import queue, slurm
 from pipeline.launch.queue import Answer, Job, Queue
 from pipeline.launch.resources import Shape
 from pipeline.launch.slurm import JobRecord, Launcher
-from pipeline.records import Inputs
 from pipeline.results import RunFolder
+from pipeline.results.records import Inputs
 from pipeline.site import Site, Slurm
 
 RUNNING = Job("7", "RUNNING", "None", "n1", "job", str(CONFIGS.parent))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_runs import StopAfter, differing, fit, weights_of
 
-from pipeline.config import CONFIGS, Layers, read_yaml
-from pipeline.data.prepare import prepare
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.run import parse_run
 from pipeline.results import RunFolder
 

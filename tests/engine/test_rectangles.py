@@ -7,12 +7,12 @@ import torch
 from tiny_runs import DECODER, PRETRAINING, build_trainer, fit, publish, tiny_run
 from torch.nn import functional as F
 
-from pipeline.config import Layers, read_yaml
+from pipeline.core.config import Layers, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_text
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run, resolved_yaml
 from pipeline.engine.train import export
-from pipeline.errors import ConfigError
-from pipeline.files import write_text
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.patches import Grid, grid_of, to_patches
 from pipeline.models.weights import load_encoder

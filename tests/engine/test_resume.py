@@ -5,9 +5,9 @@ import logging
 import pytest
 from tiny_runs import PRETRAINING, RICH, StopAfter, build_trainer, differing, fit, tiny_run, weights_of
 
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import read_lines
 from pipeline.engine.signals import Requeue
-from pipeline.errors import CheckpointError
-from pipeline.files import read_lines
 from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow

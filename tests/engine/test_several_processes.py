@@ -14,14 +14,14 @@ import torch
 from forked import ForkedProcess
 from tiny_runs import PHOTOS, StopAfter, differing, fit, prepare_in, tiny_run, weights_of, write_photos
 
-from pipeline.config import Layers
-from pipeline.data.prepare import prepare
-from pipeline.engine import pauses
-from pipeline.engine.distributed import join_world, leave_world
+from pipeline.core.config import Layers
+from pipeline.core.files import read_lines
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import Trainer
+from pipeline.engine.parallel import pauses
+from pipeline.engine.parallel.distributed import join_world, leave_world
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.files import read_lines
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

@@ -12,14 +12,14 @@ import torch.distributed as dist
 import yaml
 from tiny_runs import tiny_config
 
+from pipeline.core.errors import DataError, LaunchError
+from pipeline.core.files import write_json, write_text
 from pipeline.engine.signals import StopRequest
-from pipeline.errors import DataError, LaunchError
-from pipeline.files import write_json, write_text
 from pipeline.launch import job
 from pipeline.launch.job import Outcome, TrainJob, address_of, log_tail, read_outcome, take_place
 from pipeline.launch.slurm import JobRecord, waiting_job
-from pipeline.records import Inputs
 from pipeline.results import RunFolder
+from pipeline.results.records import Inputs
 
 INPUTS = Inputs(data="a" * 64, init=None)
 

@@ -11,9 +11,9 @@ import time
 import pytest
 from told_cluster import NEW, OLD, finished
 
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import held, is_held, write_json
 from pipeline.engine.signals import StopRequest
-from pipeline.errors import LaunchError
-from pipeline.files import held, is_held, write_json
 from pipeline.launch import slurm
 from pipeline.launch.job import Outcome
 from pipeline.launch.resources import Shape

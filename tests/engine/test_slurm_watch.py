@@ -6,8 +6,8 @@ import signal
 import pytest
 from told_cluster import NEW, finished, reach
 
-from pipeline.errors import LaunchError
-from pipeline.files import write_json
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import write_json
 from pipeline.launch import slurm
 from pipeline.launch.job import Outcome
 from pipeline.launch.queue import Job

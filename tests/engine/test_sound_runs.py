@@ -8,8 +8,8 @@ from tiny_runs import StopAfter, build_trainer, classify, differing, fit, publis
 from tiny_sounds import SOUNDS, write_sounds
 from unstable import train_together
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
-from pipeline.data.prepare import prepare
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest

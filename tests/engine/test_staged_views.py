@@ -12,16 +12,16 @@ from PIL import Image
 from pixels import same_as_pillows
 from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
 
-from pipeline.data.device_views import Ahead, DeviceViews
-from pipeline.data.images import ImageSet
+from pipeline.core.registry import TASKS
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.gpu.device_views import Ahead, DeviceViews
+from pipeline.data.images.gpu.residence import PlacedImages, completed_on_device, settled
+from pipeline.data.images.images import ImageSet
+from pipeline.data.images.transforms import ImageView
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
-from pipeline.data.residence import PlacedImages, completed_on_device, settled
-from pipeline.data.transforms import ImageView
-from pipeline.registry import TASKS
-from pipeline.seeds import seed_everything
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -232,8 +232,8 @@ def test_set_on_the_device__batches__have_no_pixels(opened):
 
 def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(opened, monkeypatch, caplog):
     data, (splits, manifest) = config("L"), opened
-    monkeypatch.setattr("pipeline.data.residence.FREE_SHARE", 1.0)
-    monkeypatch.setattr("pipeline.data.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
+    monkeypatch.setattr("pipeline.data.images.gpu.residence.FREE_SHARE", 1.0)
+    monkeypatch.setattr("pipeline.data.images.gpu.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
     with caplog.at_level("INFO"):
         assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
     assert "small stays on the host" in caplog.text

@@ -10,15 +10,15 @@ from peers import peers
 from tiny_runs import ALONE, StopAfter, build_trainer, differing, fit, publish, weights_of
 from unstable import train_together
 
+from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import eval_loader
-from pipeline.data.opening import open_split
-from pipeline.data.prepare import prepare
+from pipeline.data.store.opening import open_split
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import build_method
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
 from pipeline.engine.validate import measure_set
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder
 from pipeline.site import Site
 

@@ -6,8 +6,8 @@ import torch
 from PIL import Image, ImageOps
 from tiny_runs import tiny_run
 
-from pipeline.data.transforms import Augment, BatchTransform, eval_view, train_view
-from pipeline.seeds import seed_everything
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.transforms import Augment, BatchTransform, eval_view, train_view
 
 CPU = torch.device("cpu")
 RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}

@@ -13,12 +13,13 @@ from forked import ForkedProcess
 from patience import PATIENCE_S, wait_until
 from tiny_runs import tiny_run
 
-from pipeline.config import Layers
-from pipeline.engine import distributed, train
+from pipeline.core.config import Layers
+from pipeline.core.files import held, is_wanted
+from pipeline.engine import train
+from pipeline.engine.parallel import distributed
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
-from pipeline.files import held, is_wanted
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
@@ -121,7 +122,7 @@ def test_two_processes__one_asked_to_stop_while_both_wait__both_leave(images, pa
 
 
 def test_train__holder_of_the_lock_is_killed__goes_on_in_its_place(images, paths):
-    program = "import sys, time; from pathlib import Path; from pipeline.files import LockFile\n"
+    program = "import sys, time; from pathlib import Path; from pipeline.core.files import LockFile\n"
     program += "assert LockFile(Path(sys.argv[1])).take(); print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program, str(paths.lock)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"

@@ -7,9 +7,9 @@ from lab import CONFIGS, Lab
 from safetensors.torch import load_file, save_file
 from tiny_runs import ALONE, tiny_run
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import digest
 from pipeline.evals.evaluate import Planned, Workshop
-from pipeline.files import digest
 
 pytestmark = pytest.mark.slow
 

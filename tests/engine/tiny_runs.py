@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.config import Layers, merge
-from pipeline.data.classified import DataConfig
-from pipeline.data.prepare import prepare
-from pipeline.engine.distributed import World
+from pipeline.core.config import Layers, merge
+from pipeline.core.files import digest, write_json
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import Trainer
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import export
-from pipeline.evals.classify import Classify
+from pipeline.evals.accuracy.classify import Classify
 from pipeline.evals.evaluate import Planned, evaluate_job
-from pipeline.files import digest, write_json
-from pipeline.records import EvalResult, Inputs, TrainRecord, read_record
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import EvalResult, Inputs, TrainRecord, read_record
 from pipeline.site import Site
 
 NUM_TRAIN, NUM_VAL = 120, 40

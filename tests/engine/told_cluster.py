@@ -1,9 +1,9 @@
 """A SLURM cluster that does what a test tells it, and what launchers leave behind."""
 
-from pipeline.config import CONFIGS
-from pipeline.files import write_json
+from pipeline.core.config import CONFIGS
+from pipeline.core.files import write_json
 from pipeline.launch.queue import Answer, Job
-from pipeline.records import Inputs, TrainRecord
+from pipeline.results.records import Inputs, TrainRecord
 
 OLD, NEW = Inputs(data="a" * 64, init="b" * 64), Inputs(data="c" * 64, init="b" * 64)
 

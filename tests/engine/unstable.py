@@ -11,9 +11,9 @@ from forked import ForkedProcess
 from tiny_runs import prepare_in, weights_of
 from torch import Tensor
 
-from pipeline.config import Layers
-from pipeline.engine.distributed import join_world, leave_world
+from pipeline.core.config import Layers
 from pipeline.engine.loop import Trainer
+from pipeline.engine.parallel.distributed import join_world, leave_world
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.methods.base import METHODS, Batch, Output

@@ -5,8 +5,8 @@ import torch
 from small_set import ALONE, config_of
 
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.features import pooled_layers
-from pipeline.evals.heads import LinearHead
+from pipeline.evals.probes.features import pooled_layers
+from pipeline.evals.probes.heads import LinearHead
 
 
 def probe_of(world, name, parts=None, **fields):

@@ -13,14 +13,14 @@ from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model
 from tiny_vit import build_tiny, tiny_encoder, tiny_model
 
-from pipeline.data.augment import Augment
-from pipeline.data.classified import DataConfig
-from pipeline.data.detection import DetectionConfig
-from pipeline.data.language import LanguageConfig
-from pipeline.data.prepare import prepare
-from pipeline.data.segmentation import SegmentationConfig
-from pipeline.engine.distributed import World
+from pipeline.data.dense.detection import DetectionConfig
+from pipeline.data.dense.segmentation import SegmentationConfig
+from pipeline.data.images.augment import Augment
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.store.prepare import prepare
+from pipeline.data.text.language import LanguageConfig
 from pipeline.engine.optim import OptimConfig
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.methods.droppos import DropPos

@@ -13,7 +13,7 @@ import pytest
 import torch
 from faster_coco_eval import COCO, COCOeval_faster
 
-from pipeline.errors import DataError
+from pipeline.core.errors import DataError
 from pipeline.tasks.detect import AveragePrecision
 from pipeline.transfer.average_precision import (
     METRICS,

@@ -12,16 +12,16 @@ from PIL import Image
 from small_set import MEAN, STD, build
 from tiny_vit import tiny_model
 
-from pipeline.data.augment import Augment
-from pipeline.data.classified import DataConfig
-from pipeline.data.prepare import prepare
-from pipeline.data.severities import CORRUPTIONS, SEVERITIES
-from pipeline.engine.distributed import World
-from pipeline.errors import DataError
-from pipeline.evals import corruptions
+from pipeline.core.errors import DataError
+from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
+from pipeline.data.images.augment import Augment
+from pipeline.data.images.classified import DataConfig
+from pipeline.data.store.prepare import prepare
+from pipeline.engine.parallel.distributed import World
+from pipeline.evals.accuracy import corruptions
+from pipeline.evals.accuracy.corruption_pictures import CorruptionPictures
+from pipeline.evals.accuracy.corruptions import ALEXNET, NORMALISED, Corruptions, values_per_image
 from pipeline.evals.base import Subject
-from pipeline.evals.corruption_pictures import CorruptionPictures
-from pipeline.evals.corruptions import ALEXNET, NORMALISED, Corruptions, values_per_image
 from pipeline.evals.parts import Parts
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised

@@ -5,10 +5,10 @@ import statistics
 import pytest
 from small_set import config_of
 
-from pipeline.config import CONFIGS, read_yaml
-from pipeline.engine.timing import StepCost
-from pipeline.evals import cost
+from pipeline.core.config import CONFIGS, read_yaml
+from pipeline.engine.compute.timing import StepCost
 from pipeline.evals.base import EVALS
+from pipeline.evals.cost import cost
 
 OF_MJP = {"methods": ["mjp"], "turns": 3}
 SECONDS = {"Supervised": [1.0, 2.0, 4.0], "MJP": [1.02, 2.02, 4.12]}  # in each turn; a slow one is slow for both

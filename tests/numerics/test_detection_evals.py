@@ -11,15 +11,8 @@ from PIL import Image
 from small_set import MEAN, STD, build
 
 from pipeline.evals.base import EVALS
-from pipeline.evals.detection_pictures import PALETTE, SIDE, drawn
-from pipeline.transfer.average_precision import (
-    METRICS,
-    ImageRecord,
-    Objects,
-    average_precision,
-    encoded,
-    record_of,
-)
+from pipeline.evals.dense.detection_pictures import PALETTE, SIDE, drawn
+from pipeline.transfer.average_precision import METRICS, ImageRecord, Objects, average_precision, encoded, record_of
 
 pytestmark = pytest.mark.slow
 

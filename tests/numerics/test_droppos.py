@@ -9,7 +9,7 @@ import torch
 from tiny_vit import tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.droppos import DropPos, smoothed_targets, smoothing_distances
 from pipeline.models.encoder import build_encoder

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.models.encoder import ModelConfig, build_encoder

@@ -5,7 +5,7 @@ from small_set import ALONE, build
 from tiny_vit import tiny_encoder
 
 from pipeline.evals.base import Subject
-from pipeline.evals.equivariance import Equivariance
+from pipeline.evals.permutation.equivariance import Equivariance
 from pipeline.methods.supervised import Supervised
 
 pytestmark = pytest.mark.slow

@@ -10,15 +10,15 @@ from peers import peers
 from small_set import BATCH, GRID, MEAN, STD, SUITED, build, config_of
 from tiny_vit import tiny_encoder
 
+from pipeline.core.seeds import random_state, seed_everything
 from pipeline.evals.base import EVALS
-from pipeline.evals.droppos_positions import DropPosPositions
-from pipeline.evals.mp3_positions import MP3Positions
-from pipeline.evals.shuffling import Shuffler, drawn_for
+from pipeline.evals.positions.droppos_positions import DropPosPositions
+from pipeline.evals.positions.mp3_positions import MP3Positions
+from pipeline.evals.positions.shuffling import Shuffler, drawn_for
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches
 from pipeline.models.position import encode
-from pipeline.seeds import random_state, seed_everything
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,10 @@ from threaded_server import server_in_a_thread
 from pipeline.contracts.declared import check_config
 from pipeline.contracts.evaluations import check_outcome, compare_closely, compare_outcomes
 from pipeline.engine.feeding import Sizes
-from pipeline.evals import base, split_wire
+from pipeline.evals import base
 from pipeline.evals.base import EVALS, Evaluation
-from pipeline.evals.leakage import LeakageEvaluation
+from pipeline.evals.permutation import split_wire
+from pipeline.evals.privacy.leakage import LeakageEvaluation
 
 pytestmark = pytest.mark.slow
 

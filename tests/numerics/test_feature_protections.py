@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_vit import tiny_encoder
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.permutation.protections import FeatureProtection, batch_shuffled, low_pass, with_noise
 from pipeline.permutation.split import split
 

@@ -6,8 +6,8 @@ from small_set import build
 from tiny_vit import build_tiny, image_size_of, tiny_batch, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
 from pipeline.evals.base import Subject, spread
-from pipeline.evals.features import NUM_PARTS, pooled_features, pooled_layers
-from pipeline.evals.knn import NearestNeighbours
+from pipeline.evals.probes.features import NUM_PARTS, pooled_features, pooled_layers
+from pipeline.evals.probes.knn import NearestNeighbours
 from pipeline.methods.droppos_swin import DropPosSwin
 from pipeline.methods.supervised import Supervised
 from pipeline.models.patches import to_patches

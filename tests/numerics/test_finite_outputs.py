@@ -7,10 +7,10 @@ from small_set import ALONE, build, config_of, subjects_of
 from test_every_evaluation import FEWER, OF_SUBJECTS, OF_TABLES
 from threaded_server import server_in_a_thread
 
-from pipeline.errors import CheckpointError, NumericsError
-from pipeline.evals import split_wire
+from pipeline.core.errors import CheckpointError, NumericsError
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.parts import Parts
+from pipeline.evals.permutation import split_wire
 from pipeline.permutation.forward import blocks_of
 from pipeline.privacy.april import attack
 

@@ -11,18 +11,20 @@ from foreign_encoders import IMAGE_SIZE, KINDS, build_kind
 from small_set import ALONE, config_of, make_world
 from threaded_server import server_in_a_thread
 
+from pipeline.adhoc.foreign import AsItIs
+from pipeline.core.errors import PatchworkError
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
-from pipeline.errors import PatchworkError
-from pipeline.evals import corruptions, embedding_pictures, restricted, split_wire
-from pipeline.evals.attention import look_at_attention
+from pipeline.evals.accuracy import corruptions, restricted
+from pipeline.evals.attention.attention import look_at_attention
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.features import pooled_features, pooled_layers
+from pipeline.evals.permutation import split_wire
+from pipeline.evals.positions import embedding_pictures
+from pipeline.evals.probes.features import pooled_features, pooled_layers
 from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.foreign import ForeignModel, _grid
 from pipeline.models.position import encode
-from pipeline.study.foreign import AsItIs
 
 pytestmark = pytest.mark.slow
 NAMES = [name for name in EVALS.names() if EVALS.get(name).roles() == ("model",)]

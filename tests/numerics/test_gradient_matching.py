@@ -9,9 +9,15 @@ from PIL import Image
 from small_set import build, config_of
 
 from pipeline.evals.base import EVALS
-from pipeline.evals.gradient_matching import bounds_of, draw_curves, known_labels, paired, patches_where_they_fit
-from pipeline.evals.leakage import pixels_of
-from pipeline.evals.shuffling import Shuffler
+from pipeline.evals.positions.shuffling import Shuffler
+from pipeline.evals.privacy.gradient_matching import (
+    bounds_of,
+    draw_curves,
+    known_labels,
+    paired,
+    patches_where_they_fit,
+)
+from pipeline.evals.privacy.leakage import pixels_of
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import Grid
 from pipeline.privacy.matching import Matching, attack

@@ -8,8 +8,8 @@ from small_set import build
 from test_rotary import strong
 from tiny_vit import build_tiny, tiny_model, tiny_swin
 
+from pipeline.evals.accuracy.image_sizes import at_size, scaled_size
 from pipeline.evals.base import EVALS
-from pipeline.evals.image_sizes import at_size, scaled_size
 from pipeline.models.patches import Grid
 from pipeline.models.places import ROTARY
 from pipeline.models.position import sincos_positions

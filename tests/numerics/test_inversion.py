@@ -8,12 +8,12 @@ import torch
 from tiny_vit import build_tiny, tiny_encoder, tiny_model
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.seeds import generator_for
 from pipeline.models.position import embed
 from pipeline.permutation.protections import FeatureProtection, low_pass, with_noise
 from pipeline.permutation.split import split
 from pipeline.privacy.inversion import Attacker, InversionConfig, Inverter, compared, feature_similarity
-from pipeline.seeds import generator_for
 
 NONE = FeatureProtection()
 MEAN, STD = (0.3,), (0.4,)

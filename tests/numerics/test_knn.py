@@ -9,9 +9,9 @@ from probing import compute, features_in, probe_of
 from sklearn.neighbors import KNeighborsClassifier
 from small_set import build
 
-from pipeline.evals import knn
-from pipeline.evals.features import Probe
-from pipeline.evals.knn import Neighbours, nearest
+from pipeline.evals.probes import knn
+from pipeline.evals.probes.features import Probe
+from pipeline.evals.probes.knn import Neighbours, nearest
 
 
 @pytest.mark.slow

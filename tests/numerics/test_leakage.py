@@ -10,14 +10,14 @@ from PIL import Image
 from small_set import build, config_of
 from tiny_vit import tiny_encoder
 
-from pipeline.evals.april_scale import with_table_of
 from pipeline.evals.base import EVALS
-from pipeline.evals.leakage import SETTINGS, pixels_of, raw_psnr, setting_of
-from pipeline.evals.shuffling import Shuffler
+from pipeline.evals.positions.shuffling import Shuffler
+from pipeline.evals.privacy.april_scale import with_table_of
+from pipeline.evals.privacy.leakage import SETTINGS, pixels_of, raw_psnr, setting_of
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised
 from pipeline.privacy.april import Assumptions, attack
-from pipeline.records import ImageSet
+from pipeline.results.records import ImageSet
 from pipeline.tasks.classify import Classify
 
 COUNT = 12  # more than a batch of 8

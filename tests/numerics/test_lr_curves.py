@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from pipeline.config import CONFIGS, merge, read_yaml
+from pipeline.core.config import CONFIGS, merge, read_yaml
 from pipeline.engine.optim import OptimConfig, build_schedule
 
 STEPS = 7  # of an epoch: few, so that an epoch's steps are told apart from each other and all of them are looked at

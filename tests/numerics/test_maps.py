@@ -13,15 +13,15 @@ from small_set import MEAN, STD, build, config_of
 from test_pictures import EMPTY, cells, inputs, outline, patch, place, shown
 from tiny_vit import build_tiny, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.errors import ConfigError
-from pipeline.evals import attention_maps
-from pipeline.evals.attention import attention_of, entropies, look_at_attention, over_patches
-from pipeline.evals.attention_maps import HeadSums, lowest, offsets_of
+from pipeline.core.errors import ConfigError
+from pipeline.evals.attention import attention_maps
+from pipeline.evals.attention.attention import attention_of, entropies, look_at_attention, over_patches
+from pipeline.evals.attention.attention_maps import HeadSums, lowest, offsets_of
+from pipeline.evals.attention.cls_attention import head_diversity
+from pipeline.evals.attention.correlation_maps import CorrelationSums, across_means, neighbours
 from pipeline.evals.base import EVALS
-from pipeline.evals.cls_attention import head_diversity
-from pipeline.evals.correlation_maps import CorrelationSums, across_means, neighbours
 from pipeline.evals.heat import coloured, limit_of, of_multiples
-from pipeline.evals.mixed_pictures import mixed
+from pipeline.evals.positions.mixed_pictures import mixed
 from pipeline.models.patches import Grid, to_images, to_patches
 from pipeline.models.position import encode
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_vit import build_tiny, tiny_encoder, tiny_model
 
+from pipeline.core.errors import ConfigError
 from pipeline.engine.protection import Protection
-from pipeline.errors import ConfigError
 from pipeline.evals.parts import Parts
 from pipeline.methods.mjp import MJP
 from pipeline.methods.supervised import Supervised

@@ -7,7 +7,7 @@ import torch
 from tiny_vit import FRAMES_SIZE, build_tiny, frame_model, tiny_batch, tiny_encoder
 from torch.nn.functional import cross_entropy
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.methods.base import Batch
 from pipeline.methods.mp3 import MP3
 

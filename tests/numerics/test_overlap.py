@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pipeline.evals.overlap import overlap_add
+from pipeline.evals.positions.overlap import overlap_add
 
 WINDOW, STEP, COUNT = 480, 160, 98
 LENGTH = (COUNT - 1) * STEP + WINDOW

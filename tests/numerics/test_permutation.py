@@ -21,7 +21,7 @@ from permuted_models import (
     trained,
 )
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.permutation.forward import Tokens, permuted
 from pipeline.permutation.keys import Key, Shape, new_key
 from pipeline.permutation.rules import FAMILIES as RULES

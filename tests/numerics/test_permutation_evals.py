@@ -10,7 +10,7 @@ from tiny_vit import tiny_encoder
 from torch.nn import functional as F
 
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.permutation_cost import saved_bytes
+from pipeline.evals.cost.permutation_cost import saved_bytes
 from pipeline.methods.supervised import Supervised
 
 EXACT = 1e-12

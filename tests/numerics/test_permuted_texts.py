@@ -10,8 +10,9 @@ from small_set import ALONE, config_of
 from tiny_text import LENGTH, TEXT_CLASSES, VOCABULARY, any_weights, build_tiny_text, stream_batch, text_batch
 from tiny_text import tiny_text_model as tiny_model
 
-from pipeline.data.prepare import prepare
-from pipeline.data.text import TextConfig
+from pipeline.core.trees import map_tree
+from pipeline.data.store.prepare import prepare
+from pipeline.data.text.text import TextConfig
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, Subject
@@ -22,7 +23,6 @@ from pipeline.permutation.keys import Shape
 from pipeline.permutation.rules import unpermute_state
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
-from pipeline.trees import map_tree
 
 STEPS = 5
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-5}

@@ -8,7 +8,7 @@ from permuted_models import split_key_biases
 from pydantic import ValidationError
 from tiny_vit import tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.config import Layers
+from pipeline.core.config import Layers
 from pipeline.engine.optim import OptimConfig, build_optimizer, build_schedule
 from pipeline.engine.run import parse_run
 from pipeline.methods.base import Batch, cross_entropies

@@ -10,28 +10,20 @@ from small_set import MEAN, STD, build
 from test_leakage import first_images
 from test_pictures import inputs, shown
 
-from pipeline.data.corruptions import corrupt_picture, seed_of
-from pipeline.data.severities import CORRUPTIONS
-from pipeline.evals import (
-    april,
-    april_pictures,
-    attention_maps,
-    cls_attention,
-    correlation_maps,
-    corruption_pictures,
-    detection_pictures,
-    gradient_matching,
-    leakage,
-    segmentation_pictures,
-    split_learning,
-)
-from pipeline.evals.attention_maps import draw_maps
-from pipeline.evals.cls_attention import cls_maps
+from pipeline.data.derived.corruptions import corrupt_picture, seed_of
+from pipeline.data.derived.severities import CORRUPTIONS
+from pipeline.evals.accuracy import corruption_pictures
+from pipeline.evals.attention import attention_maps, cls_attention, correlation_maps
+from pipeline.evals.attention.attention_maps import draw_maps
+from pipeline.evals.attention.cls_attention import cls_maps
+from pipeline.evals.dense import detection_pictures, segmentation_pictures
+from pipeline.evals.dense.segmentation_pictures import palette
 from pipeline.evals.heat import of_multiples
-from pipeline.evals.leakage import Shown, drawn, pixels_of
+from pipeline.evals.permutation import split_learning
 from pipeline.evals.pictures import first_of_each_class
-from pipeline.evals.segmentation_pictures import palette
-from pipeline.evals.shuffling import Shuffler
+from pipeline.evals.positions.shuffling import Shuffler
+from pipeline.evals.privacy import april, april_pictures, gradient_matching, leakage
+from pipeline.evals.privacy.leakage import Shown, drawn, pixels_of
 from pipeline.models.patches import Grid
 from pipeline.privacy.april import attack
 from pipeline.transfer.iou import IGNORED

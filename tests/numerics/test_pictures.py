@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from small_set import MEAN, STD, build, config_of
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.methods.mp3 import MP3
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from small_set import build, config_of
 from tiny_vit import build_tiny, tiny_model, tiny_resnet, tiny_swin
 
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.embedding_pictures import draw_pca, draw_umap, place_colours, principal, projected
-from pipeline.evals.position_embeddings import regression_errors
+from pipeline.evals.positions.embedding_pictures import draw_pca, draw_umap, place_colours, principal, projected
+from pipeline.evals.positions.position_embeddings import regression_errors
 from pipeline.methods.supervised import Supervised
 from pipeline.models.patches import Grid
 

@@ -9,10 +9,10 @@ from probing import compute, head_in_doubles, is_new_order_each_time, plain_grad
 from small_set import build, config_of, make_world
 from tiny_vit import tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.evals import position_probe
 from pipeline.evals.base import BATCH, EVALS, Evaluation
-from pipeline.evals.heads import Fitting
-from pipeline.evals.position_probe import PositionReader, position_loss
+from pipeline.evals.probes import position_probe
+from pipeline.evals.probes.heads import Fitting
+from pipeline.evals.probes.position_probe import PositionReader, position_loss
 from pipeline.methods.supervised import Supervised
 
 CHANCE = 100 / 49

@@ -13,10 +13,10 @@ from tiny_vit import tiny_resnet
 from pipeline.engine.loop import build_method
 from pipeline.evals import base
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.features import pooled_features
-from pipeline.evals.heads import Fitting, LinearHead, fit
-from pipeline.evals.linear_probe import LinearProbe, lars
 from pipeline.evals.parts import Parts
+from pipeline.evals.probes.features import pooled_features
+from pipeline.evals.probes.heads import Fitting, LinearHead, fit
+from pipeline.evals.probes.linear_probe import LinearProbe, lars
 
 PROBES = ("knn", "linear_probe", "position_probe")
 

@@ -6,8 +6,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from pipeline.core.seeds import generator_for
 from pipeline.engine.protection import Protection, protect_gradients, protected
-from pipeline.seeds import generator_for
 
 
 def gradient_of(*shape, seed=0, dtype=torch.float32):

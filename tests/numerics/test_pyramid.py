@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_scenes import SCENE_MODELS, build_scene_encoder, scene_vit
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.encoder import build_encoder
 from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from faster_coco_eval.core import mask
 
-from pipeline.data.outlines import edges_of
+from pipeline.data.dense.outlines import edges_of
 from pipeline.transfer.rasters import rasterised
 from pipeline.transfer.regions import mask_targets, masks_within
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from pipeline.data.resizing import MAX_SHRINK, Axis, cut, needed, resize_batch, taps_of
+from pipeline.data.images.gpu.resizing import MAX_SHRINK, Axis, cut, needed, resize_batch, taps_of
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 

@@ -9,19 +9,19 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from small_set import MEAN, STD, build
 
-from pipeline.data.prepare import prepare
-from pipeline.data.published import check_classes, published_classes
-from pipeline.engine.distributed import World
+from pipeline.core.errors import DataError
+from pipeline.data.readers.published import check_classes, published_classes
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.metrics import Found
-from pipeline.errors import DataError
-from pipeline.evals import calibration
-from pipeline.evals.adversarial import Adversarial, aurra
+from pipeline.engine.parallel.distributed import World
+from pipeline.evals.accuracy import calibration
+from pipeline.evals.accuracy.adversarial import Adversarial, aurra
+from pipeline.evals.accuracy.calibration import Calibration, ece, rms_calibration
+from pipeline.evals.accuracy.classify_on import ClassifyOn
+from pipeline.evals.accuracy.outliers import Outliers, aupr, auroc, fpr95
+from pipeline.evals.accuracy.restricted import resampled_error, seen_by
 from pipeline.evals.base import Subject
-from pipeline.evals.calibration import Calibration, ece, rms_calibration
-from pipeline.evals.classify_on import ClassifyOn
-from pipeline.evals.outliers import Outliers, aupr, auroc, fpr95
 from pipeline.evals.parts import Parts
-from pipeline.evals.restricted import resampled_error, seen_by
 from pipeline.methods.base import Prediction
 
 ALONE = World(0, 1, torch.device("cpu"))

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from tiny_vit import build_tiny, tiny_batch, tiny_encoder, tiny_model
 from torch import nn
 
-from pipeline.errors import CheckpointError, ConfigError
-from pipeline.evals.position_probe import PositionProbe, PositionReader
+from pipeline.core.errors import CheckpointError, ConfigError
+from pipeline.evals.probes.position_probe import PositionProbe, PositionReader
 from pipeline.methods.base import METHODS
 from pipeline.models.encoder import build_encoder
 from pipeline.models.jigsaw import shuffle_patches

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from scipy.ndimage import correlate
 
-from pipeline.errors import CheckpointError, DataError
+from pipeline.core.errors import CheckpointError, DataError
 from pipeline.privacy.lpips import LAYERS, LPIPS, MIN_SIDE, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
 from pipeline.site import Site, site_file

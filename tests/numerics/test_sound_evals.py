@@ -11,13 +11,13 @@ from PIL import Image
 from small_set import ALONE, config_of
 from tiny_sounds import SOUNDS, sound_config, write_sounds
 
-from pipeline.config import Layers, merge
-from pipeline.data.prepare import prepare
+from pipeline.core.config import Layers, merge
+from pipeline.core.errors import DataError
+from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
-from pipeline.errors import DataError
 from pipeline.evals.base import EVALS, Subject
-from pipeline.evals.mp3_sounds import PAUSE_S
+from pipeline.evals.positions.mp3_sounds import PAUSE_S
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
 

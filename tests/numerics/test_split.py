@@ -13,18 +13,10 @@ from tiny_vit import tiny_encoder, tiny_model, tiny_resnet
 from torch import nn
 from torch.nn import functional as F
 
-from pipeline.errors import ConfigError, LaunchError
+from pipeline.core.errors import ConfigError, LaunchError
 from pipeline.models.encoder import build_encoder
 from pipeline.permutation.protections import FeatureProtection
-from pipeline.permutation.split import (
-    ANSWERS,
-    ProtocolError,
-    SplitRecipe,
-    joined,
-    split,
-    start_positions,
-    train_step,
-)
+from pipeline.permutation.split import ANSWERS, ProtocolError, SplitRecipe, joined, split, start_positions, train_step
 from pipeline.permutation.wire import RemoteServer, ServerPlan, Wire, serve, server_process
 
 ROWS, PLAIN = FeatureProtection(rows=True), FeatureProtection()

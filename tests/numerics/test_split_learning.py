@@ -8,13 +8,13 @@ import torch
 from small_set import ALONE, MEAN, STD, build, config_of
 from torch.nn import functional as F
 
-from pipeline.evals import split_learning
+from pipeline.core.seeds import generator_for
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.parts import Parts
+from pipeline.evals.permutation import split_learning
 from pipeline.methods.supervised import Supervised
 from pipeline.permutation.split import split
 from pipeline.privacy.inversion import Attacker
-from pipeline.seeds import generator_for
 
 pytestmark = pytest.mark.slow
 RECIPE = {"epochs": 2, "batch": 20, "positions": "given", "lr": 0.05, "block_ratio": 0.2}

@@ -6,8 +6,8 @@ from safetensors.torch import save
 from small_set import build, config_of
 from threaded_server import server_in_a_thread
 
-from pipeline.evals import split_wire
 from pipeline.evals.base import EVALS
+from pipeline.evals.permutation import split_wire
 from pipeline.methods.supervised import Supervised
 
 pytestmark = pytest.mark.slow

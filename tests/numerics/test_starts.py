@@ -12,8 +12,8 @@ import pytest
 import torch
 from tiny_vit import tiny_model, tiny_swin
 
-from pipeline.config import CONFIGS, names, parse, read_yaml
-from pipeline.config import Layers as ConfigLayers
+from pipeline.core.config import CONFIGS, names, parse, read_yaml
+from pipeline.core.config import Layers as ConfigLayers
 from pipeline.engine.optim import OptimConfig, parameter_groups
 from pipeline.methods.base import METHODS
 from pipeline.models.encoder import ModelConfig, build_encoder

@@ -9,8 +9,8 @@ from tiny_vit import build_tiny, image_size_of, tiny_model, tiny_swin
 from torch import nn
 from torch.nn import functional as F
 
-from pipeline.engine.batchnorm import synchronised
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.engine.parallel.batchnorm import synchronised
 from pipeline.methods.upernet import UperNet, spread_taps
 from pipeline.transfer.sliding import slide, whole
 from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead

@@ -18,10 +18,10 @@ from timm.data.auto_augment import (
     rand_augment_transform,
 )
 
-from pipeline.data.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted, unpacked
-from pipeline.data.transforms import _mend_posterize
-from pipeline.data.view_operations import Colouring, changes_for, operate
-from pipeline.seeds import seed_everything
+from pipeline.core.seeds import seed_everything
+from pipeline.data.images.gpu.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted, unpacked
+from pipeline.data.images.gpu.view_operations import Colouring, changes_for, operate
+from pipeline.data.images.transforms import _mend_posterize
 
 NAMES = sorted({*_RAND_TRANSFORMS, *_RAND_INCREASING_TRANSFORMS})
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

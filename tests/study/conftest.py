@@ -7,12 +7,15 @@ import pytest
 import yaml
 from toy_study import measure, toy_graph
 
-from pipeline import check, config, explain, site, valid_names
-from pipeline.errors import ConfigError
-from pipeline.report import seed_noise
-from pipeline.study import draft, graph, overrides, scales
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
+from pipeline import site
+from pipeline.audit import check, explain, valid_names
+from pipeline.core import config
+from pipeline.core.errors import ConfigError
+from pipeline.report.tables import seed_noise
+from pipeline.study import overrides, scales
+from pipeline.study.resolve import draft, graph
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 
 
 class Project:

@@ -9,9 +9,9 @@ import wave
 from PIL import Image
 
 from pipeline.report.collect import Content
-from pipeline.report.page import write_report, write_single
 from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy, RunSummary
-from pipeline.study.entries import StudyEntry
+from pipeline.report.site.page import write_report, write_single
+from pipeline.study.resolve.entries import StudyEntry
 
 TOP1 = {"id": "top1", "label": "Top-1 (%)", "direction": "up", "decimals": 1}
 CONSISTENCY = {"id": "consistency", "label": "Consistency (%)", "direction": "up", "decimals": 1}

@@ -1,6 +1,6 @@
 """A small study for sweeps: a plain run, a pretraining, and a finetuning that starts from it."""
 
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 from pipeline.sweep.study import Asked, sweep_of
 
 RUN = {"method": "supervised", "model": "deit_s", "data": "imagenet1k"}

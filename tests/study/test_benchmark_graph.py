@@ -5,9 +5,9 @@ import yaml
 from benchmark_script import load_benchmark
 from result_files import SITE, finish
 
-from pipeline.freshness import Freshness
-from pipeline.outputs import report_file
-from pipeline.study.graph import load_graph
+from pipeline.freshness.outputs import report_file
+from pipeline.freshness.remake import Freshness
+from pipeline.study.resolve.graph import load_graph
 
 benchmark = load_benchmark("graph")
 

@@ -9,8 +9,8 @@ import timm
 
 from pipeline.cli import main
 from pipeline.models.architectures import architectures, unknown_architecture
-from pipeline.study import buildable
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve import buildable
+from pipeline.study.resolve.graph import load_graph
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.study.claims import JudgedClaim, Predicate, Reading, ResolvedClaim, judge, resolve
-from pipeline.study.formula import parse
+from pipeline.core.errors import ConfigError
+from pipeline.study.claims.decide import JudgedClaim, Predicate, Reading, ResolvedClaim, judge, resolve
+from pipeline.study.claims.formula import parse
 from pipeline.study.spec import Claim
 
 READINGS = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from report_content import make_runs, write_metrics
 
-from pipeline.errors import DataError
-from pipeline.report import curves
+from pipeline.core.errors import DataError
+from pipeline.report.figures import curves
 
 
 def logged(runs) -> list[curves.Logged]:

@@ -4,13 +4,13 @@ import pytest
 from result_files import SITE, finish, finish_one
 from swept_study import STUDY, files, swept
 
-from pipeline.config import merge
-from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness
-from pipeline.outputs import claims_file, files_of_targets, report_file, table_file
-from pipeline.report.tables import fill_table
-from pipeline.study.fingerprints import claims_fingerprint, table_fingerprint
-from pipeline.study.graph import load_graph, noise_file
+from pipeline.core.config import merge
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.outputs import claims_file, files_of_targets, report_file, table_file
+from pipeline.freshness.remake import Freshness
+from pipeline.report.tables.fill import fill_table
+from pipeline.study.resolve.fingerprints import claims_fingerprint, table_fingerprint
+from pipeline.study.resolve.graph import load_graph, noise_file
 from pipeline.sweep.derived import changed_study, typed
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from report_content import make_figures, make_runs, make_tables, read_picture, reader, run_name
 
-from pipeline.report.draw import files_of, to_csv, to_html, to_markdown
 from pipeline.report.records import FilledTable
+from pipeline.report.tables.draw import files_of, to_csv, to_html, to_markdown
 from pipeline.report.words import duration, error
 
 

@@ -7,11 +7,11 @@ import torch
 from PIL import Image
 
 from pipeline.cli import main
-from pipeline.engine.distributed import World
-from pipeline.registry import EVALS
-from pipeline.report.tables import fill_table
+from pipeline.core.registry import EVALS
+from pipeline.engine.parallel.distributed import World
+from pipeline.report.tables.fill import fill_table
 from pipeline.site import Site
-from pipeline.study.graph import build_graph, load_graph
+from pipeline.study.resolve.graph import build_graph, load_graph
 
 RUN = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}
 DATA = "data/fashion_mnist.yaml"

@@ -6,16 +6,16 @@ import re
 import pytest
 import torch
 
-from pipeline.config import Layers
+from pipeline.core.config import Layers
+from pipeline.core.registry import TASKS
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
 from pipeline.engine.train import export
 from pipeline.methods.base import Batch
 from pipeline.models.weights import load_encoder
-from pipeline.registry import TASKS
 from pipeline.results import RunFolder
-from pipeline.study.graph import build_graph
+from pipeline.study.resolve.graph import build_graph
 
 SHARE = re.compile(r"\b0\.0*[1-9]\d*\b")
 CLASSIFY = ("classify", "pretrain", "text_classify")  # validation sees classes, not soft targets

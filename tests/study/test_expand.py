@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from pipeline.cli import main
-from pipeline.config import CONFIGS, names
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, names
+from pipeline.core.errors import ConfigError
 from pipeline.study.expand import SHORT_FORMS, expand
 from pipeline.study.written import read_study
 

@@ -5,14 +5,14 @@ from importlib.metadata import version
 import pytest
 from result_files import ORIGIN, SITE, finish, write_training
 
+from pipeline.audit.explain import explain
 from pipeline.cli import main
-from pipeline.errors import ConfigError
-from pipeline.explain import explain
-from pipeline.files import digest
-from pipeline.freshness import Freshness
-from pipeline.outputs import job_file, table_file
-from pipeline.records import Inputs
-from pipeline.study.graph import load_graph
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import digest
+from pipeline.freshness.outputs import job_file, table_file
+from pipeline.freshness.remake import Freshness
+from pipeline.results.records import Inputs
+from pipeline.study.resolve.graph import load_graph
 
 CELL = "mjp.t1.deit-s:top1"
 

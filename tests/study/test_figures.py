@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from report_content import figure, make_figures, make_runs, read_picture, reader, row, run_name, tone
 
-from pipeline.errors import ConfigError, DataError
-from pipeline.report import svg
-from pipeline.report.figures import STRONGEST, draw_figure
-from pipeline.report.lines import MARKERS, _look, _paper_fits, _read_table, read_curves
-from pipeline.report.pictures import embed, open_picture, open_sound
+from pipeline.core.errors import ConfigError, DataError
+from pipeline.report.figures import svg
+from pipeline.report.figures.figures import STRONGEST, draw_figure
+from pipeline.report.figures.lines import MARKERS, _look, _paper_fits, _read_table, read_curves
+from pipeline.report.figures.pictures import embed, open_picture, open_sound
 from pipeline.report.records import FilledTable
 
 FIGURES = {made["figure"]["kind"]: made for made in make_figures()}

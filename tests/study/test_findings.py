@@ -4,11 +4,11 @@ import pytest
 from report_content import DIFF_NORM, TOP1, cell, make_table, row
 
 from pipeline.report.collect import Content
-from pipeline.report.findings import claim_sentence, in_words, key_numbers, key_sentences, opening, surprises
 from pipeline.report.records import FilledTable
-from pipeline.report.view import view
+from pipeline.report.site.findings import claim_sentence, in_words, key_numbers, key_sentences, opening, surprises
+from pipeline.report.tables.view import view
 from pipeline.report.words import error, number, signed
-from pipeline.study.claims import JudgedClaim, Predicate
+from pipeline.study.claims.decide import JudgedClaim, Predicate
 
 TIME = {"id": "time", "label": "Time (s)", "direction": "none", "decimals": 2}
 

@@ -10,13 +10,13 @@ import yaml
 from result_files import SITE, finish, write_evaluation, write_training
 
 from pipeline.cli import main
-from pipeline.config import read_yaml
-from pipeline.errors import ConfigError
+from pipeline.core.config import read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.frame import FRAME_COLUMNS, frame
-from pipeline.outputs import table_file
-from pipeline.records import EvalResult, TrainRecord, read_record
-from pipeline.report.tables import fill_table
-from pipeline.study.graph import load_graph
+from pipeline.freshness.outputs import table_file
+from pipeline.report.tables.fill import fill_table
+from pipeline.results.records import EvalResult, TrainRecord, read_record
+from pipeline.study.resolve.graph import load_graph
 
 TABLE = "mjp.t4"
 

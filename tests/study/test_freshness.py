@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 from result_files import SITE, finish, write_evaluation, write_training
 
-from pipeline.data.manifest import SplitSummary, read_manifest, write_manifest
-from pipeline.data.stamp import Stamp
-from pipeline.errors import CheckpointError
-from pipeline.files import Digests, digest, held, write_text
-from pipeline.freshness import Freshness
-from pipeline.inputs import find_inputs
-from pipeline.outputs import (
+from pipeline.audit.verify import problems_of
+from pipeline.core.errors import CheckpointError
+from pipeline.core.files import Digests, digest, held, write_text
+from pipeline.core.registry import KINDS
+from pipeline.core.source import PACKAGE, Definition, code_behind, digest_behind
+from pipeline.data.store.manifest import SplitSummary, read_manifest, write_manifest
+from pipeline.data.store.stamp import Stamp
+from pipeline.engine.inputs import find_inputs
+from pipeline.freshness.outputs import (
     claims_file,
     data_file,
     drawing_record,
@@ -25,15 +27,13 @@ from pipeline.outputs import (
     run_file,
     table_file,
 )
-from pipeline.records import EvalInputs, EvalJobRecord, Inputs, write_record
-from pipeline.registry import KINDS
+from pipeline.freshness.remake import Freshness
 from pipeline.report import drawing
 from pipeline.report.drawing import draw_report, draw_table
-from pipeline.source import PACKAGE, Definition, code_behind, digest_behind
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
+from pipeline.results.records import EvalInputs, EvalJobRecord, Inputs, write_record
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import report_target
-from pipeline.verify import problems_of
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 SHOWN = table_file(TABLE, "all")
@@ -333,9 +333,9 @@ def test_files__written_again_or_copied_with_other_times__are_fresh(graph):
 def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_difference(project, tmp_path):
     from PIL import Image
 
-    from pipeline.data.prepare import prepare
+    from pipeline.data.store.prepare import prepare
     from pipeline.site import Site
-    from pipeline.study.planned import data_of
+    from pipeline.study.resolve.planned import data_of
 
     folder = tmp_path / "photos"
     for split, count in (("train", 3), ("val", 2)):

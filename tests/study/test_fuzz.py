@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.check import check_site
-from pipeline.errors import PatchworkError
-from pipeline.study.buildable import ModelBuilder
-from pipeline.study.graph import build_graph
+from pipeline.audit.check import check_site
+from pipeline.core.errors import PatchworkError
+from pipeline.study.resolve.buildable import ModelBuilder
+from pipeline.study.resolve.graph import build_graph
 from pipeline.study.targets import targets_of
 
 STUDY = {

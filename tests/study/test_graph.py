@@ -5,14 +5,14 @@ import json
 import pytest
 import yaml
 
-from pipeline.config import CONFIGS, Layers, SafeLoader, names, parse_file
+from pipeline.core.config import CONFIGS, Layers, SafeLoader, names, parse_file
+from pipeline.core.errors import ConfigError
 from pipeline.engine.run import parse_run
-from pipeline.errors import ConfigError
-from pipeline.outputs import claims_file, drawings
-from pipeline.study.claims import Reading, judge
-from pipeline.study.entries import Graph
-from pipeline.study.fingerprints import table_fingerprint
-from pipeline.study.graph import build_graph, load_graph
+from pipeline.freshness.outputs import claims_file, drawings
+from pipeline.study.claims.decide import Reading, judge
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.fingerprints import table_fingerprint
+from pipeline.study.resolve.graph import build_graph, load_graph
 from pipeline.study.spec import Expected
 from pipeline.study.written import read_study
 

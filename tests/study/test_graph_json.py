@@ -4,24 +4,24 @@ import json
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.files import write_json
-from pipeline.study import graph as graph_module
-from pipeline.study.graph import build_graph, load_for_job, load_for_run, load_graph
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_json
+from pipeline.study.resolve import graph as graph_module
+from pipeline.study.resolve.graph import build_graph, load_for_job, load_for_run, load_graph
 
 STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
 
 
 def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_alone(project, monkeypatch):
     graph = load_graph("demo")
-    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
+    monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
     for name in (next(iter(graph.runs)), next(reversed(graph.runs))):
         assert load_for_run("demo", name).runs == {name: graph.runs[name]}
 
 
 def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_runs_alone(project, monkeypatch):
     graph = load_graph("demo")
-    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
+    monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
     for name, job in graph.eval_jobs.items():
         found = load_for_job("demo", name)
         assert found.eval_jobs == {name: job} and found.evals == {each: graph.evals[each] for each in job.evaluations}

@@ -3,9 +3,9 @@
 import pytest
 from result_files import SITE
 
-from pipeline.freshness import Freshness
+from pipeline.freshness.remake import Freshness
 from pipeline.plan.work import needed_work
-from pipeline.study.graph import build_graph
+from pipeline.study.resolve.graph import build_graph
 
 RUN = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "imagenet1k"}
 RESNET = {**RUN, "label": "ResNet", "model": "resnet_demo"}
@@ -52,7 +52,7 @@ def test_reference__of_a_set_that_the_site_has__is_not_planned(toy, monkeypatch)
     """As Snakemake does not train it."""
     graph = build_graph("demo")
     (resnet,) = [name for name, run in graph.runs.items() if run.label == "ResNet"]
-    monkeypatch.setattr("pipeline.data.filtered.FilteredImages.is_there", lambda self, folder: True)
+    monkeypatch.setattr("pipeline.data.derived.filtered.FilteredImages.is_there", lambda self, folder: True)
     work = needed_work(Freshness(graph, SITE), ["toy_table1"])
     assert work.evaluations and resnet not in work.runs
 

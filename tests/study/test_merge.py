@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from result_files import SITE, finish, finish_one, write_training
 
+from pipeline.audit.merge import carry_out, find_results, plan_merge
+from pipeline.audit.status import read_status
 from pipeline.cli import main
-from pipeline.errors import CheckpointError, DataError
-from pipeline.files import write_text
-from pipeline.freshness import Freshness
-from pipeline.merge import carry_out, find_results, plan_merge
-from pipeline.outputs import job_file, run_file, table_file
-from pipeline.records import Inputs, TrainRecord, read_record, write_record
+from pipeline.core.errors import CheckpointError, DataError
+from pipeline.core.files import write_text
+from pipeline.freshness.outputs import job_file, run_file, table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.results import ScaleFolder
-from pipeline.status import read_status
-from pipeline.study.graph import load_graph
+from pipeline.results.records import Inputs, TrainRecord, read_record, write_record
+from pipeline.study.resolve.graph import load_graph
 
 SHOWN = table_file("mjp.t1", "all")
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from mistakes import DEMO, EXPECTED, FASHION, FIRST_HOLDS, MISTAKES, MJP, STUDY
 from project import Project
 
 from pipeline.cli import main
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -110,7 +110,7 @@ def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, caps
     name = next(iter(graph.runs))
     for table in graph.tables.values():
         table.rows = {key: row for key, row in table.rows.items() if name not in row.run_names()}
-    monkeypatch.setattr("pipeline.check.load_graph", lambda scale, check: graph)
+    monkeypatch.setattr("pipeline.audit.check.load_graph", lambda scale, check: graph)
     assert main(["check", "--scale", "demo"]) == 0
     *runs, _, last = capsys.readouterr().out.splitlines()
     left_out = [line.split()[0] for line in runs if line.endswith(", not trained: no table shows it")]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.naming import NAME, PLAIN_NAME, RULES, file_name_problems, name_problem
+from pipeline.core.naming import NAME, PLAIN_NAME, RULES, file_name_problems, name_problem
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = {

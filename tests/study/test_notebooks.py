@@ -8,9 +8,9 @@ import pytest
 from result_files import write_evaluation, write_training
 
 from pipeline.contracts import methods
-from pipeline.files import write_text
+from pipeline.core.files import write_text
 from pipeline.methods.base import METHODS
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))

@@ -4,8 +4,8 @@ import json
 
 from report_content import make_tables
 
-from pipeline.report.numbers import write_numbers
 from pipeline.report.records import FilledTable
+from pipeline.report.tables.numbers import write_numbers
 
 
 def table_of(**cells):

@@ -3,14 +3,14 @@
 import pytest
 from result_files import ORIGIN, SITE, finish_run, write_evaluation
 
+from pipeline.audit.explain import explain
 from pipeline.cli import main
-from pipeline.errors import ConfigError
-from pipeline.explain import explain
-from pipeline.freshness import Freshness
-from pipeline.other_code import AcceptedCodes, accept_code, made_by_other_code, notices
-from pipeline.records import read_record
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.other_code import AcceptedCodes, accept_code, made_by_other_code, notices
+from pipeline.freshness.remake import Freshness
+from pipeline.results.records import read_record
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 

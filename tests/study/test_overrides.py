@@ -3,9 +3,9 @@
 import pytest
 from test_own_study import RUN, STUDY
 
-from pipeline.config import merge
-from pipeline.study.graph import build_graph
+from pipeline.core.config import merge
 from pipeline.study.overrides import Override, override_notices, replaced_keys
+from pipeline.study.resolve.graph import build_graph
 
 MINE = "configs/study/mine.yaml"
 

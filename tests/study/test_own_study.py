@@ -8,16 +8,16 @@ from result_files import finish, write_training
 from test_summary import SITE, Current
 from toy_study import draw
 
-from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness
-from pipeline.outputs import claims_file, drawings, files_of_targets, is_output, report_file
-from pipeline.report.draw import scale_line, to_csv, to_html, to_markdown
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.outputs import claims_file, drawings, files_of_targets, is_output, report_file
+from pipeline.freshness.remake import Freshness
 from pipeline.report.drawing import draw_report
 from pipeline.report.summary import summarise_targets
-from pipeline.report.tables import fill_table
-from pipeline.report.view import view
-from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
-from pipeline.study.graph import build_graph
+from pipeline.report.tables.draw import scale_line, to_csv, to_html, to_markdown
+from pipeline.report.tables.fill import fill_table
+from pipeline.report.tables.view import view
+from pipeline.study.resolve.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
+from pipeline.study.resolve.graph import build_graph
 
 RUN = {"label": "Mine", "method": "supervised", "model": "deit_s", "data": "imagenet1k"}
 RECIPE = {"optim": {"epochs": 4, "global_batch": 50, "micro_batch": 50, "base_lr": 0.003}}
@@ -98,8 +98,8 @@ def test_claims__one_edited__are_judged_again_and_no_table_is_drawn(mine):
 def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatch, tmp_path):
     import shutil
 
-    from pipeline import source
-    from pipeline.study import fingerprints
+    from pipeline.core import source
+    from pipeline.study.resolve import fingerprints
 
     graph = build_graph("demo")
     shutil.copytree(fingerprints.PACKAGE / "study", tmp_path / "study", ignore=shutil.ignore_patterns("__pycache__"))
@@ -118,8 +118,8 @@ def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatc
 def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, monkeypatch, tmp_path, name):
     import shutil
 
-    from pipeline import source
-    from pipeline.study import fingerprints
+    from pipeline.core import source
+    from pipeline.study.resolve import fingerprints
 
     graph = build_graph("demo")
     folder = tmp_path / "report"

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import pytest
 from report_content import provenance, run_name, write_site
 
-from pipeline.report.draw import to_html
 from pipeline.report.records import FilledTable
+from pipeline.report.tables.draw import to_html
 
 WIDTHS = [320, 400, 820, 1400]
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => part.open = true)"

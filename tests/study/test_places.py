@@ -8,9 +8,9 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from report_content import figure
 
-from pipeline.report import svg
-from pipeline.report.figures import STRONGEST, draw_bars, draw_heatmap
-from pipeline.report.lines import WIDTH, draw_curves, draw_lines
+from pipeline.report.figures import svg
+from pipeline.report.figures.figures import STRONGEST, draw_bars, draw_heatmap
+from pipeline.report.figures.lines import WIDTH, draw_curves, draw_lines
 from pipeline.report.records import FilledTable
 
 # Row -> column -> ours, error, paper; not in the order of anything.

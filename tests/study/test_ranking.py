@@ -4,9 +4,9 @@ import pytest
 from result_files import SITE, finish
 from swept_study import STUDY, swept
 
-from pipeline.freshness import Freshness
-from pipeline.outputs import run_file, table_file
-from pipeline.study.graph import load_graph
+from pipeline.freshness.outputs import run_file, table_file
+from pipeline.freshness.remake import Freshness
+from pipeline.study.resolve.graph import load_graph
 from pipeline.sweep.ranking import ranking
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from result_files import write_evaluation, write_training
 
-from pipeline.records import EvalResult, read_record, write_record
-from pipeline.report.tables import CellReadings, fill_table, judge_tables
-from pipeline.study.entries import Graph
+from pipeline.report.tables.fill import CellReadings, fill_table, judge_tables
+from pipeline.results.records import EvalResult, read_record, write_record
+from pipeline.study.resolve.entries import Graph
 
 IMAGES = 50
 COLUMNS = {

@@ -23,8 +23,8 @@ from report_content import (
     write_single_page,
 )
 
-from pipeline.errors import DataError
-from pipeline.report.page import write_single
+from pipeline.core.errors import DataError
+from pipeline.report.site.page import write_single
 
 EVIL = "<script>alert('x')</script> & \"quoted\" $1"
 
@@ -75,7 +75,7 @@ def replace_leaf(value, path, leaf):
 
 @pytest.mark.slow
 def test_report__any_number_of_the_input_changes__page_changes(render, monkeypatch):
-    monkeypatch.setattr("pipeline.report.sections.draw_figure", lambda *_: "")  # every number is in words, too
+    monkeypatch.setattr("pipeline.report.site.sections.draw_figure", lambda *_: "")  # every number is in words, too
     tables, claims = make_tables()[::2], make_claims()
     tables[0]["rows"][0]["cells"]["top1"] |= {"values": [70.0, 71.5], "n": 2, "spread": 1.06}
     before = render(tables, claims)

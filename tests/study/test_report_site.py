@@ -25,15 +25,15 @@ from result_files import write_training
 
 from pipeline.cli import main
 from pipeline.commands import report
-from pipeline.records import DrawingRecord, read_record
 from pipeline.report.collect import collect
-from pipeline.report.configs import config_lines, nearest_runs
-from pipeline.report.overview import scatter
-from pipeline.report.page import write_report
+from pipeline.report.figures.shrink import LARGE, embed_small
 from pipeline.report.records import FilledTable, RunSummary
-from pipeline.report.shrink import LARGE, embed_small
-from pipeline.report.view import view
-from pipeline.study.graph import load_graph
+from pipeline.report.site.configs import config_lines, nearest_runs
+from pipeline.report.site.overview import scatter
+from pipeline.report.site.page import write_report
+from pipeline.report.tables.view import view
+from pipeline.results.records import DrawingRecord, read_record
+from pipeline.study.resolve.graph import load_graph
 
 MOST_BYTES = 1_000_000  # of a page, before its pictures
 

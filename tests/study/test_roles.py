@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from result_files import write_evaluation, write_training
 
-from pipeline.freshness import Freshness
-from pipeline.outputs import job_file
-from pipeline.records import write_record
+from pipeline.freshness.outputs import job_file
+from pipeline.freshness.remake import Freshness
 from pipeline.report.collect import collect
-from pipeline.report.draw import to_csv, to_html
-from pipeline.report.tables import fill_table, judge_study
+from pipeline.report.tables.draw import to_csv, to_html
+from pipeline.report.tables.fill import fill_table, judge_study
+from pipeline.results.records import write_record
 from pipeline.site import Site
-from pipeline.study.graph import build_graph
+from pipeline.study.resolve.graph import build_graph
 
 STUDY = "study/toy.yaml"
 WHY = "quoted by the paper from its source"

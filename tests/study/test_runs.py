@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.cli import main
-from pipeline.study.graph import build_graph
+from pipeline.study.resolve.graph import build_graph
 
 STUDY, DEMO = "study/toy.yaml", "scale/demo.yaml"
 FRAGMENTS = {"method": "mp3", "model": "vit_demo", "data": "fashion_mnist"}

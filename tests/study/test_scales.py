@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.study.graph import build_graph
+from pipeline.core.errors import ConfigError
+from pipeline.study.resolve.graph import build_graph
 from pipeline.study.scales import default_scale, runs_at, stated_scales, study_of
 from pipeline.study.targets import check_target, command_for, report_target
 

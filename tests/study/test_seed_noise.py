@@ -6,12 +6,12 @@ import pytest
 from toy_study import A, B, C, measure, name_of, toy_graph, write_eval
 
 from pipeline.cli import main
-from pipeline.config import read_yaml
-from pipeline.errors import DataError
-from pipeline.report.seed_noise import measured, pooled, seed_noise, write_noise
-from pipeline.report.tables import CellReadings, fill_table, judge_tables
-from pipeline.study.fingerprints import claims_fingerprint, report_fingerprint
-from pipeline.study.graph import build_graph
+from pipeline.core.config import read_yaml
+from pipeline.core.errors import DataError
+from pipeline.report.tables.fill import CellReadings, fill_table, judge_tables
+from pipeline.report.tables.seed_noise import measured, pooled, seed_noise, write_noise
+from pipeline.study.resolve.fingerprints import claims_fingerprint, report_fingerprint
+from pipeline.study.resolve.graph import build_graph
 from pipeline.study.spec import SeedValues
 
 SEEDS = {f"{A[:-6]}aaaaa{seed}": top1 for seed, top1 in enumerate((79.0, 80.5, 81.7), start=1)}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from result_files import write_evaluation, write_training
 
-from pipeline.errors import DataError
-from pipeline.report.tables import fill_table, judge_tables
-from pipeline.study.graph import build_graph
+from pipeline.core.errors import DataError
+from pipeline.report.tables.fill import fill_table, judge_tables
+from pipeline.study.resolve.graph import build_graph
 
 ABOUT = {"model": "vit_demo", "data": "fashion_mnist"}
 IMAGES = 40

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.study.claims import Reading, judge
-from pipeline.study.entries import Graph
-from pipeline.study.graph import build_graph
+from pipeline.study.claims.decide import Reading, judge
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import build_graph
 
 pytestmark = pytest.mark.slow  # the studies are resolved at the papers' own size, once
 SIMILARITY = ("mse", "fft2d", "psnr", "ssim", "ceiling")

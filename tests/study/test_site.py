@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
-from pipeline.config import CONFIGS, names
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, names
+from pipeline.core.errors import ConfigError
 from pipeline.site import load_site
 
 

@@ -3,13 +3,14 @@
 import pytest
 import yaml
 
-from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.adhoc.evaluated_set import own_set
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.data.kind import parse_data
-from pipeline.errors import ConfigError
 from pipeline.models.foreign import ForeignView
-from pipeline.study import draft, starter
-from pipeline.study.evaluated_set import own_set
-from pipeline.study.graph import build_graph
+from pipeline.study import starter
+from pipeline.study.resolve import draft
+from pipeline.study.resolve.graph import build_graph
 from pipeline.study.starter import CPU, GPU, new_study, patch_size, study_name, study_text
 
 COLOUR = {"channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}

@@ -9,16 +9,16 @@ from result_files import SITE, finish, write_training
 from toy_study import A, B, C, draw, result_of
 
 from pipeline.cli import main
-from pipeline.files import write_text
-from pipeline.freshness import Freshness
-from pipeline.outputs import table_file
-from pipeline.records import EvalResult, read_record, write_record
+from pipeline.core.files import write_text
+from pipeline.freshness.outputs import table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.report import summary
 from pipeline.report.collect import collect
 from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.report.summary import summarise, summarise_targets
 from pipeline.results import ScaleFolder
-from pipeline.study.graph import build_graph, load_graph
+from pipeline.results.records import EvalResult, read_record, write_record
+from pipeline.study.resolve.graph import build_graph, load_graph
 
 
 class Current(Freshness):

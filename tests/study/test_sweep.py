@@ -5,9 +5,9 @@ from result_files import SITE
 from swept_study import LR, STUDY, configs_of, files, swept
 
 from pipeline.cli import main
-from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness
-from pipeline.study.graph import load_graph
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.remake import Freshness
+from pipeline.study.resolve.graph import load_graph
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.sweep.axes import parse_axes
 
 

@@ -6,12 +6,12 @@ import pytest
 from result_files import ORIGIN, write_evaluation, write_training
 from toy_study import COLUMNS, A, B, C, cell, draw, name_of, result_of, write_eval
 
-from pipeline import source
-from pipeline.config import shown
-from pipeline.errors import ConfigError, DataError
-from pipeline.files import digest
-from pipeline.report.tables import fill_table, judge_study
-from pipeline.study.fingerprints import claims_fingerprint
+from pipeline.core import source
+from pipeline.core.config import shown
+from pipeline.core.errors import ConfigError, DataError
+from pipeline.core.files import digest
+from pipeline.report.tables.fill import fill_table, judge_study
+from pipeline.study.resolve.fingerprints import claims_fingerprint
 
 # Numbers
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.study.graph import load_graph
+from pipeline.core.errors import ConfigError
+from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import command_for, tables_of, target_name, targets_of
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from pipeline.audit.valid_names import valid_names
 from pipeline.cli import main
-from pipeline.config import names
+from pipeline.core.config import names
+from pipeline.core.errors import ConfigError
 from pipeline.engine.optim import OptimConfig
-from pipeline.errors import ConfigError
-from pipeline.valid_names import valid_names
 
 
 def shown(capsys, *words: str) -> dict[str, list[str]]:

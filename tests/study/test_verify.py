@@ -4,9 +4,9 @@ import pytest
 from result_files import finish_run
 
 from pipeline.cli import main
-from pipeline.code import Named, code_of_run
-from pipeline.registry import TASKS
-from pipeline.study.graph import load_graph
+from pipeline.core.code import Named, code_of_run
+from pipeline.core.registry import TASKS
+from pipeline.study.resolve.graph import load_graph
 
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 PER_IMAGE = {"top1": [100.0, 0.0, 100.0]}

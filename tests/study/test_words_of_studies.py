@@ -6,12 +6,12 @@ import pytest
 import yaml
 from report_content import content, make_tables, read_picture
 
-from pipeline.config import CONFIGS, SafeLoader
-from pipeline.report.here import in_words_of_scale, name_what_ran
-from pipeline.report.page import write_report
+from pipeline.core.config import CONFIGS, SafeLoader
 from pipeline.report.records import FilledTable
+from pipeline.report.site.here import in_words_of_scale, name_what_ran
+from pipeline.report.site.page import write_report
 from pipeline.report.words import sentences
-from pipeline.study.entries import Graph, RunEntry
+from pipeline.study.resolve.entries import Graph, RunEntry
 
 # What ran, and the paper's name
 

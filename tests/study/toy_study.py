@@ -2,9 +2,9 @@
 
 from result_files import write_evaluation, write_training
 
-from pipeline.records import write_record
-from pipeline.report.tables import fill_table, judge_study
-from pipeline.study.entries import Graph
+from pipeline.report.tables.fill import fill_table, judge_study
+from pipeline.results.records import write_record
+from pipeline.study.resolve.entries import Graph
 
 A, B, C = "supervised-vit-toy-e1-s0-aaaaaa", "mjp-vit-toy-e1-s0-bbbbbb", "mjp-vit-toy-e1-s0-cccccc"
 

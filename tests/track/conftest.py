@@ -15,11 +15,11 @@ from project import Project, copy_project, made_once
 from warm_client import Asked
 from warm_python import ask_with_forks
 
-from pipeline.files import write_json
-from pipeline.records import read_record, write_record
-from pipeline.study import graph as graph_module
-from pipeline.study.entries import Graph
-from pipeline.study.graph import Kept, build_graph
+from pipeline.core.files import write_json
+from pipeline.results.records import read_record, write_record
+from pipeline.study.resolve import graph as graph_module
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import Kept, build_graph
 from pipeline.track.store import Experiment
 
 

@@ -6,7 +6,7 @@ import subprocess
 from project import Project
 from warm_python import with_programs
 
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 
 class FollowerProcess(subprocess.Popen):

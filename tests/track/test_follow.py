@@ -9,8 +9,8 @@ from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
 from written import begin, finish, log_steps, points, statuses
 
+from pipeline.core.files import held
 from pipeline.engine.meters import MetricsFile
-from pipeline.files import held
 from workflow.follower import Follower
 
 NUM_JOBS, NUM_STEPS = 16, 250

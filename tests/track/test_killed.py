@@ -10,10 +10,10 @@ from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
 from written import begin, finish, log_steps, statuses
 
-from pipeline.files import held, is_held
+from pipeline.core.files import held, is_held
 from pipeline.launch.slurm import JobRecord
-from pipeline.records import Inputs, write_record
 from pipeline.results import RunFolder, ScaleFolder
+from pipeline.results.records import Inputs, write_record
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once
 from pipeline.track.mirror import Mirror

@@ -6,8 +6,8 @@ import math
 import pytest
 from written import COMMIT, begin, classify_of, draw_table, evaluate, finish, log_steps
 
+from pipeline.core.errors import DataError
 from pipeline.engine.meters import MetricsFile
-from pipeline.errors import DataError
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once
 from pipeline.track.mirror import Mirror

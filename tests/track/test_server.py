@@ -7,7 +7,7 @@ from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
 from written import begin, classify_of, draw_table, evaluate, finish, log_steps, points
 
-from pipeline.files import held
+from pipeline.core.files import held
 from pipeline.track.store import KEY
 
 NUM_STEPS = 1200

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import held, write_json, write_text
 from pipeline.engine.signals import StopRequest
-from pipeline.errors import LaunchError
-from pipeline.files import held, write_json, write_text
 from pipeline.launch import queue
 from pipeline.launch.queue import Answer, Job
 from pipeline.launch.slurm import JobRecord
-from pipeline.records import Inputs
 from pipeline.results import ScaleFolder
+from pipeline.results.records import Inputs
 from pipeline.site import Site, Slurm
 from pipeline.track import follow
 from pipeline.track.workers import Workers

@@ -6,13 +6,13 @@ from pathlib import Path
 from patience import PATIENCE_S
 from result_files import write_evaluation
 
+from pipeline.core.files import write_json, write_text
 from pipeline.engine.meters import MetricsFile
-from pipeline.files import write_json, write_text
-from pipeline.records import Inputs, TrainRecord, write_record
-from pipeline.report import draw
-from pipeline.report.tables import fill_table, judge_study
+from pipeline.report.tables import draw
+from pipeline.report.tables.fill import fill_table, judge_study
 from pipeline.results import RunFolder
-from pipeline.study.entries import Graph
+from pipeline.results.records import Inputs, TrainRecord, write_record
+from pipeline.study.resolve.entries import Graph
 
 COMMIT = "c0ffee" * 6
 RUNS = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 from benchmark_script import load_benchmark
 
-from pipeline.config import parse
+from pipeline.core.config import parse
 from pipeline.methods.base import METHODS
 from pipeline.models.encoder import ModelConfig
 

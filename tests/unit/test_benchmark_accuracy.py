@@ -7,7 +7,7 @@ import pytest
 import yaml
 from benchmark_script import load_benchmark
 
-from pipeline.config import CONFIGS, parse_file
+from pipeline.core.config import CONFIGS, parse_file
 
 accuracy = load_benchmark("accuracy")
 FILES = sorted((CONFIGS.parent / "benchmarks").glob("*.yaml"))

@@ -13,7 +13,7 @@ from patience import PATIENCE_S
 
 from pipeline import commands
 from pipeline.cli import EXAMPLES, VERBS, build_parser, main
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:

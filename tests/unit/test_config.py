@@ -3,19 +3,10 @@
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from pipeline.config import (
-    CONFIGS,
-    Layers,
-    Strict,
-    merge,
-    nearest,
-    parse,
-    parse_file,
-    read_yaml,
-)
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, Layers, Strict, merge, nearest, parse, parse_file, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import Registry
 from pipeline.methods.base import METHODS
-from pipeline.registry import Registry
 
 
 class Recipe(Strict):

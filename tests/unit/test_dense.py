@@ -10,7 +10,7 @@ from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS, build_tiny, tiny_encoder, tiny_resnet, tiny_swin
 from torch import nn
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.dense import feature_maps, freeze_unused, strides, widths
 from pipeline.models.patches import Grid
 

@@ -3,7 +3,7 @@
 import os
 import time
 
-from pipeline.files import Digests, digest, digest_by_stat
+from pipeline.core.files import Digests, digest, digest_by_stat
 
 
 def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_changed(tmp_path, monkeypatch):
@@ -12,7 +12,7 @@ def test_digests__kept_for_the_next_process__are_read_again_only_when_a_file_cha
     first = Digests(kept)
     known = first.of(path)
     first.keep()
-    monkeypatch.setattr("pipeline.files.digest", lambda path: "read")
+    monkeypatch.setattr("pipeline.core.files.digest", lambda path: "read")
     assert Digests(kept).of(path) == known and Digests().of(path) == "read"
     path.write_text("another")
     assert Digests(kept).of(path) == "read" and Digests(kept).of(tmp_path / "none") is None

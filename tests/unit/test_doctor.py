@@ -9,18 +9,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pipeline.cli import main
-from pipeline.data.classified import DataConfig
+from pipeline.data.images.classified import DataConfig
 from pipeline.data.kind import kind_of
-from pipeline.data.prepare import prepare
+from pipeline.data.store.prepare import prepare
 from pipeline.doctor import data, machine
 from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
 from pipeline.doctor.finding import Subject, failed, ok
-from pipeline.outputs import run_file
+from pipeline.freshness.outputs import run_file
 from pipeline.plan.rough import Rough
 from pipeline.site import Site
-from pipeline.study import graph as graphs
-from pipeline.study.entries import CellEntry
+from pipeline.study.resolve import graph as graphs
+from pipeline.study.resolve.entries import CellEntry
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_examine__on_this_machine__finds_nothing_wrong_and_leaves_nothing(graph)
 
 
 def test_doctor__with_failures__exits_with_1_and_counts_them(graph, monkeypatch, capsys):
-    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: graph)
+    monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: graph)
     monkeypatch.setattr(
         "pipeline.doctor.examine.examine", lambda *_: iter([ok("a", "fine"), failed("b", "no", "do c")])
     )

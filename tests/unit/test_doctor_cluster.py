@@ -5,13 +5,13 @@ from contextlib import nullcontext
 
 import pytest
 
+from pipeline.core.errors import DataError
+from pipeline.core.files import held
 from pipeline.doctor import cluster, examine, job
 from pipeline.doctor.finding import Subject, failed, ok
-from pipeline.errors import DataError
-from pipeline.files import held
 from pipeline.launch.queue import Answer, Job
 from pipeline.site import Site, Slurm
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 
 PARTITIONS = """\
 PartitionName=cpu Default=NO MaxTime=UNLIMITED Nodes=c1

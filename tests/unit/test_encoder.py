@@ -9,8 +9,8 @@ import torch
 from pydantic import ValidationError
 from tiny_vit import IMAGE_SIZE, build_tiny, image_size_of, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.config import CONFIGS, read_yaml
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Grid, grid_of
 from pipeline.models.places import ROTARY

@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from pipeline.config import CONFIGS
-from pipeline.errors import LaunchError
-from pipeline.files import (
+from pipeline.core.config import CONFIGS
+from pipeline.core.errors import LaunchError
+from pipeline.core.files import (
     LockFile,
     draft_of,
     held,
@@ -27,7 +27,7 @@ from pipeline.files import (
 HOLDER = """
 import sys, time
 from pathlib import Path
-from pipeline.files import held
+from pipeline.core.files import held
 with held(Path(sys.argv[1]), "a run", float(sys.argv[2])):
     print("held", flush=True)
     time.sleep(60)

@@ -6,18 +6,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline.config import (
-    CONFIGS,
-    Layers,
-    Strict,
-    added,
-    fingerprint,
-    merge,
-    read_yaml,
-    science,
-)
+from pipeline.core.config import CONFIGS, Layers, Strict, added, fingerprint, merge, read_yaml, science
+from pipeline.core.errors import ConfigError
 from pipeline.engine.run import NOT_SCIENCE, RunConfig, parse_run
-from pipeline.errors import ConfigError
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS
 

@@ -6,7 +6,7 @@ import torch
 from foreign_encoders import IMAGE_SIZE, KINDS, build_kind
 from safetensors.torch import save_file
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.models.fitting import fit
 from pipeline.models.foreign import build_foreign
 

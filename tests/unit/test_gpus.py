@@ -18,9 +18,9 @@ import psutil
 import pytest
 from patience import PATIENCE_S, wait_until
 
+from pipeline.core.errors import ConfigError, LaunchError
+from pipeline.core.files import write_text
 from pipeline.engine.signals import Requeue, StopRequest
-from pipeline.errors import ConfigError, LaunchError
-from pipeline.files import write_text
 from pipeline.launch import gpus, local
 from pipeline.launch.gpus import gpus_of, hold_gpus, holders
 from pipeline.launch.resources import shape_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 from pipeline.permutation.keys import Key, Shape, inverse, new_key, read_key, write_key
 from pipeline.permutation.new_files import new_file
 from pipeline.permutation.rules import FAMILIES, family_of, permute_state

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.cli import main
-from pipeline.errors import DeviceMemoryError
+from pipeline.core.errors import DeviceMemoryError
 from pipeline.evals.needs import Needs
 from pipeline.launch import gpus
 from pipeline.launch.memory import explain_memory
@@ -70,8 +70,8 @@ def test_evaluate__that_runs_out_of_memory__had_its_gpu_or_the_cpu_and_ends_with
 
     job = SimpleNamespace(needs=Needs(gpu=is_on_gpu))
     graph = SimpleNamespace(eval_job=lambda name: job, results=ScaleFolder(tmp_path))
-    monkeypatch.setattr("pipeline.study.graph.load_for_job", lambda *arguments: graph)
-    monkeypatch.setattr("pipeline.study.planned.planned_evaluations", lambda *arguments: [])
+    monkeypatch.setattr("pipeline.study.resolve.graph.load_for_job", lambda *arguments: graph)
+    monkeypatch.setattr("pipeline.study.resolve.planned.planned_evaluations", lambda *arguments: [])
     monkeypatch.setattr("pipeline.evals.evaluate.evaluate_job", fail)
     monkeypatch.setattr("pipeline.site.load_site", lambda: Site(device="cuda", gpus=[3]))
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")

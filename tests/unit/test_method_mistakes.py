@@ -10,13 +10,13 @@ from method_mistakes import MISTAKES, GlobalDraw, Mine, WrappedExport
 from tiny_vit import tiny_batch, tiny_encoder
 
 from pipeline.cli import main
-from pipeline.config import CONFIGS, read_yaml
 from pipeline.contracts import methods
 from pipeline.contracts.bench import Bench, run_check
 from pipeline.contracts.declared import check_method_class
-from pipeline.errors import ConfigError
+from pipeline.core.config import CONFIGS, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import Registry
 from pipeline.methods.base import METHODS, Method, MethodConfig
-from pipeline.registry import Registry
 
 
 def sentences(cls, check):
@@ -59,7 +59,7 @@ def check(monkeypatch, capsys):
 
     def run(name, config=RUN):
         graph = SimpleNamespace(runs={"a-run": SimpleNamespace(config=config)})
-        monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: graph)
+        monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: graph)
         code = main(["check", "--method", name])
         return code, capsys.readouterr()
 

@@ -5,9 +5,9 @@ from method_cases import BERT, CASES, GPT2, NO_POSITIONS, OF_TEXTS, PYRAMID, RES
 from tiny_scenes import scene_swin, scene_vit
 from tiny_vit import image_size_of, tiny_model, tiny_swin
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.errors import ConfigError
 from pipeline.engine.run import parse_run
-from pipeline.errors import ConfigError
 from pipeline.methods.base import METHODS
 from pipeline.models.architectures import TEXT
 

@@ -20,11 +20,11 @@ from pipeline.contracts.gradients import check_gradients
 from pipeline.contracts.graphs import check_graph
 from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
 from pipeline.contracts.training import check_bf16, check_overfits
+from pipeline.core.sizes import pair
 from pipeline.methods.base import METHODS
 from pipeline.models.dense import feature_maps
 from pipeline.models.position import encode
 from pipeline.permutation.rules import unpermute_state
-from pipeline.sizes import pair
 
 every_method = pytest.mark.parametrize("case", CASES)
 

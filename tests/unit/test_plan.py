@@ -9,14 +9,14 @@ import torch
 from result_files import SITE
 from result_files import finish as finish_files
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.optim import build_optimizer
 from pipeline.engine.run import parse_run
-from pipeline.freshness import Freshness
+from pipeline.freshness.outputs import run_file
+from pipeline.freshness.remake import Freshness
 from pipeline.launch.resources import Shape
 from pipeline.methods.base import Batch
-from pipeline.outputs import run_file
 from pipeline.plan import costs, text
 from pipeline.plan.costs import costs_of
 from pipeline.plan.estimate import RunEstimate, chain_hours, estimate, hours_on, images_left, most_at_once
@@ -26,7 +26,7 @@ from pipeline.plan.speed import Case, Speeds, nearest_case
 from pipeline.plan.work import pending_work
 from pipeline.results import RunFolder
 from pipeline.site import Site, Slurm
-from pipeline.study import graph as graphs
+from pipeline.study.resolve import graph as graphs
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.config import CONFIGS, Layers, read_yaml
+from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
 from pipeline.plan.scaling import Files, Need, gradient_bytes, needs_of, needs_table, ring_bytes

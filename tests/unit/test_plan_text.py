@@ -8,15 +8,15 @@ import pytest
 from result_files import SITE, finish
 
 from pipeline.evals.needs import Needs
-from pipeline.freshness import Freshness
+from pipeline.freshness.outputs import data_file
+from pipeline.freshness.remake import Freshness
 from pipeline.launch.resources import Shape
-from pipeline.outputs import data_file
 from pipeline.plan import costs, device, text
 from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
 from pipeline.plan.work import Work
 from pipeline.site import Site
-from pipeline.study import graph as graphs
-from pipeline.study.planned import data_of
+from pipeline.study.resolve import graph as graphs
+from pipeline.study.resolve.planned import data_of
 
 
 def run_of(name, init=None, hours=1.0, nodes=1, study="mjp", source="a test") -> RunEstimate:

@@ -3,12 +3,12 @@
 import pytest
 from result_files import SITE, finish
 
-from pipeline.errors import ConfigError
-from pipeline.freshness import Freshness
-from pipeline.outputs import files_of_targets, job_file
+from pipeline.core.errors import ConfigError
+from pipeline.freshness.outputs import files_of_targets, job_file
+from pipeline.freshness.remake import Freshness
 from pipeline.plan.estimate import images_left
 from pipeline.plan.work import needed_work, pending_work
-from pipeline.study import graph as graphs
+from pipeline.study.resolve import graph as graphs
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from patience import PATIENCE_S
 
 WORK = """
 import time
-from pipeline.data.inspection import mapper
+from pipeline.data.store.inspection import mapper
 from pipeline.data.loader import BatchPlan, train_loader
 
 opened = mapper(2)

@@ -10,9 +10,9 @@ import yaml
 from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
-from pipeline.config import Layers, parse
+from pipeline.core.config import Layers, parse
 from pipeline.site import Site
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import targets_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.config import CONFIGS
+from pipeline.core.config import CONFIGS
 from pipeline.launch.resources import Shape, sbatch_options, shape_of
 from pipeline.site import Site, Slurm
 

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 from referencing import Registry, Resource
 
 from pipeline.cli import main
-from pipeline.config import CONFIGS, Strict, merge, read_yaml, shown
+from pipeline.core.config import CONFIGS, Strict, merge, read_yaml, shown
+from pipeline.core.registry import EVALS, KINDS, METHODS
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
 from pipeline.methods.base import MethodConfig
-from pipeline.registry import EVALS, KINDS, METHODS
 from pipeline.schema import files
 from pipeline.schema.meaning import meaning_of
 from pipeline.site import Site

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import site_entry
-from pipeline.config import CONFIGS
-from pipeline.errors import ConfigError
-from pipeline.site_entry import add_data_folder, is_named
+from pipeline.core.config import CONFIGS
+from pipeline.core.errors import ConfigError
+from pipeline.data.describe import site_entry
+from pipeline.data.describe.site_entry import add_data_folder, is_named
 
 FOLDER = Path("/data/my photos, 2024")
 QUOTED = "mine: '/data/my photos, 2024'"

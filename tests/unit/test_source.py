@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import source
-from pipeline.code import Named, code_of_evaluation, code_of_run
-from pipeline.errors import ConfigError
-from pipeline.registry import EVALS, KINDS, METHODS, TASKS, Registry
+from pipeline.core import source
+from pipeline.core.code import Named, code_of_evaluation, code_of_run
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import EVALS, KINDS, METHODS, TASKS, Registry
 
 PLAIN = "def double(x):\n    return 2 * x\n"
 
@@ -113,7 +113,7 @@ def test_code_behind__a_task_that_an_evaluation_asks_a_registry_for__counts():
 def files_behind(monkeypatch):
     """The files whose definitions a digest is of."""
     found: list[Path] = []
-    monkeypatch.setattr("pipeline.code._digest", lambda files: found.extend(files) or "digest")
+    monkeypatch.setattr("pipeline.core.code._digest", lambda files: found.extend(files) or "digest")
     return found
 
 
@@ -171,7 +171,7 @@ import numpy as np
 import torch.nn
 from timm.layers import Mlp as Block, DropPath
 from pipeline.models.parts import part
-from pipeline.registry import TASKS
+from pipeline.core.registry import TASKS
 
 KNOWN: Any = None
 
@@ -183,7 +183,7 @@ class Mine:
         return TASKS.get("sort")
 """
 SORT = """
-from pipeline.registry import TASKS
+from pipeline.core.registry import TASKS
 
 @TASKS.register("sort")
 class Sort:
@@ -296,7 +296,9 @@ def package(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "things"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
-    (folder / "base.py").write_text("from pipeline.registry import Registry\nREGISTRY = Registry('thing', 'things')\n")
+    (folder / "base.py").write_text(
+        "from pipeline.core.registry import Registry\nREGISTRY = Registry('thing', 'things')\n"
+    )
     good = "from things.base import REGISTRY\n\n@REGISTRY.register('good')\nclass Good:\n    pass\n"
     (folder / "good.py").write_text(good)
     monkeypatch.syspath_prepend(tmp_path)
@@ -341,7 +343,7 @@ def test_registry__asked_for_one_method__imports_no_other():
     import sys
 
     code = (
-        "import sys; from pipeline.registry import METHODS; METHODS.get('supervised');"
+        "import sys; from pipeline.core.registry import METHODS; METHODS.get('supervised');"
         "print(sorted(name for name in sys.modules if name.startswith('pipeline.methods.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,23 +11,23 @@ import pytest
 from result_files import SITE
 from result_files import finish as finish_files
 
-from pipeline.clean import delete, find_leftovers
+from pipeline.audit.clean import delete, find_leftovers
+from pipeline.audit.status import read_status
 from pipeline.cli import main
-from pipeline.freshness import Freshness
+from pipeline.freshness.outputs import job_file, report_file, run_file, table_file
+from pipeline.freshness.remake import Freshness
 from pipeline.launch import gpus, queue
 from pipeline.launch.gpus import hold_gpus
 from pipeline.launch.job import Outcome
 from pipeline.launch.queue import Answer, Job
 from pipeline.launch.slurm import JobRecord
-from pipeline.outputs import job_file, report_file, run_file, table_file
 from pipeline.plan.text import _patience
 from pipeline.plan.work import Work
-from pipeline.records import Inputs, write_record
 from pipeline.results import scales_with_results
+from pipeline.results.records import Inputs, write_record
 from pipeline.site import Site
-from pipeline.status import read_status
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 
 SUBMITTED = JobRecord(job="77", time=1.0, inputs=Inputs(data="1", init=None)).model_dump_json()
 
@@ -37,7 +37,7 @@ def graph(tmp_path, monkeypatch) -> Graph:
     """Scale demo, of which nothing has run."""
     found = load_graph("demo")
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path)
-    monkeypatch.setattr("pipeline.study.graph.load_graph", lambda scale: found)
+    monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: found)
     return found
 
 

@@ -8,18 +8,18 @@ import torch
 from PIL import Image
 
 import pipeline
-from pipeline.config import CONFIGS, Layers, read_yaml
-from pipeline.data.ade20k import Scene
-from pipeline.data.clips import LENGTH, Clip
-from pipeline.data.coco_samples import Picture
+from pipeline.core.config import CONFIGS, Layers, read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.registry import TASKS
+from pipeline.core.trees import batch_size, tensors_of
+from pipeline.data.audio.clips import LENGTH, Clip
+from pipeline.data.dense.coco_samples import Picture
+from pipeline.data.dense.objects import Objects
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.objects import Objects
-from pipeline.data.tokens import Tokens
-from pipeline.errors import ConfigError
+from pipeline.data.readers.ade20k import Scene
+from pipeline.data.text.tokens import Tokens
 from pipeline.methods.base import METHODS, Primary
-from pipeline.registry import TASKS
 from pipeline.tasks.detect import EXAMPLE_EDGES
-from pipeline.trees import batch_size, tensors_of
 
 CPU = torch.device("cpu")
 every_task = pytest.mark.parametrize("name", TASKS.names())

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
+from pipeline.core.registry import TASKS
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import parse_run
 from pipeline.methods.base import Batch
 from pipeline.plan.operations import count_operations, step_cost
 from pipeline.plan.rough import _step
-from pipeline.registry import TASKS
 
 RUNS = {
     "supervised": ("bert_demo", "books"),

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_text import LENGTH, TEXT_CLASSES, VOCABULARY, any_weights, build_tiny_text, tiny_text_model, tiny_texts
 
-from pipeline.errors import CheckpointError
+from pipeline.core.errors import CheckpointError
 from pipeline.methods.masked_language import MaskedLanguage
 from pipeline.models.weights import load_encoder
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from pipeline.trees import batch_size, device_of, map_tree, tensors_of, to_device
+from pipeline.core.trees import batch_size, device_of, map_tree, tensors_of, to_device
 
 
 class Boxes(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.models.patches import Grid
 from pipeline.models.position import sincos_positions
 from pipeline.models.weights import fill_weights, load_encoder, read_weights

@@ -6,7 +6,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.position import sincos_positions
 from pipeline.models.weights import load_encoder

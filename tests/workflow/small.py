@@ -12,8 +12,8 @@ from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
 from warm_python import ask_with_forks, with_executable
 
-from pipeline.errors import ConfigError
-from pipeline.study.formula import find_sets
+from pipeline.core.errors import ConfigError
+from pipeline.study.claims.formula import find_sets
 from pipeline.study.written import read_study
 
 LOCAL = ("--profile", "workflow/profiles/default")

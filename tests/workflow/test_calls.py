@@ -17,12 +17,12 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake_interface_logger_plugins.common import LogEvent
 from warm_python import with_executable
 
-from pipeline.errors import ConfigError
-from pipeline.files import held
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import held
 from pipeline.site import Site, Slurm
-from pipeline.study.entries import Graph
-from pipeline.study.graph import load_graph
 from pipeline.study.overrides import Override
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.resolve.graph import load_graph
 from workflow import invocation
 from workflow.console import NUM_LISTED, Console
 

@@ -10,8 +10,8 @@ from project import Project
 from result_files import SITE
 from small import LOCAL, NO_HOOKS
 
-from pipeline.freshness import Freshness
-from pipeline.verify import problems_of
+from pipeline.audit.verify import problems_of
+from pipeline.freshness.remake import Freshness
 
 # What nothing depends on: how long steps took, and what is kept to be quicker.
 WITHOUT_LOSS = {"timing.jsonl"}

@@ -7,10 +7,10 @@ import yaml
 from snakemake.exceptions import WorkflowError
 from snakemake.io import is_flagged
 
-from pipeline.config import CONFIGS
-from pipeline.freshness import Freshness
+from pipeline.core.config import CONFIGS
+from pipeline.freshness.remake import Freshness
 from pipeline.site import Site, Slurm
-from pipeline.study.entries import Graph
+from pipeline.study.resolve.entries import Graph
 from workflow.dependencies import Dependencies
 
 MADE_WITH = "supervised-resnet"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from project import Project, counted_jobs
 
-from pipeline.config import CONFIGS
+from pipeline.core.config import CONFIGS
 
 STUDY = "configs/study/mjp.yaml"
 LOCAL = ("results/demo/report/headline.html", "--profile", "workflow/profiles/default")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from project import ROOT, copy_project
 
+from pipeline.core.registry import EVALS, KINDS, METHODS
+from pipeline.core.source import PACKAGE
 from pipeline.engine.optim import OptimConfig
 from pipeline.models.encoder import ModelConfig
-from pipeline.registry import EVALS, KINDS, METHODS
 from pipeline.site import Site
-from pipeline.source import PACKAGE
 
 sys.path.insert(0, str(ROOT / "docs/generate"))
 import import_graph

@@ -12,9 +12,9 @@ from PIL import Image
 from project import ROOT, Project, copy_project, shrink_images
 from small import NO_HOOKS
 
-from pipeline.config import merge
-from pipeline.data.fashion import CLASSES, read_fashion_mnist
-from pipeline.records import EvalResult, read_record
+from pipeline.core.config import merge
+from pipeline.data.readers.fashion import CLASSES, read_fashion_mnist
+from pipeline.results.records import EvalResult, read_record
 
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.S)
 TEMPLATE, MINE = "configs/template/study.yaml", "configs/study/mine.yaml"

@@ -3,13 +3,13 @@ import functools
 
 from snakemake.logging import logger
 
-from pipeline.files import hold_for_life, require_space
-from pipeline.freshness import Freshness, open_freshness
-from pipeline.outputs import files_of_targets, table_file
-from pipeline.naming import NAME, PLAIN_NAME
+from pipeline.core.files import hold_for_life, require_space
+from pipeline.freshness.remake import Freshness, open_freshness
+from pipeline.freshness.outputs import files_of_targets, table_file
+from pipeline.core.naming import NAME, PLAIN_NAME
 from pipeline.report.summary import summarise_targets
 from pipeline.site import choose_site
-from pipeline.study.graph import load_graph
+from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import target_name, targets_of
 from workflow import invocation
 from workflow.dependencies import Dependencies, or_message

@@ -1,0 +1,50 @@
+"""Sets that are made here: a recipe beside their files says what they were made from, and has a digest of each file.
+
+A set is made again when its recipe is another one, which includes the code that makes it, or when a file is not as it
+was made.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.files import digest, draft_of, explained, remove_folder, write_json
+
+RECIPE = "made.json"
+
+
+def make_whole(folder: Path, recipe: dict[str, Any], write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder, unless there is one that was filled after this recipe and is unchanged.
+
+    It is filled beside its place and moved there when it is whole: a kill never leaves half a set, or two mixed.
+    """
+    if read_recipe(folder) == {**recipe, "files": _digests_below(folder)}:
+        return
+    draft = draft_of(folder)
+    with explained(draft):
+        draft.mkdir(parents=True)
+    try:
+        write(draft)
+        write_json(draft / RECIPE, {**recipe, "files": _digests_below(draft)})
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    remove_folder(folder)
+    with explained(folder):
+        draft.replace(folder)
+
+
+def read_recipe(folder: Path) -> dict[str, Any] | None:
+    """What the files of a folder were made from; None where they were not made here, or the recipe is damaged."""
+    try:
+        found = json.loads((folder / RECIPE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _digests_below(folder: Path) -> dict[str, str | None]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / RECIPE)
+    return {path.relative_to(folder).as_posix(): digest(path) for path in paths}

@@ -1,0 +1,272 @@
+"""Claims: sentences of a paper as comparisons of table cells, decided with the noise of their numbers at any scale.
+
+A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`, and
+undecided while one of its cells has no number. It is true if it holds in at least 97.5 % of the draws around the
+measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them, divided by the number of
+steps of the claim: of many, some would seem refuted by chance. Claims of type `exact` and comparisons with == are
+decided by the numbers alone.
+
+A claim is as good as its worst comparison: false, undecided, within noise, true. One false comparison refutes it
+whatever the others say. A number that is missing may still refute it, so undecided comes before within noise; it also
+tells the reader what to do first: run the missing rows, then more seeds or images.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from pipeline.core.config import Record
+from pipeline.core.errors import ConfigError, PatchworkError
+from pipeline.study.claims.formula import Cell, Comparison, find_sets, parse
+from pipeline.study.spec import Claim
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.study.claims.noise import Step
+
+FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves need 12.7 standard errors
+Verdict = Literal["true", "false", "within noise", "undecided"]
+WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
+IN_WORDS: dict[Verdict, tuple[str, str]] = {  # of one, of several
+    "true": ("holds", "hold"),
+    "false": ("does not hold", "do not hold"),
+    "within noise": ("is within noise", "are within noise"),
+    "undecided": ("is not decided", "are not decided"),
+}
+
+
+class SeedNoise(NamedTuple):
+    """How much one run differs from the next that has another seed alone, as measured at this scale."""
+
+    spread: float  # standard deviation over seeds, pooled over all runs that have several
+    dof: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a cell shows and how well it is known, in the cell's own unit."""
+
+    value: float
+    error: float | None = None  # standard error over images, which seeds share; None: not known
+    seed_error: float | None = None  # standard error of the mean over seeds; None: one seed
+    dof: int = 0  # number of seeds - 1
+    per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
+    images: str = ""  # names the images and their order; cells with the same one are paired
+    source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
+    run: str = ""  # names the training; cells of the same one move together with its seed
+    tolerance: float | None = None  # of its column
+    is_one_run: bool = False  # of one training; another seed would give another number
+    seeds: SeedNoise | None = None  # what seeds do at this scale, its own included; None: not measured
+
+    @property
+    def has_noise(self) -> bool:
+        return self.error is not None or bool(self.per_image) or self.seed_error is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its noise is known. A metric that is no mean over images has only that of training."""
+        return self.seeds is not None if self.is_one_run else self.has_noise
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it has few seeds, and is judged by others of this scale, too."""
+        return 0 < self.dof < FEW_SEEDS - 1 and self.seeds is not None and self.seeds.dof > self.dof
+
+    @property
+    def training(self) -> tuple[float, int] | None:
+        """Standard error of the noise of training, and its degrees of freedom; None: it has none, or it is unknown."""
+        if self.seeds and self.is_pooled:
+            return self.seeds.spread / math.sqrt(self.dof + 1), self.seeds.dof
+        if self.is_one_run:
+            return self.seeds
+        return (self.seed_error, self.dof) if self.seed_error else None
+
+
+Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
+
+
+class Predicate(Record):
+    """One comparison, the numbers that were put in for its cells, written row:column, and why it was decided so."""
+
+    text: str
+    verdict: Verdict
+    cells: dict[str, float | None]
+    reason: str = ""
+
+
+class JudgedClaim(Record):
+    id: str
+    statement: str
+    type: str
+    verdict: Verdict
+    reason: str
+    predicates: list[Predicate]
+    doubt: float | None = Field(None, description="noise of what decided it, in units of the difference")
+
+
+class ResolvedClaim(Claim):
+    """A claim of the graph: all its cells exist, and its sets are known."""
+
+    sets: dict[str, list[str]] = Field(default_factory=dict, description="a set as written -> its cells")
+
+    def comparisons(self) -> list[Comparison]:
+        return [parse(text, self.sets) for text in self.holds]
+
+    def num_steps(self) -> int:
+        """Any of which would refute it."""
+        return sum(len(comparison.operators) for comparison in self.comparisons())
+
+    def tables(self) -> list[str]:
+        """Ids of the tables and figures whose cells it names; some may be of other studies."""
+        cells = [cell for comparison in self.comparisons() for cell in comparison.cells]
+        return list(dict.fromkeys(".".join(row.split(".", 2)[:2]) for row, _ in cells))
+
+
+def resolve(claim: Claim, known: Mapping[str, Iterable[str]], where: str) -> ResolvedClaim:
+    """The claim with its sets; `known` is row -> columns, of every study. Raises for a mistake, naming its place."""
+    sets: dict[str, list[str]] = {}
+    for text in claim.holds:
+        try:
+            sets |= find_sets(text, known)
+            comparison = parse(text, sets)
+        except PatchworkError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if not comparison.cells:
+            raise ConfigError(f"{where}: {text!r} names no cell; write cells as row:column")
+    return ResolvedClaim(**claim.model_dump(), sets=sets)
+
+
+def judge(claims: Mapping[str, ResolvedClaim], readings: Readings) -> list[JudgedClaim]:
+    """Every claim with its verdict, and for each comparison the numbers that were put in."""
+    return [_judge_one(claim_id, claim, readings) for claim_id, claim in claims.items()]
+
+
+def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> JudgedClaim:
+    decided = [_decide(comparison, readings, claim) for comparison in claim.comparisons()]
+    verdict = next(word for word in WORST_FIRST if word in {entry.predicate.verdict for entry in decided})
+    about: dict[str, Any] = {"id": claim_id, "statement": claim.statement, "type": claim.type}
+    predicates = [entry.predicate for entry in decided]
+    doubt = min((entry.doubt for entry in decided if entry.predicate.verdict == verdict), default=math.inf)
+    about |= {"verdict": verdict, "reason": _summary(decided, verdict), "predicates": predicates}
+    return JudgedClaim(**about, doubt=doubt if math.isfinite(doubt) else None)
+
+
+class _Decided(NamedTuple):
+    predicate: Predicate
+    doubt: float  # noise in units of the difference
+
+
+def _summary(decided: list[_Decided], verdict: Verdict) -> str:
+    """Why the claim has its verdict: of several comparisons, how many made it so, and the most telling of them."""
+    decisive = sorted((entry for entry in decided if entry.predicate.verdict == verdict), key=lambda entry: entry.doubt)
+    if verdict == "undecided":
+        cells = [cell for entry in decisive for cell, value in entry.predicate.cells.items() if value is None]
+        return f"no number for {', '.join(sorted({*cells}))}" if cells else decisive[0].predicate.reason
+    telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the closest")
+    if len(decided) == 1:
+        return telling.predicate.reason
+    count = len(decisive)
+    which = all_of(count) if count == len(decided) else f"{count} of {len(decided)}"
+    such = f"{words}: " if count > 1 else ""
+    return f"{which} comparisons {verb_of(verdict, count)}; {such}{telling.predicate.reason}"
+
+
+def verb_of(verdict: Verdict, count: int) -> str:
+    """The verb of a sentence about one claim or comparison, or about several."""
+    return IN_WORDS[verdict][count != 1]
+
+
+def all_of(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
+
+
+def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decided:
+    found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
+    shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
+    shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
+    verdict: Verdict = "undecided"
+    doubt, missing = 0.0, [cell for cell, value in shown.items() if value is None]
+    reason = f"no number for {', '.join(missing)}"
+    if not missing:
+        try:
+            verdict, reason, doubt = _verdict(comparison, found, claim)
+        except ZeroDivisionError:
+            reason = "its numbers lead to a division by 0"
+    return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
+
+
+def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:
+    from pipeline.study.claims.noise import draw_outcome  # needs numpy
+
+    is_exact = claim.type == "exact"
+    used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
+    if claim.type == "cost":  # counted or timed: what is not known of its noise is small
+        used = {key: replace(cell, error=cell.error or 0.0, is_one_run=False) for key, cell in found.items()}
+    outcome = draw_outcome(comparison, used, claim.margin, claim.num_steps())
+    wrong = [step for step in outcome.steps if step.is_false]
+    verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
+    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
+    how = [f"allowing {_plain(telling.margin)}" if telling.margin else ""]
+    if is_exact or telling.is_equality:
+        how.append("decided by the numbers alone")
+    else:
+        how += [_conditions(used) if telling.noise else "", _unknown(used, telling)]
+    return verdict, ", ".join(filter(None, [_difference(telling), *how])), telling.doubt
+
+
+def _difference(step: "Step") -> str:
+    """`71.3 against 69.0: 2.3 +/- 1.9`, with as many decimals as the noise leaves."""
+    if not step.noise:
+        return f"{_plain(step.left)} against {_plain(step.right)}"
+    decimals = 1 if step.noise >= 1 else 2 if step.noise >= 0.1 else 3
+    left, right, gap = (f"{value:.{decimals}f}" for value in (step.left, step.right, step.left - step.right))
+    return f"{left} against {right}: {gap} +/- {step.noise:.{decimals}f}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) >= 0.01 or not value else f"{value:.2g}"
+
+
+def _conditions(found: dict[Cell, Reading]) -> str:
+    """How its cells were measured: `paired over 1,000 images, one run each; seeds differ by 4.8 here`."""
+    from pipeline.study.claims.noise import paired
+
+    noisy = {cell: reading for cell, reading in found.items() if reading.has_noise}
+    groups = paired(noisy)
+    words = []
+    if groups and len(noisy) > 1:
+        images = f"{len(noisy[groups[0][0]].per_image[0]):,} images"
+        words = [f"paired over {images}" if groups == [list(noisy)] else "not all on the same images"]
+    elif groups:
+        words = [f"{len(noisy[groups[0][0]].per_image[0]):,} images"]
+    elif len(noisy) > 1:
+        words = ["not paired by image"]
+    seeds = sorted({reading.dof + 1 for reading in found.values()})
+    count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    words.append(("one run" if len(found) == 1 else "one run each") if seeds == [1] else f"{count} seeds")
+    pooled = [reading for reading in found.values() if reading.is_pooled]
+    words += ["pooled with others of this scale"] * bool(pooled)
+    judged = [*pooled, *(reading for reading in found.values() if reading.is_one_run)]
+    spreads = [reading.seeds.spread for reading in judged if reading.seeds]
+    if spreads:
+        words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
+    return ", ".join(words)
+
+
+def _unknown(found: dict[Cell, Reading], step: "Step") -> str:
+    """Which cells have a noise that is not known, and what is made of that."""
+    unknown = {f"{row}:{column}": reading for (row, column), reading in found.items() if not reading.is_known}
+    if not unknown:
+        return ""
+    what = "noise" if all(not reading.has_noise for reading in unknown.values()) else "noise of training"
+    is_bounded = math.isfinite(step.unknown)
+    made_of_it = f"it may be off by {_plain(step.unknown)} more" if is_bounded else "differences say nothing"
+    return f"the {what} of {', '.join(unknown)} is not known, so {made_of_it}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2g}" if value < 1 else f"{value:.1f}"

@@ -1,0 +1,79 @@
+"""A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml, shown
+from pipeline.core.errors import ConfigError
+from pipeline.study.resolve.entries import Graph
+from pipeline.study.spec import Expected, Scale, Study
+
+if TYPE_CHECKING:
+    from pipeline.engine.run import RunConfig
+    from pipeline.study.resolve.buildable import ModelBuilder
+
+
+@dataclass
+class Draft:
+    graph: Graph
+    scale: Scale
+    name: str
+    study: Study
+    expected: Expected
+    builder: "ModelBuilder | None" = None  # builds each model, if it is to be checked
+    runs: dict[str, list[str]] = field(default_factory=dict)  # key in the study -> run names, one per seed
+    parsed: "dict[str, RunConfig]" = field(default_factory=dict)  # by run name
+    sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
+    layers: dict[str, Layers] = field(default_factory=dict)  # what each run was merged from, by its name
+    checked: set[str] = field(default_factory=set)  # what the scale replaces, and was looked at
+
+    @cached_property
+    def file(self) -> str:
+        return shown(CONFIGS / "study" / f"{self.name}.yaml")
+
+    @cached_property
+    def expected_file(self) -> str:
+        return shown(CONFIGS / "expected" / f"{self.name}.yaml")
+
+    @cached_property
+    def scale_file(self) -> str:
+        return shown(CONFIGS / "scale" / f"{self.graph.scale}.yaml")
+
+
+def check_names(study: Study, file: str) -> None:
+    """Every scale in `scales`, table and row in `headline` must exist; a mistyped one would silently run nothing."""
+    scales = fragment_names("scale")
+    unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
+    lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
+    for key, rows in (study.headline or {}).items():
+        if key not in study.all_tables:
+            lines.append(f"{file}: headline.{key}: no table or figure {key!r}; {nearest(key, study.all_tables)}")
+            continue
+        known = study.all_tables[key].rows
+        lines += [f"{file}: headline.{key}: no row {row!r}; {nearest(row, known)}" for row in rows if row not in known]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def fragment_names(kind: str) -> list[str]:
+    return names(CONFIGS / kind)
+
+
+def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
+    """A file of configs/<kind> and its content; `where` is the key that names it."""
+    path = CONFIGS / kind / f"{name}.yaml"
+    if not path.exists():
+        raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
+    content = deepcopy(_content(path, path.read_bytes()))
+    if kind in ("method", "model", "data") and kind not in content:
+        raise ConfigError(f"{shown(path)}: {kind}: required, not given; the keys of a {kind} are below it")
+    return shown(path), content
+
+
+@cache
+def _content(path: Path, text: bytes) -> dict[str, Any]:
+    """Hundreds of runs name the same few files: each is parsed once for what is written in it."""
+    return read_yaml(path)
