@@ -97,7 +97,7 @@ class Speeds:
 
 
 def records_steps(site: Site, nodes: int) -> bool:
-    """Whether a site's GPUs replay steps as CUDA graphs, as `engine/graphs.py` decides it for most methods."""
+    """Whether a site's GPUs replay steps as CUDA graphs, as `engine/compute/graphs.py` decides it for most methods."""
     return site.graphs == "on" or (site.graphs == "auto" and site.compile and nodes == 1)
 
 

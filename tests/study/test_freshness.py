@@ -402,7 +402,7 @@ def made_set(graph):
 
 
 def test_made_set__the_code_that_makes_it_changed__is_stale(graph, made_set):
-    maker = "data/corrupting.py"
+    maker = "data/derived/corrupting.py"
     assert now(graph).why(made_set({maker: digest_behind(PACKAGE / maker)})) == ""
     assert now(graph).why(made_set({maker: "other"})).startswith(f"made with {maker} other, which is ")
 
@@ -421,7 +421,7 @@ def test_made_set__other_samples_in_the_set_it_is_made_from__is_stale(graph, mad
 
 
 def test_made_set__folder_deleted_where_it_was_made__is_stale_and_pulled_results_are_not(graph, made_set):
-    maker = "data/corrupting.py"
+    maker = "data/derived/corrupting.py"
     file = made_set({maker: digest_behind(PACKAGE / maker)})
     assert now(graph).why(file) == ""
     graph.results.data_lock(MADE).touch()  # left by `prepare`

@@ -303,7 +303,7 @@ def test_judge_study__table_not_drawn__is_an_error_that_names_it(measured):
 
 
 @pytest.mark.parametrize(
-    ("file", "is_another"), [("claims", True), ("formula", True), ("noise", True), ("tables", True), ("page", False)]
+    ("file", "is_another"), [("decide", True), ("formula", True), ("noise", True), ("fill", True), ("page", False)]
 )
 def test_claims_fingerprint__code_that_judges_changed__is_another(toy, monkeypatch, file, is_another):
     before, digest_of_file = claims_fingerprint(toy, "toy"), source._file_digest

@@ -82,7 +82,7 @@ def test_digest__of_a_template__counts_every_byte(digest_of_text):
 
 def names_behind(registry: Registry, name: str) -> set[str]:
     found = source.code_behind(registry.files()[name])
-    return {f"{used.path.parent.name}/{used.path.stem}" for used in found}
+    return {str(used.path.relative_to(source.PACKAGE).with_suffix("")) for used in found}
 
 
 def test_code_behind__a_method__has_its_bases_and_models_and_no_other_method():
@@ -92,21 +92,25 @@ def test_code_behind__a_method__has_its_bases_and_models_and_no_other_method():
 
 
 def test_code_behind__an_evaluation__has_the_shuffle_it_uses():
-    assert names_behind(EVALS, "consistency") >= {"evals/consistency", "evals/shuffling", "models/jigsaw"}
+    assert names_behind(EVALS, "consistency") >= {
+        "evals/positions/consistency",
+        "evals/positions/shuffling",
+        "models/jigsaw",
+    }
     assert code_of_evaluation("consistency", [], []) != code_of_evaluation("classify", [], [])
 
 
 def test_code_behind__functions_found_through_globals__count():
     """The corruptions, and the filters that they use."""
-    found = source.code_behind(source.PACKAGE / "data/corrupting.py")
-    data = source.PACKAGE / "data"
+    found = source.code_behind(source.PACKAGE / "data/derived/corrupting.py")
+    data = source.PACKAGE / "data/derived"
     assert source.Definition(data / "corruptions.py", "zoom_blur") in found
     assert source.Definition(data / "filters.py", "zoomed_mean") in found
 
 
 def test_code_behind__a_task_that_an_evaluation_asks_a_registry_for__counts():
     assert "tasks/classify" in names_behind(EVALS, "classify")
-    assert names_behind(EVALS, "detection_pictures") >= {"tasks/detect", "evals/detection_pictures"}
+    assert names_behind(EVALS, "detection_pictures") >= {"tasks/detect", "evals/dense/detection_pictures"}
 
 
 @pytest.fixture
@@ -123,14 +127,16 @@ RUN = Named("mjp", "classify", "images")
 def test_code_of_run__what_its_config_names_and_the_loop__count(files_behind):
     code_of_run(RUN)
     expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"]]
-    everywhere = [source.PACKAGE / "engine" / f"{name}.py" for name in ("loop", "train", "distributed", "run")]
+    everywhere = [source.PACKAGE / "engine" / f"{name}.py" for name in ("loop", "train", "parallel/distributed", "run")]
     assert {*files_behind} == {*expected, *everywhere}
 
 
 def test_code_of_evaluation__its_subjects_and_its_data__count(files_behind):
     code_of_evaluation("classify", [RUN], ["corrupted"])
     expected = [METHODS.files()["mjp"], TASKS.files()["classify"], KINDS.files()["images"], KINDS.files()["corrupted"]]
-    everywhere = [source.PACKAGE / f"{name}.py" for name in ("evals/evaluate", "engine/distributed", "engine/run")]
+    everywhere = [
+        source.PACKAGE / f"{name}.py" for name in ("evals/evaluate", "engine/run", "engine/parallel/distributed")
+    ]
     assert {*files_behind} == {*expected, *everywhere, EVALS.files()["classify"]}
 
 

@@ -118,7 +118,7 @@ def test_picture_of_imports__has_every_folder__above_what_it_imports():
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {name for name in folders if f">{name}/<" not in drawn} == set()
     assert (
-        layers["commands"] > layers["study"] > layers["evals"] > layers["engine"] > layers["methods"] > layers["config"]
+        layers["commands"] > layers["study"] > layers["evals"] > layers["engine"] > layers["methods"] > layers["core"]
     )
     assert layers["engine"] == layers["tasks"]  # they use each other
 

@@ -12,7 +12,7 @@ class DenseKind(DataKind):
     """A set of pictures in which places are marked."""
 
     unit = "images"
-    maker = "data/scene_files.py"
+    maker = "data/derived/scene_files.py"
     cfg: DenseConfig
 
     def is_there(self, folder: Path) -> bool:

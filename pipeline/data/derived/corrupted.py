@@ -23,7 +23,7 @@ from pipeline.data.samples import Split, SplitName, shortened
 
 @KINDS.register("corrupted")
 class CorruptedImages(ClassifiedImages):
-    maker = "data/corrupting.py"
+    maker = "data/derived/corrupting.py"
 
     class Config(DataConfig):
         """`num_val` is the number of images of one severity of one corruption."""

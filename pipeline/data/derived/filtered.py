@@ -42,7 +42,7 @@ class FilteredConfig(DataConfig):
 @KINDS.register("filtered")
 class FilteredImages(ClassifiedImages):
     Config: ClassVar[type[DataConfig]] = FilteredConfig
-    maker = "data/filtering.py"
+    maker = "data/derived/filtering.py"
     cfg: FilteredConfig
 
     def expected(self) -> str:
