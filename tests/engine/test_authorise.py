@@ -196,4 +196,4 @@ def test_lock__of_a_large_file__takes_the_memory_of_a_few_tensors(tmp_path):
     command = "measured", [str(model), str(key), str(tmp_path / "locked.safetensors")]
     code, used, said = run_module(command, tmp_path, dict(os.environ), PATIENCE_S)
     assert code == 0, said
-    assert model.stat().st_size > 160e6 and int(used) < 40e6
+    assert int(used) < model.stat().st_size / 3
