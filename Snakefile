@@ -27,6 +27,7 @@ include: "workflow/rules/report.smk"
 localrules:
     all,
     demo,
+    headline,
 
 
 rule all:
@@ -38,6 +39,12 @@ rule all:
 rule demo:
     input:
         "results/demo/report/headline.html",
+
+
+# Few rows that decide the papers' main claims: `headline` of configs/study, or `headline_at` of this scale.
+rule headline:
+    input:
+        f"results/{SCALE}/report/headline.html",
 
 
 include: "workflow/rules/targets.smk"

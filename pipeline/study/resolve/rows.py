@@ -52,6 +52,7 @@ def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellE
     return RowEntry(
         label=draft.scale.true_here(row.label),
         headline=draft.study.is_headline(name, key),
+        outside_headline=draft.study.outside_headline(name, key),
         runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
         cells=cells,
         expected=draft.expected.rows.get(f"{draft.name}.{name}.{key}", {}),
