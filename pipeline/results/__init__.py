@@ -43,6 +43,11 @@ def attack_folder(name: str) -> Path:
     return RESULTS / "attacks" / name
 
 
+def published_folder(scale: str = "") -> Path:
+    """Results of a scale as they are kept in git; without a scale, the folder of all that are."""
+    return RESULTS / "published" / scale
+
+
 def compiled_folder() -> Path:
     """What torch has compiled, unless the site names a folder for it. No scale owns it; it may be deleted."""
     return RESULTS / "compiled"

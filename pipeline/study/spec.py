@@ -263,6 +263,10 @@ class Claim(Strict):
     holds: list[str] = Field(min_length=1)
     """Comparisons of cells, such as `mine.t1.a:top1 > mine.t1.b:top1`; all must hold."""
     main: bool = Field(False, description="the claim of the paper that the report shows first")
+    remarks: dict[str, str] = Field(
+        default_factory=dict,
+        description="scale -> what an outcome there may come from that the paper does not expect; published with it",
+    )
     margin: float | None = Field(
         None,
         gt=0,

@@ -25,7 +25,7 @@ FLOORS = [
     {"freshness"},
     {"report"},
     {"plan", "track", "audit", "frame"},
-    {"export", "schema", "sweep"},
+    {"export", "schema", "sweep", "published"},
     {"doctor"},
     {"commands"},
     {"cli"},

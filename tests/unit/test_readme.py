@@ -11,6 +11,8 @@ from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
 from pipeline.core.config import Layers, parse
+from pipeline.published.folder import check, published_scales
+from pipeline.published.readme import block, block_of
 from pipeline.site import Site
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import targets_of
@@ -103,6 +105,18 @@ def test_recorded_numbers__are_of_todays_runs():
     graph = load_graph("demo")
     rows = [row for key in graph.selected("headline") for row in graph.rows(key, "headline").values()]
     assert DEMO["runs"] == sorted(graph.with_inits(run for row in rows for run in row.run_names()))
+
+
+def test_readme__published_results__are_drawn_from_their_files():
+    """Where this fails: `python -m pipeline published --readme`."""
+    assert block_of(PAGES["README.md"]) == block()
+
+
+@pytest.mark.parametrize("scale", published_scales() or [None])
+def test_published_results__are_what_their_own_metrics_give(scale):
+    if scale is None:
+        pytest.skip("no results are published in results/published")
+    assert check(scale) == []
 
 
 def test_readme__rates_of_loops_on_an_h200__are_the_recorded_ones():

@@ -1,0 +1,116 @@
+"""A publication in words: its README, and the part of the project's README that shows it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pipeline.published.provenance import provenance_sentences
+from pipeline.report.records import FilledTable
+from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
+from pipeline.report.words import number
+from pipeline.study.claims.decide import JudgedClaim
+from pipeline.study.resolve.entries import Graph
+
+PICTURE = "verdicts.svg"
+NOT_EXAMINED = "Nothing is written down about it yet (`remarks` of the claim)."
+
+
+class Publication(NamedTuple):
+    """What both texts are made of."""
+
+    graph: Graph
+    tables: list[FilledTable]
+    claims: dict[str, list[JudgedClaim]]
+    provenance: dict[str, Any]
+
+    @property
+    def in_words(self) -> dict[str, list[ClaimInWords]]:
+        return {study: in_words(found, self.tables, self.graph.scale) for study, found in self.claims.items() if found}
+
+
+def folder_text(publication: Publication, others: Iterable[str]) -> str:
+    """README.md of a published folder; `others` are sentences about its files."""
+    graph = publication.graph
+    lines = [f"# Results at scale {graph.scale}", "", graph.note, "", *provenance_sentences(publication.provenance), ""]
+    lines += [f"![Claims, and our numbers against the papers']({PICTURE})", "", *verdict_table(publication), ""]
+    lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
+    for study, found in publication.in_words.items():
+        doubtful = [one for one in found if one.claim.verdict != "true"]
+        lines += [f"### {_title(graph, study)}", ""] if doubtful else []
+        for one in doubtful:
+            lines += [*_claim(graph, study, one), ""]
+    lines += ["## Files", "", *others, ""]
+    return "\n".join(lines)
+
+
+def _title(graph: Graph, study: str) -> str:
+    return graph.stories[study].title if study in graph.stories else study
+
+
+def _missing(tables: list[FilledTable]) -> str:
+    asked = [
+        cell
+        for table in tables
+        for row, _, cell in table.cells()
+        if row.selected and not cell.reason.endswith(" runs it")
+    ]
+    empty = sum(cell.ours is None for cell in asked)
+    found = f"{len(asked) - empty} of {len(asked)} cells of the headline have a number"
+    return f"{found}; `tables.md` says of each other one why not."
+
+
+def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
+    claim = one.claim
+    remark = graph.claims[study][claim.id].remarks.get(graph.scale, NOT_EXAMINED)
+    yield f"**{claim.id}: {one.verdict}**"
+    yield ""
+    yield f"- Expected: {claim.statement}."
+    yield f"- Found: {'; '.join([*one.numbers, *filter(None, [one.so_far or claim.reason])])}."
+    if claim.verdict == "undecided":
+        yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
+    else:
+        yield f"- May come from: {remark}"
+
+
+def verdict_table(publication: Publication) -> list[str]:
+    """One line a study: how many claims have which verdict, and its main claim."""
+    lines = [f"| study | {' | '.join(VERDICTS.values())} | main claim |", "|---" * (len(VERDICTS) + 2) + "|"]
+    for study, found in publication.in_words.items():
+        counts = [sum(one.claim.verdict == verdict for one in found) for verdict in VERDICTS]
+        main = next((one for one in found if one.claim.id == publication.graph.stories[study].main_claim), None)
+        words = f"{main.claim.statement}: **{main.verdict}**" if main else ""
+        lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {_plain(words)} |")
+    return lines
+
+
+def number_table(publication: Publication) -> list[str]:
+    """The numbers of one claim of each study: its main one, or else the first that has any."""
+    lines = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
+    for study, found in publication.in_words.items():
+        named = {*_cells(found, publication.graph.stories[study].main_claim)}
+        for table in [table for table in publication.tables if table.study == study]:
+            for row, column, cell in table.cells():
+                if f"{row.id}:{column.id}" in named and cell.ours is not None:
+                    what = f"{table.label}, {row.name}: {column.name}"
+                    paper = number(cell.paper, column.decimals) if cell.paper is not None else ""
+                    title = _title(publication.graph, study).partition(":")[0]
+                    lines.append(f"| {title} | {_plain(what)} | {value_of(cell, column.decimals)} | {paper} |")
+    return lines if len(lines) > 2 else []
+
+
+def _cells(found: list[ClaimInWords], main: str) -> Iterator[str]:
+    """Cells of the main claim, or else of the first claim that has numbers, whatever its verdict."""
+    order = sorted((one.claim for one in found if one.numbers), key=lambda claim: (claim.id != main, claim.id))
+    return (cell for claim in order[:1] for predicate in claim.predicates for cell in predicate.cells)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def block_text(publication: Publication, folder: str) -> str:
+    """What the project's README shows of a published folder."""
+    graph = publication.graph
+    lines = [f"**Scale {graph.scale}.** {' '.join(provenance_sentences(publication.provenance)[:2])}", ""]
+    lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
+    lines += [*verdict_table(publication), "", *number_table(publication), ""]
+    return "\n".join(lines).rstrip() + "\n"
