@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from pipeline.published.provenance import provenance_sentences
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
-from pipeline.report.words import number
+from pipeline.report.words import number, sentences
 from pipeline.study.claims.decide import JudgedClaim
 from pipeline.study.resolve.entries import Graph
 
@@ -35,11 +35,17 @@ def folder_text(publication: Publication, others: Iterable[str]) -> str:
     lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
     for study, found in publication.in_words.items():
         doubtful = [one for one in found if one.claim.verdict != "true"]
+        not_run = [one for one in doubtful if not one.numbers]
         lines += [f"### {_title(graph, study)}", ""] if doubtful else []
-        for one in doubtful:
+        for one in [one for one in doubtful if one.numbers]:
             lines += [*_claim(graph, study, one), ""]
+        lines += ["Of these, no row was run here:", "", *map(_not_run, not_run), ""] if not_run else []
     lines += ["## Files", "", *others, ""]
     return "\n".join(lines)
+
+
+def _not_run(one: ClaimInWords) -> str:
+    return f"- {one.claim.id}: {one.claim.statement} ({', '.join(f'`{command}`' for command in one.commands)})"
 
 
 def _title(graph: Graph, study: str) -> str:
@@ -110,7 +116,12 @@ def _plain(text: str) -> str:
 def block_text(publication: Publication, folder: str) -> str:
     """What the project's README shows of a published folder."""
     graph = publication.graph
-    lines = [f"**Scale {graph.scale}.** {' '.join(provenance_sentences(publication.provenance)[:2])}", ""]
+    about = [f"**Scale {graph.scale}.**", *sentences(graph.note)[:1]]
+    about += ["Its numbers cannot be compared with the papers', which are shown for orientation."] * (
+        not graph.comparable
+    )
+    about += provenance_sentences(publication.provenance)[:2]
+    lines = [" ".join(about), "", f"Each claim with its reason: [{folder}/README.md]({folder}/README.md).", ""]
     lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
     lines += [*verdict_table(publication), "", *number_table(publication), ""]
     return "\n".join(lines).rstrip() + "\n"
