@@ -43,7 +43,7 @@ def picture(graph: Graph, tables: list[FilledTable], claims: dict[str, list[Judg
 
 
 def _legend() -> str:
-    return "   ".join(f"{SIGNS[verdict]} {words}" for verdict, words in VERDICTS.items())
+    return ", ".join(f"{SIGNS[verdict]} {words}" for verdict, words in VERDICTS.items())
 
 
 def _marks(at: int, title: str, claims: list[JudgedClaim]) -> Iterable[str]:

@@ -90,17 +90,18 @@ def verdict_table(publication: Publication) -> list[str]:
 
 def number_table(publication: Publication) -> list[str]:
     """The numbers of one claim of each study: its main one, or else the first that has any."""
-    lines = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
+    lines: dict[str, str] = {}  # what is the same run at this scale is shown once
     for study, found in publication.in_words.items():
         named = {*_cells(found, publication.graph.stories[study].main_claim)}
-        for table in [table for table in publication.tables if table.study == study]:
+        title = _title(publication.graph, study).partition(":")[0]
+        for table in publication.tables:
             for row, column, cell in table.cells():
                 if f"{row.id}:{column.id}" in named and cell.ours is not None:
                     what = f"{table.label}, {row.name}: {column.name}"
-                    paper = number(cell.paper, column.decimals) if cell.paper is not None else ""
-                    title = _title(publication.graph, study).partition(":")[0]
-                    lines.append(f"| {title} | {_plain(what)} | {value_of(cell, column.decimals)} | {paper} |")
-    return lines if len(lines) > 2 else []
+                    ours = f"| {title} | {_plain(what)} | {value_of(cell, column.decimals)} |"
+                    lines.setdefault(ours, number(cell.paper, column.decimals) if cell.paper is not None else "")
+    head = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
+    return [*head, *(f"{ours} {paper} |" for ours, paper in lines.items())] if lines else []
 
 
 def _cells(found: list[ClaimInWords], main: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ import pytest
 from result_files import write_evaluation
 from toy_study import A, B, C, name_of
 
+from pipeline.cli import main
 from pipeline.core.errors import DataError
 from pipeline.published import folder as published
 from pipeline.published.folder import check, publish, published_scales, shown_in_readme
@@ -82,6 +83,22 @@ def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):
 
     assert "- Expected: A beats all." in text and "- May come from: C was never run." in text
     assert "**toy.c2: not decided**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
+
+
+def test_command__check__names_the_first_differences_and_fails(made, capsys):
+    assert main(["published", "--check"]) == 0
+    assert "results/published/toy: tables and verdicts are those of the metrics" in capsys.readouterr().out
+
+    text = (made / "tables.json").read_text()
+    (made / "tables.json").write_text(text.replace('"ours": 84.0', '"ours": 85.0'))
+    assert main(["published", "--check", "toy"]) == 1
+    assert "1 difference from what the metrics give:\n- toy.t1.b:top1: ours is 84.0" in capsys.readouterr().out
+
+
+def test_check__file_that_is_missing__says_what_to_do(made, capsys):
+    (made / "metrics.json").write_text("{}")
+    assert main(["published", "--check", "toy"]) == 1
+    assert "restore it with git, or publish again" in capsys.readouterr().err
 
 
 def test_publish__without_any_run__is_refused(toy):
