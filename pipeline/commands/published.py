@@ -57,7 +57,9 @@ def _publish(scale: str, is_partial: bool) -> None:
 
 
 def _check(scale: str | None) -> int:
-    from pipeline.published.folder import check, published_scales
+    from pipeline.core.config import CONFIGS, names
+    from pipeline.published.folder import changed_since, check, published_scales
+    from pipeline.study.resolve.graph import load_graph
 
     scales = [scale] if scale else published_scales()
     found = {name: check(name) for name in scales}
@@ -65,6 +67,9 @@ def _check(scale: str | None) -> int:
         print(f"results/published/{name}: {_outcome(lines)}")
         for line in lines[:10]:
             print(f"- {line}")
+        changed = changed_since(name, load_graph(name)) if name in names(CONFIGS / "scale") else ""
+        if changed:
+            print(f"- note: configs have changed {changed} since then; these numbers are of the configs beside them")
     if not scales:
         print("nothing is published yet")
     return int(any(found.values()))

@@ -14,7 +14,7 @@ from pipeline.published.drawn import Drawn, claims_as_data, claims_from_data, di
 from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.published.picture import picture
 from pipeline.published.provenance import provenance_of
-from pipeline.published.subject import ROWS, placed, published_part
+from pipeline.published.subject import ROWS, changes_between, placed, published_part
 from pipeline.published.words import PICTURE, Publication, block_text, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
@@ -120,12 +120,21 @@ def check(scale: str) -> list[str]:
     return lines + [f"{size:,} bytes, expected {MOST_BYTES:,} at most"] * (size > MOST_BYTES)
 
 
+def changed_since(scale: str, now: Graph) -> str:
+    """What the configs ask otherwise than when a scale was published, in words; its numbers are none the worse."""
+    return changes_between(_read_graph(published_folder(scale)), now)
+
+
 def _redraw(folder: Path) -> tuple[Graph, Drawn]:
+    graph = _read_graph(folder)
+    return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
+
+
+def _read_graph(folder: Path) -> Graph:
     try:
-        graph = Graph.model_validate_json(_read(folder / GRAPH))
+        return Graph.model_validate_json(_read(folder / GRAPH))
     except ValidationError as error:
         raise DataError(f"{shown(folder / GRAPH)} is of another version ({error}); publish again") from None
-    return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
 
 
 def _read(path: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline.report.words import counted
 from pipeline.results import ScaleFolder
 from pipeline.study.resolve.entries import Graph, RowEntry, TableEntry
 
@@ -57,6 +58,28 @@ def _part_of(graph: Graph, key: str) -> TableEntry:
     bases = {f"{key}.{column.against}" for column in table.columns.values() if column.against}
     rows = {name: row for name, row in table.rows.items() if row.headline or name in bases}
     return table.model_copy(update={"rows": rows})
+
+
+def changes_between(published: Graph, now: Graph) -> str:
+    """In words, what the configs ask otherwise than when a headline was published; more seeds are no change."""
+    part = published_part(now)
+    cells = _num_unequal(_asked(published), _asked(part))
+    counts = {"cell": cells, "claim": _num_unequal(_claimed(published), _claimed(part))}
+    return " and ".join(counted(count, kind) for kind, count in counts.items() if count)
+
+
+def _asked(graph: Graph) -> dict[str, Any]:
+    """Cell -> the first of its results, and the metric."""
+    rows = [row for key in graph.tables for row in graph.rows(key, ROWS).items()]
+    return {f"{name}:{key}": (cell.sources[:1], cell.metric) for name, row in rows for key, cell in row.cells.items()}
+
+
+def _claimed(graph: Graph) -> dict[str, Any]:
+    return {name: (claim.statement, claim.holds) for found in graph.claims.values() for name, claim in found.items()}
+
+
+def _num_unequal(one: dict[str, Any], other: dict[str, Any]) -> int:
+    return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
 def _evaluations(rows: Iterable[RowEntry]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from toy_study import A, B, C, name_of
 from pipeline.cli import main
 from pipeline.core.errors import DataError
 from pipeline.published import folder as published
-from pipeline.published.folder import check, publish, published_scales, shown_in_readme
+from pipeline.published.folder import changed_since, check, publish, published_scales, shown_in_readme
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.report.collect import collect_tables
 from pipeline.study.resolve.entries import StudyEntry
@@ -99,6 +99,18 @@ def test_check__file_that_is_missing__says_what_to_do(made, capsys):
     (made / "metrics.json").write_text("{}")
     assert main(["published", "--check", "toy"]) == 1
     assert "restore it with git, or publish again" in capsys.readouterr().err
+
+
+def test_configs__changed_since_then__are_counted_and_more_seeds_are_no_change(measured, made):
+    assert changed_since("toy", measured) == ""
+    cells = measured.tables["toy.t1"].rows["toy.t1.a"].cells
+    cells["top1"].sources.append("evals/of-another-seed/result.json")
+    assert changed_since("toy", measured) == ""
+
+    cells["top1"].metric = "top5"
+    claims = measured.claims["toy"]
+    claims["toy.c1"] = claims["toy.c1"].model_copy(update={"statement": "B does not lose to A"})
+    assert changed_since("toy", measured) == "1 cell and 1 claim"
 
 
 def test_publish__without_any_run__is_refused(toy):
