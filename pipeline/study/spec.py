@@ -381,7 +381,12 @@ class Study(Strict):
         return [columns for key, _, columns in entries if key == row]
 
     def headline_runs(self, scale: str) -> AbstractSet[str]:
-        """Keys of the runs that headline rows show at a scale, and of those that they start from."""
+        """Keys of the runs that headline rows show at a scale, and of those that they start from.
+
+        None where the study does not name its rows: it then has one number of seeds for everything.
+        """
+        if self.headline is None:
+            return set()
         shown = {
             key
             for name, table in self.all_tables.items()
@@ -402,7 +407,10 @@ class Scale(Strict):
     papers: bool = Field(True, description="whether studies of papers run here, and their numbers are shown")
     seeds: int = Field(1, ge=1, le=1000, description="number of seeds of every run; a study and a run may have another")
     headline_seeds: int | None = Field(
-        None, ge=1, le=1000, description="number of seeds of the runs of headline rows, in place of `seeds`"
+        None,
+        ge=1,
+        le=1000,
+        description="number of seeds of the runs of headline rows, in place of `seeds`, of studies that name such rows",
     )
     replace_model: dict[str, str] = Field(default_factory=dict)
     """Model of a study -> model that is trained here."""
