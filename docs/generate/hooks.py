@@ -9,6 +9,7 @@ from import_graph import picture
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from rooms import list_of_rooms
 from sections import ROOT, Section, readable, section, sections
 from usage import Usage
 
@@ -16,7 +17,7 @@ TUTORIALS = ("paper", "images", "method", "cluster", "lock", "attack")
 QUICK_START = ("Quick start", "Run a paper", "Your own images")  # sections of README
 EXAMPLES = ("headline/index.html", "index.html", "headline.html")  # the report of the demo, where there is one
 EXAMPLE = "example/report.md"
-PICTURE = "<!-- picture of imports -->"
+PICTURE, ROOMS = "<!-- picture of imports -->", "<!-- list of rooms -->"
 TUTORIAL_BOOST = 5  # in the search: a word of a question is in many keys, but whoever asks one wants the tutorial
 
 
@@ -50,7 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if page.file.src_uri.startswith("tutorials/"):
         page.meta["search"] = {"boost": TUTORIAL_BOOST}
-    return markdown.replace(PICTURE, picture()) if PICTURE in markdown else markdown
+    if PICTURE in markdown:
+        markdown = markdown.replace(PICTURE, picture()).replace(ROOMS, list_of_rooms())
+    return markdown
 
 
 def _pages() -> dict[str, str]:
