@@ -14,7 +14,8 @@ from sections import ROOT, Section, readable, section, sections
 from usage import Usage
 
 TUTORIALS = ("paper", "images", "method", "cluster", "lock", "attack")
-QUICK_START = ("Quick start", "Run a paper", "Your own images")  # sections of README
+QUICK_START = ("Quick start", "Run a paper")  # sections of README
+OWN_IMAGES = "To train on images of your own, follow [the recipe](how-to/your-own-images.md).\n"
 EXAMPLES = ("headline/index.html", "index.html", "headline.html")  # the report of the demo, where there is one
 EXAMPLE = "example/report.md"
 PICTURE, ROOMS = "<!-- picture of imports -->", "<!-- list of rooms -->"
@@ -62,6 +63,7 @@ def _pages() -> dict[str, str]:
     found |= {f"extend/{each.slug}.md": each.page for each in sections("CONTRIBUTING.md")}
     start = [section("README.md", title) for title in QUICK_START]
     found["quick-start.md"] = "# Quick start\n\n" + "\n".join(f"## {each.title}\n\n{each.text}\n" for each in start)
+    found["quick-start.md"] += f"\n{OWN_IMAGES}"
     found["glossary.md"] = Section("Glossary", section("README.md", "Glossary").text).page
     found["changelog.md"] = readable((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     found["way-of-a-number.md"] = section("README.md", "How a number reaches the report").page
