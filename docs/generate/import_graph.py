@@ -41,8 +41,8 @@ def picture() -> str:
     lines = "".join(_line(way, places) for way in ways)
     boxes = "".join(_drawn(name, places[name, layer_of(name)], graph[name]) for name in rooms())
     return (
-        f'<svg class="imports" viewBox="0 0 {WIDTH} {height}" style="max-width: {WIDTH}px" role="img"'
-        f' aria-label="What imports what"><style>{_styles()}</style>{bands}{lines}{boxes}</svg>'
+        f'<div class="imports-frame"><svg class="imports" viewBox="0 0 {WIDTH} {height}"'
+        f' style="max-width: {WIDTH}px" role="img" aria-label="What imports what"><style>{_styles()}</style>{bands}{lines}{boxes}</svg></div>'
     )
 
 

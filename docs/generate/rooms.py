@@ -6,6 +6,7 @@ The sentence is the first one of the docstring of the folder's `__init__.py`, or
 import ast
 import re
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,15 +75,20 @@ def first_sentence(file: Path) -> str:
 
 
 def list_of_rooms() -> str:
-    """Markdown: for each layer a table of its rooms, with the rooms inside of them."""
+    """For each layer a heading and a table of its rooms, with the rooms inside of them; names are not broken."""
     known, text = rooms(), ""
     for layer, names in LAYERS.items():
-        text += f"### {layer}\n\n| room | what it is for |\n|---|---|\n"
-        for room in map(known.__getitem__, names):
-            text += f"| `{room.label}` | {room.about} |\n"
-            text += "".join(f"| &emsp;`{each.label}` | {each.about} |\n" for each in rooms_within(room))
-        text += "\n"
+        lines = "".join(
+            _line(room, "") + "".join(_line(each, "inside") for each in rooms_within(room))
+            for room in map(known.__getitem__, names)
+        )
+        text += f'### {layer}\n\n<div class="rooms"><table>{lines}</table></div>\n\n'
     return text
+
+
+def _line(room: Room, kind: str) -> str:
+    about = re.sub(r"`(.*?)`", r"<code>\1</code>", escape(room.about))
+    return f'<tr><td class="{kind}"><code>{room.label}</code></td><td>{about}</td></tr>'
 
 
 def short_table() -> str:
