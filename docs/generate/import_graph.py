@@ -42,7 +42,8 @@ def picture() -> str:
     boxes = "".join(_drawn(name, places[name, layer_of(name)], graph[name]) for name in rooms())
     return (
         f'<div class="imports-frame"><svg class="imports" viewBox="0 0 {WIDTH} {height}"'
-        f' style="max-width: {WIDTH}px" role="img" aria-label="What imports what"><style>{_styles()}</style>{bands}{lines}{boxes}</svg></div>'
+        f' style="max-width: {WIDTH}px" role="img" aria-label="What imports what">'
+        f"<style>{_styles()}</style>{bands}{lines}{boxes}</svg></div>"
     )
 
 
