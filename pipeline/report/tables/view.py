@@ -104,7 +104,7 @@ class TableView:
     @property
     def terms(self) -> dict[str, str]:
         """The words of its labels that need an explanation, with what they mean."""
-        sides = [*self.rows, *self.columns]
+        sides: list[ShownRow | ShownColumn] = [*self.rows, *self.columns]
         figure = self.table.figure
         axes = [figure.x_label, figure.y_label] if figure else []
         folded = [row.name for row in self.folded]  # what is shown may refer to them, as in "J: G + DAL"
