@@ -1,4 +1,4 @@
-"""`python -m pipeline <verb>`: what the rules call, and what people call by hand. One file of commands/ is one verb.
+"""Runs `python -m pipeline VERB`, which rules and people call. One file of commands/ is one verb.
 
 User mistakes end in one message and exit code 1; a run that was asked to stop exits with 75, which means "continue me".
 """

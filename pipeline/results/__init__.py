@@ -1,4 +1,4 @@
-"""Where every result lies, and whether a run is finished. No other module puts these paths together."""
+"""Knows where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import re
 from collections.abc import Callable

@@ -300,6 +300,9 @@ class Study(Strict):
     title: str
     """Name of the paper or of your study."""
     about: str = Field("", description="what the paper does, in a few short sentences for the report")
+    terms: dict[str, str] = Field(
+        default_factory=dict, description="words of labels -> what they mean, in plain words; shown below the tables"
+    )
     scales: list[str] = Field(
         default_factory=list, min_length=1, description="where it runs, its default first; see pipeline/study/scales.py"
     )

@@ -31,7 +31,7 @@ from pipeline.report.records import FilledTable, RunSummary
 from pipeline.report.site.configs import config_lines, nearest_runs
 from pipeline.report.site.overview import scatter
 from pipeline.report.site.page import write_report
-from pipeline.report.tables.view import view
+from pipeline.report.tables.view import _has_word, view
 from pipeline.results.records import DrawingRecord, read_record
 from pipeline.study.resolve.graph import load_graph
 
@@ -268,6 +268,30 @@ def test_note_of_several_sentences__is_folded_to_its_first(write):
     tables[0]["note"] = "One thing. Another (Eq. 6 has it). 5 more."
     page = (write(tables, []).with_suffix("") / "study-mjp.html").read_text()
     assert '<details class="note"><summary>One thing.</summary><p>Another (Eq. 6 has it).</p><p>5 more.</p>' in page
+
+
+def test_words_of_labels__that_a_study_explains__are_explained_where_they_are_used(write):
+    tables = make_tables()[:1]
+    tables[0]["terms"] = {"JP": "patches are shuffled", "MJP": "the paper's method", "UNK": "is in no label"}
+    page = (write(tables, []).with_suffix("") / "study-mjp.html").read_text()
+    assert "<summary>What JP, MJP mean</summary>" in page and "<dt>JP</dt><dd>patches are shuffled</dd>" in page
+    assert "is in no label" not in page
+
+
+def test_words_of_labels__with_signs__are_not_found_inside_of_others():
+    assert [
+        word for word in ("LP", "LP+", "(a)", "PE") if _has_word("LP+, patches shuffled\n(a) DeiT, no PEs", word)
+    ] == [
+        "LP+",
+        "(a)",
+    ]
+
+
+def test_note_of_pictures__says_what_is_seen_before_them(write):
+    shots = make_figures()[-1] | {"note": "Rows are images. Black is hidden."}
+    page = (write([shots], []).with_suffix("") / "study-droppos.html").read_text()
+    seen = '<details class="note seen" open><summary>Rows are images.</summary><p>Black is hidden.</p></details>'
+    assert page.index(seen) < page.index('<div class="strips') and page.count("Black is hidden.") == 1
 
 
 # A run

@@ -78,6 +78,10 @@ class SplitLearning(LeakageEvaluation):
                 reason = f"model.pos_embed is {model.positions}: an inverter would not know where a patch belongs"
         return reason
 
+    def precision_name(self) -> str:
+        """That of the site: the client sends features, and no gradients."""
+        return self.model_precision
+
     def compute(self, model: Subject) -> Outcome:
         data: Any = model.run.data
         encoder = copy.deepcopy(model.method.encoder).eval()

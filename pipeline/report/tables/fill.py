@@ -47,6 +47,7 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
         comparable=graph.comparable,
         scale_note=graph.note,
         note=table.note,
+        terms=table.terms,
         columns=_columns(table, selected.values()),
         rows=rows,
         figure=table.figure,

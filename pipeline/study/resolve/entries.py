@@ -96,6 +96,7 @@ class TableEntry(Record):
     label: str
     title: str
     note: str
+    terms: dict[str, str] = Field(default_factory=dict, description="words of its labels -> what they mean")
     columns: dict[str, Column]
     rows: dict[str, RowEntry]  # by full id, such as mjp.t4.a
     figure: Drawing | None = None

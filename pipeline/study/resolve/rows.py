@@ -41,6 +41,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
         label=table.label,
         title=true_here(table.title),
         note=true_here(table.note),
+        terms={true_here(word): true_here(text) for word, text in draft.study.terms.items()},
         columns={key: each.model_copy(update={"label": true_here(each.label)}) for key, each in table.columns.items()},
         rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
         figure=table.drawing if isinstance(table, Figure) else None,
