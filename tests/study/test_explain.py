@@ -12,16 +12,13 @@ from pipeline.core.files import digest
 from pipeline.freshness.outputs import job_file, table_file
 from pipeline.freshness.remake import Freshness
 from pipeline.results.records import Inputs
-from pipeline.study.resolve.graph import load_graph
 
 CELL = "mjp.t1.deit-s:top1"
 
 
 @pytest.fixture
-def graph(project):
-    graph = load_graph("demo")
-    finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.25, "params_m": 1.0})
-    return graph
+def graph(finished_table):
+    return finished_table
 
 
 @pytest.fixture
