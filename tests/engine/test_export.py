@@ -77,6 +77,7 @@ def changed(changes):
     return short_run(*changes) if isinstance(changes, list) else short_run(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXPORTED)
 def test_export__of_every_kind_of_encoder__gives_timm_the_outputs_of_the_run(scale, tmp_path, kind):
     run = changed(EXPORTED[kind])
@@ -163,6 +164,7 @@ def evaluation(scale, name, run, weights, value):
     )
 
 
+@pytest.mark.slow
 def test_card__numbers__are_those_of_these_weights_with_what_seeds_do(scale, tmp_path):
     for seed, value in enumerate((70.0, 72.0, 74.0)):
         run = tiny_run({"seed": seed})

@@ -100,6 +100,7 @@ def test_views__two_workers__are_those_of_none(images):
         assert torch.equal(a_labels, b_labels)
 
 
+@pytest.mark.slow
 def test_views__later_start_and_other_rank__show_each_image_as_before(images):
     run = tiny_run(AUGMENTED, {"optim": {"epochs": 2}})
     alone, second_rank = batches(run, images), batches(run, images, start=7, rank=1, world_size=2)
@@ -129,6 +130,7 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
     assert len(list(iterator)) == run.total_steps * run.optim.num_micro - len(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_workers__signal_while_they_start__stay(images, monkeypatch, number):
     run, begin = tiny_run(), signal_handling._set_worker_signal_handlers

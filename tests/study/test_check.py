@@ -126,6 +126,7 @@ def test_check__mean_in_pixels__says_what_is_expected(project, capsys):
     assert line.startswith("configs/data/fashion_mnist.yaml: data.mean: mean is [72.9] and std [90.0]; expected those")
 
 
+@pytest.mark.slow
 def test_check__hours_written_as_a_time__are_refused(project, capsys):
     project.edit("site/slurm.yaml", "  hours: ", "  hours: 24:00:00 # ")
 
@@ -134,6 +135,7 @@ def test_check__hours_written_as_a_time__are_refused(project, capsys):
     assert line.startswith("configs/site/slurm.yaml: slurm.hours: found '24:00:00'; input should be a valid number")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["site/local.yaml", "elsewhere.yaml"])
 def test_check__folder_of_no_data_set__names_the_nearest(project, capsys, monkeypatch, file):
     project.edit("site/local.yaml", "data: {}", "data: {imagnet1k: /x, celeba: /y}")

@@ -84,12 +84,14 @@ def test_name__another_config__is_another_for_this_evaluation_alone(toy, changes
     assert renamed(toy, names(build_graph("demo")), **changes) == {"classify"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"group": "slow"}, {"needs": {"gpu": False, "hours": 9}}, {"seed": 0}], ids=str)
 def test_name__where_and_with_what_it_runs__renames_nothing(toy, changes):
     toy.write("eval/classify.yaml", {"name": "classify"})
     assert renamed(toy, names(build_graph("demo")), **changes) == set()
 
 
+@pytest.mark.slow
 def test_name__another_subject__is_another_and_data_are_not(toy):
     before = names(build_graph("demo"))
     study = toy_study()
@@ -99,6 +101,7 @@ def test_name__another_subject__is_another_and_data_are_not(toy):
     assert {key for key in before if before[key] != after[key]} == {"classify", "consistency"}
 
 
+@pytest.mark.slow
 def test_name__data_set_of_a_role_seen_otherwise__is_another(toy):
     before = names(build_graph("demo"))
     toy.edit(DATA, "eval_crop: 1.0", "eval_crop: 0.9")
@@ -355,6 +358,7 @@ def test_words__of_a_scale__stand_in_labels_titles_and_notes(toy):
     assert texts == ["On Fashion-C", "Fashion-C is large.", "Fashion-C top-1", "a on Fashion-C"]
 
 
+@pytest.mark.slow
 def test_evaluations__behind_claims_of_type_exact__compute_in_a_precision_of_their_own_in_a_site_with_bf16():
     graph = load_graph("demo")
     claims = [claim for study in graph.claims.values() for claim in study.values() if claim.type == "exact"]

@@ -15,6 +15,8 @@ from pipeline.results.records import Inputs
 
 CELL = "mjp.t1.deit-s:top1"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def graph(finished_table):
@@ -118,7 +120,6 @@ def test_explain__weight_file_that_is_evaluated_as_it_is__has_its_digest(graph, 
     assert lines_of(graph, run)["starts from"].endswith("start.pth, not on this machine")
 
 
-@pytest.mark.slow
 def test_explain__difference_to_another_row__explains_both_cells(graph):
     table_id, row_id, key, column = next(
         (table_id, row_id, key, column)

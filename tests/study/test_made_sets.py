@@ -73,6 +73,7 @@ def test_reference__two_studies_with_other_runs__are_refused(toy):
     assert any("data 'fashion_mnist_a' has another reference" in line for line in toy.problems())
 
 
+@pytest.mark.slow
 def test_name__of_an_evaluation__follows_the_parts_and_the_reference(toy):
     before = {entry.fragment: name for name, entry in build_graph("demo").evals.items()}
     toy.write("study/toy.yaml", {"title": "toy", **study(resnet={**RESNET, "set": {"seed": 7}})})

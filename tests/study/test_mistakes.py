@@ -90,11 +90,13 @@ def test_check__run_that_starts_from_a_wrong_one__adds_no_line_of_its_own(projec
     assert line.startswith(f"configs/{STUDY}: runs.b.set: model.pos_embd: unknown key")
 
 
+@pytest.mark.slow
 def test_check__no_such_scale__names_the_nearest(project, capsys):
     assert main(["check", "--scale", "dmo"]) == 1
     assert capsys.readouterr().err.startswith("ConfigError: configs/scale/dmo.yaml: no such file; did you mean 'demo'?")
 
 
+@pytest.mark.slow
 def test_check__valid_configs__says_what_would_run(project, capsys):
     assert main(["check", "--scale", "demo"]) == 0
 
@@ -105,6 +107,7 @@ def test_check__valid_configs__says_what_would_run(project, capsys):
     assert last.startswith(f"scale demo: configs are valid: {len(graph.runs)} runs, ")
 
 
+@pytest.mark.slow
 def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, capsys, monkeypatch):
     graph = load_graph("demo")
     name = next(iter(graph.runs))

@@ -88,6 +88,7 @@ def test_report__opening__without_a_decidable_claim_says_so(render):
     assert "None of 2 claims can be decided by these runs." in render(claims=claims)
 
 
+@pytest.mark.slow
 def test_report__opening__leaves_out_what_there_is_none_of(render):
     claims = make_claims()
     claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "within noise"]} for study in claims]
@@ -115,6 +116,7 @@ def test_report__order__is_overview_studies_runs(page_file):
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_file):
     page = page_file.read_text("utf-8")
     mjp = part_of(page, 'id="study-mjp"', "</section>")
@@ -126,6 +128,7 @@ def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_
     assert all(f'aria-label="Table {label}' in text for label, text in (("1", mjp), ("5", droppos)))
 
 
+@pytest.mark.slow
 def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_all(render):
     table = make_tables()[2]
     line = table["rows"][0]
@@ -140,6 +143,7 @@ def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_al
     assert "Row 9 69.0" in figures and "Row 10 70.0" not in figures and "3 more in the table." in figures
 
 
+@pytest.mark.slow
 def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(page_file):
     mjp = part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>")
     found = re.findall(r'<li class="claim ([\w -]+)"( id)?', mjp)
@@ -149,6 +153,7 @@ def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(pa
     assert mjp.index('id="claim-mjp.c06"') < mjp.index('<details class="undecided">')
 
 
+@pytest.mark.slow
 def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render):
     assert len(make_tables()) > 1
     page = render()
@@ -156,6 +161,7 @@ def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render
     assert page.index('class="lead"') < page.index('<details class="caveat">') < page.index("What the scale is.")
 
 
+@pytest.mark.slow
 def test_report__numbers_that_cannot_be_compared__says_so_once(render):
     page = render().replace("&#39;", "'")
     assert page.count("not comparable with the papers'") == 1
@@ -166,6 +172,7 @@ def test_report__numbers_that_cannot_be_compared__says_so_once(render):
 # Claims
 
 
+@pytest.mark.slow
 def test_report__claims__have_their_verdicts_numbers_and_reason(render):
     page = render()
     claims = part_of(page, 'id="claims-mjp"', "</section>")
@@ -181,6 +188,7 @@ def test_report__claims__have_their_verdicts_numbers_and_reason(render):
     assert "mjp.t1.4:top1 &gt; mjp.t1.0:top1" in formula
 
 
+@pytest.mark.slow
 def test_report__claim_with_a_difference__says_once_what_its_interval_is(render):
     claims = make_claims()
     assert "95 % interval" not in render(claims=claims)
@@ -192,6 +200,7 @@ def test_report__claim_with_a_difference__says_once_what_its_interval_is(render)
     assert 'id="claims-droppos"' in page and page.count("<summary>" + told) == 1
 
 
+@pytest.mark.slow
 def test_report__claim_not_decided__names_the_rows_and_the_command(render):
     claims = part_of(render(), 'id="claims-mjp"', "</section>")
     undecided = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
@@ -277,21 +286,25 @@ def test_report__same_input_twice__same_bytes(tmp_path, page_file):
     assert write_single_page(tmp_path).read_bytes() == page_file.read_bytes()
 
 
+@pytest.mark.slow
 def test_report__built_elsewhere__does_not_name_the_folder(page_file):
     assert str(page_file.parent) not in page_file.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_report__ids__are_unique(page_file):
     ids = re.findall(r'\sid="([^"]*)"', page_file.read_text("utf-8"))
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_report__every_link__has_its_place(page_file):
     page = page_file.read_text("utf-8")
     ids = set(re.findall(r'\sid="([^"]*)"', page))
     assert {target for target in re.findall(r'href="#([^"]*)"', page) if unquote(target) not in ids} == set()
 
 
+@pytest.mark.slow
 def test_report__headings__never_skip_a_level(page_file):
     levels = [int(level) for level in re.findall(r"<h(\d)", page_file.read_text("utf-8"))]
     assert levels[0] == 1 and levels.count(1) == 1

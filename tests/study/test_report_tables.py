@@ -52,6 +52,7 @@ def test_report__cell_of_several_seeds__lists_them_with_their_spread(render):
     assert "seeds 2: 40.5, 41.5 spread over seeds 0.7071" in words_of(page)
 
 
+@pytest.mark.slow
 def test_report__cell_not_run_in_a_row_that_ran__says_why(render):
     tables = make_tables()
     tables[0]["rows"][6]["cells"]["top1"]["reason"] = "the cluster was asleep"
@@ -81,6 +82,7 @@ def test_report__rows_that_have_not_run_yet__are_folded_with_the_command_too(ren
     assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
 
 
+@pytest.mark.slow
 def test_report__rows_that_nothing_can_run__are_folded_without_a_command(render):
     tables = make_tables()
     tables[0]["rows"][5]["runs"] = {}
@@ -128,6 +130,7 @@ def test_report__row_with_several_runs__links_each_by_its_role_and_seed(render, 
     assert "<small>other</small>" in page
 
 
+@pytest.mark.slow
 def test_report__row_whose_roles_are_one_run__links_it_by_the_rows_name(render, tmp_path):
     tables, runs = make_tables()[:1], make_runs(tmp_path)[:1]
     tables[0]["rows"][0]["runs"] = {"vitb": [run_name(0)], "vitl": [run_name(0)]}

@@ -149,6 +149,7 @@ def test_files__of_a_selection__are_those_its_cells_read(toy):
     assert set(graph.files("toy.t1", "all")) == headline | rest
 
 
+@pytest.mark.slow
 def test_row__without_a_run_for_a_column__shows_the_papers_number_and_why(toy):
     graph = toy.resolve()
     finish(graph)
@@ -267,6 +268,7 @@ def test_ensemble__one_run_with_two_others__is_two_evaluations_with_results_of_t
         assert cell["ours"] == found[f"{row}:top1"]["ours"] + 100.0 * (places.index(second) + 1)
 
 
+@pytest.mark.slow
 def test_ensemble__its_job__waits_for_both_runs_and_is_no_other_evaluations(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph, names = toy.resolve(), ensembles(toy.resolve())

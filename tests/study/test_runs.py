@@ -176,6 +176,7 @@ def test_stand_in__run_that_the_study_lacks__is_named(toy):
     assert any("runs.tuned.init: no run 'prae'" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
     found = toy({"tuned": {"method": "supervised", "init": "first"}, "first": {"init": "file:deit_small.pth"}})
 

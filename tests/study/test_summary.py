@@ -120,6 +120,7 @@ def test_summary__training_curves_that_are_drawn__have_results(two_studies):
     assert "no results yet" not in text and "mine.f1.md, .csv and .svg" in text
 
 
+@pytest.mark.slow
 def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, capsys):
     assert main(["claims", "--study", "mien"]) == 1
     assert "no study 'mien' at scale demo; did you mean 'mine'?" in capsys.readouterr().err
@@ -256,6 +257,7 @@ def row_of(text: str, label: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(f"{label}  "))
 
 
+@pytest.mark.slow
 def test_summary__results_as_recorded__marks_nothing(finished):
     text = summarise_targets(Freshness(finished, SITE), ["mjp_table1"])
     assert "must be made again" not in text and "*" not in text
@@ -270,6 +272,7 @@ def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished
     assert any("70.0 " in line and "70.0*" not in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["result.json", "per_image.npz"])
 def test_summary__damaged_result__is_marked_and_no_error(finished, file):
     (source,) = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources
@@ -279,6 +282,7 @@ def test_summary__damaged_result__is_marked_and_no_error(finished, file):
     assert ("n/a*" in row_of(text, "DeiT-S")) == (file == "result.json")
 
 
+@pytest.mark.slow
 def test_summary__every_result_of_a_table_damaged__shows_it_all_the_same(finished):
     cells = [cell for row in finished.tables["mjp.t1"].rows.values() for cell in row.cells.values()]
     for source in {source for cell in cells for source in cell.sources}:
@@ -287,6 +291,7 @@ def test_summary__every_result_of_a_table_damaged__shows_it_all_the_same(finishe
     assert "n/a*" in row_of(text, "DeiT-S") and "must be made again" in text.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_summary__table_drawn_before_its_results_changed__says_that_its_files_must_be_made_again(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     files = "mjp.t1.md, .csv and .html"
@@ -301,6 +306,7 @@ def test_summary__mistyped_target__is_one_message_with_near_names(project, capsy
     assert "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_summary__nothing_finished__names_the_tables_without_results(project, capsys):
     assert main(["summary", "--rows", "all"]) == 0
 

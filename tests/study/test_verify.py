@@ -26,6 +26,7 @@ def folder(graph):
     return graph.results.run(graph.tables[TABLE].rows[ROW].runs[""][0])
 
 
+@pytest.mark.slow
 def test_verify__a_result_cut_short__is_one_line_not_a_traceback(graph, folder, capsys):
     folder.done.write_text(folder.done.read_text()[:-20])
     assert main(["verify"]) == 1

@@ -76,6 +76,7 @@ def test_unknown_evaluation_job__names_the_nearest(capsys):
     assert f"is not among the evaluation jobs at scale demo; did you mean '{name}'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_unknown_data__names_those_there_are(capsys):
     assert main(["prepare", "--data", "fashion"]) == 1
     assert (

@@ -120,6 +120,7 @@ def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
     assert finding.state == "ok" and "training at scale demo takes at least 0." in finding.text
 
 
+@pytest.mark.slow
 def test_device__cpu_for_a_large_scale__is_a_failure_that_names_the_scale(graph, monkeypatch):
     monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1.0, 1e12))
     finding = only(machine.device, graph.model_copy(update={"scale": "tiny"}), device="cpu")

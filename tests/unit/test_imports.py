@@ -97,6 +97,7 @@ def floor_of(module: str) -> int:
     return FLOOR[module.split(".")[1]]
 
 
+@pytest.mark.slow
 def test_imports__of_all_modules__have_no_circle(graph):
     assert [" -> ".join(way) for name in graph if (way := circle_from(name, graph))] == []
 

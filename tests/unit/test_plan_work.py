@@ -68,6 +68,7 @@ def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
     assert left.tables == first.tables
 
 
+@pytest.mark.slow
 def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_along(graph):
     target = "mjp_table4"
     finish_all(graph, target)
@@ -83,6 +84,7 @@ def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_alon
     assert not left.finished.tables and name not in left.finished.runs
 
 
+@pytest.mark.slow
 def test_pending_work__pretraining_to_repeat__takes_along_what_starts_from_it(graph):
     target = "droppos_table1"
     finish_all(graph, target)

@@ -22,6 +22,8 @@ from pipeline.results import scales_with_results
 from pipeline.results.records import write_record
 from pipeline.site import Site
 
+pytestmark = pytest.mark.slow
+
 
 def num_needed(graph, kind: str) -> int:
     """Jobs of a kind that the report needs; the graph may have others."""
@@ -214,7 +216,6 @@ def test_status__table_that_was_not_drawn__is_listed_with_what_failed(graph):
     assert states(graph)[f"all-{table}"].startswith("failed \n      ConfigError: no such column")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "has_snakemake", "state"), [(1, True, "stopped"), (75, True, "queued"), (75, False, "submitted")]
 )
@@ -235,7 +236,6 @@ def test_status__data_set_that_a_process_prepares__is_running(graph):
         assert states(graph)["fashion_mnist"] == "running"
 
 
-@pytest.mark.slow
 def test_status__evaluation__runs_or_fails_or_is_finished(graph):
     job = next(iter(graph.eval_jobs))
     log = graph.results.log("evaluate", job)
@@ -271,7 +271,6 @@ def test_status__weight_file__is_no_run_that_waits(graph):
     assert name not in states(graph)
 
 
-@pytest.mark.slow
 def test_status__needs_no_torch(graph):
     code = "import sys; from pipeline.cli import main; main(['status', '--scale', 'demo']); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -112,6 +112,7 @@ def test_sections__of_a_page__are_split_at_headings_outside_of_code(tmp_path, mo
         sections.section("PAGE.md", "Four")
 
 
+@pytest.mark.slow
 def test_picture_of_imports__has_every_folder__above_what_it_imports():
     graph = import_graph.folders_in_use()
     layers, drawn = import_graph.layers_of(graph), import_graph.picture()
