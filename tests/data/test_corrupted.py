@@ -74,6 +74,7 @@ def test_make__in_processes__writes_the_same_files_as_alone(source, tmp_path):
     assert contents(tmp_path / "0") == contents(tmp_path / "2") != {}
 
 
+@pytest.mark.slow
 def test_make__half_made_folder__is_completed_and_what_was_there_is_kept(source, tmp_path):
     cfg, made = part_of(source), tmp_path / "made"
     prepared(source, cfg, made)

@@ -180,6 +180,7 @@ def test_make__set_that_is_there__is_left_alone_and_a_damaged_one_is_made_again(
     assert len(files_of(tmp_path / "copy")) < len(files_of(folder))
 
 
+@pytest.mark.slow
 def test_make__folder_of_somebody_else__is_read_and_not_touched(garments, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "note.txt").write_text("mine")

@@ -240,6 +240,7 @@ def test_attack__on_a_run_that_is_not_there__lists_those_that_are(runs, site, ph
     assert "0 finished runs are named 'mjp-of-tomorrow'" in error and all(run.name in error for run in runs)
 
 
+@pytest.mark.slow
 def test_attack__on_a_pretraining__says_that_it_does_not_classify(runs, site, photograph, capsys):
     assert attack(runs[2].name, photograph) == 1
     assert "does not classify images" in capsys.readouterr().err

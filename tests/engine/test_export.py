@@ -122,6 +122,7 @@ def test_export__into_a_folder_that_exists__is_refused(scale, tmp_path, capsys):
     assert "exists and is never overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eval_crop", [0.875, 1.0])
 def test_export__view_of_images__is_that_of_validation(scale, tmp_path, eval_crop):
     run = tiny_run(PHOTOS, {"data": {"eval_crop": eval_crop, "mean": [0.4, 0.5, 0.6]}})
@@ -135,6 +136,7 @@ def test_export__view_of_images__is_that_of_validation(scale, tmp_path, eval_cro
     assert torch.allclose(view(image), expected[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_card__tells_what_it_is_its_numbers_and_how_to_load_it(scale, tmp_path):
     run = tiny_run()
     finished(scale, run, {"val_top1": 71.25, "val_loss": 0.5}, {"val_top1": 1.43})

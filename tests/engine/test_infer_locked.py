@@ -92,6 +92,7 @@ def text_models():
     return {"mask": BertForMaskedLM(bert), "next": GPT2LMHeadModel(gpt2), "class": BertForSequenceClassification(bert)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "place"), [("mask", 1), ("next", 3), ("class", None)])
 def test_infer__of_a_locked_language_model__answers_as_the_original(tmp_path, capsys, what, place):
     torch.manual_seed(0)

@@ -154,6 +154,7 @@ def various_tensors(samples):
     return [*typed, *shaped], [torch.arange(2**18 + 1, dtype=torch.int32), whole.bfloat16()]
 
 
+@pytest.mark.slow
 def test_workers__tensors_of_any_type_and_shape__arrive_as_they_were_sent(images):
     split, view = open_split(tiny_run().data, images, "train"), kind_of(tiny_run().data).train_view()
     plan = replace(PLAN, epochs=1, global_batch=NUM_TRAIN, num_micro=1)

@@ -132,6 +132,7 @@ def test_evaluate__what_cannot_be__is_one_message(weights, photos, capsys, monke
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate__config_json_that_contradicts_the_file__is_refused(weights, photos, tmp_path, capsys):
     config = {"architecture": ARCH, "num_classes": 4, "model_args": SIZES | {"patch_size": 8}}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -62,6 +62,7 @@ def test_architecture__that_timm_has__is_known_with_and_without_its_weights(name
     assert unknown_architecture(name) == ""
 
 
+@pytest.mark.slow
 def test_architectures__do_not_import_torch():
     code = "import sys; from pipeline.models.architectures import architectures; architectures(); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -27,6 +27,7 @@ def now(graph) -> Freshness:
     return Freshness(graph, SITE)
 
 
+@pytest.mark.slow
 def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_difference(project, tmp_path):
     from PIL import Image
 
@@ -98,6 +99,7 @@ def made_set(graph):
     return write
 
 
+@pytest.mark.slow
 def test_made_set__the_code_that_makes_it_changed__is_stale(graph, made_set):
     maker = "data/derived/corrupting.py"
     assert now(graph).why(made_set({maker: digest_behind(PACKAGE / maker)})) == ""

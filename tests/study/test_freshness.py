@@ -69,10 +69,12 @@ def now(graph) -> Freshness:
     return Freshness(graph, SITE)
 
 
+@pytest.mark.slow
 def test_why__everything_as_recorded__is_empty_and_verify_finds_nothing(graph):
     assert not now(graph).stale([SHOWN]) and problems_of(now(graph)) == []
 
 
+@pytest.mark.slow
 def test_why__chain_of_many_runs__needs_no_deep_recursion(graph, run):
     """Each starts from the one before."""
     names = [f"run{number}" for number in range(2000)]
@@ -85,6 +87,7 @@ def test_why__chain_of_many_runs__needs_no_deep_recursion(graph, run):
     assert found.why(files[-1]) == f"results/demo/{files[-2]} is made again"
 
 
+@pytest.mark.slow
 def test_stale__many_questions__looks_up_what_a_table_is_made_from_once(graph, monkeypatch):
     asked, files = [], Graph.files
     monkeypatch.setattr(Graph, "files", lambda *given: asked.append(given[1:]) or files(*given))
@@ -100,6 +103,7 @@ def test_why__nothing_made_yet__is_not_found_and_no_problem(project):
     assert found.why(report_file("all")) == "not found" and problems_of(found) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder", "heads", "metrics", "config"])
 @pytest.mark.parametrize("damage", ["deleted", "changed"])
 def test_run__a_file_of_it_damaged__is_stale_with_all_that_is_made_from_it(graph, folder, job, name, damage):
@@ -115,6 +119,7 @@ def test_run__a_file_of_it_damaged__is_stale_with_all_that_is_made_from_it(graph
     assert problem.remedy == "`snakemake mjp_table1` makes it again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "", "{", "[]"], ids=["deleted", "empty", "cut", "other"])
 def test_record__of_any_kind_damaged__is_stale(graph, folder, job, content):
     data = graph.runs[folder.name].data
@@ -194,6 +199,7 @@ def test_evaluation__of_a_config_that_came_later__is_asked_for(graph, job):
     assert now(graph).why(job_file(job)) == "classify-00000000 is not among its results"
 
 
+@pytest.mark.slow
 def test_init_file__replaced__makes_the_run_stale_and_absent_does_not(graph, run, tmp_path):
     weights = tmp_path / "start.pth"
     weights.write_text("weights")
@@ -264,6 +270,7 @@ def test_run__init_file_not_on_this_machine__training_and_freshness_find_it_fini
         find_inputs(folder, SITE, data, init)
 
 
+@pytest.mark.slow
 def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
     draw_table(now(graph), TABLE, "all")
     assert not now(graph).why(SHOWN)
@@ -274,6 +281,7 @@ def test_drawing__a_file_of_it_deleted_or_another_definition__is_stale(graph):
     assert now(graph).why(SHOWN) == "its definition or the code that draws it has changed"
 
 
+@pytest.mark.slow
 def test_drawing__a_result_that_changes_while_it_is_drawn__is_stale(graph, job, monkeypatch):
     fill, path = drawing.fill_table, graph.results.eval_job(job)
 
@@ -339,6 +347,7 @@ def test_verify__both_reports_drawn__names_the_command_that_brings_both_up_to_da
     assert problems_of(now(graph))[0].remedy == "`snakemake all demo` makes it again"
 
 
+@pytest.mark.slow
 def test_verify__while_nothing_writes__changes_nothing_on_disk(graph, folder):
     folder.encoder.write_text("other")
     before = {path: path.stat().st_mtime_ns for path in Path(graph.results.folder).rglob("*")}

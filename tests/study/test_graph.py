@@ -134,6 +134,7 @@ def headline_of_t3() -> list[str]:
     return [f"mjp.t3.{key}" for key in read_study(CONFIGS / STUDY).parse().headline["t3"]]
 
 
+@pytest.mark.slow
 def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
     graph = shipped["demo"]
 
@@ -159,6 +160,7 @@ def test_positions__combinations_without_meaning__say_why_in_every_cell(shipped)
     assert "belong to pairs of patches" in rows["mp3-relative"].cells["position_top1"].why
 
 
+@pytest.mark.slow
 def test_positions__runs_with_the_papers_own_positions__are_those_of_the_crossing_study(shipped):
     graph = shipped["paper"]
     here, there = (graph.tables[f"{study}.t1"].rows for study in ("positions", "crossing"))

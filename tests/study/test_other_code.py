@@ -12,6 +12,8 @@ from pipeline.results.records import read_record
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
 
+pytestmark = pytest.mark.slow
+
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 
 
@@ -29,7 +31,6 @@ def run(graph):
     return graph.tables[TABLE].rows[ROW].runs[""][0]
 
 
-@pytest.mark.slow
 def test_other_code__nothing_changed__is_silent(graph):
     assert made_by_other_code(graph) == []
 
@@ -94,7 +95,6 @@ def test_accept_code__of_one_evaluation__leaves_the_others_named(graph, monkeypa
         accept_code(graph, ["consistencyy"])
 
 
-@pytest.mark.slow
 def test_accept_code__on_the_command_line__says_what_it_wrote_and_is_not_repeated(graph, monkeypatch, capsys):
     monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
     main(["verify", "--accept-code"])

@@ -95,12 +95,14 @@ def test_report__opening__leaves_out_what_there_is_none_of(render):
     assert "The one claim that these runs can decide is within noise." in render(claims=claims)
 
 
+@pytest.mark.slow
 def test_report__command_in_a_reason__is_code_and_nothing_else_is(render):
     tables = make_tables()
     tables[0]["rows"][6]["cells"]["top1"]["reason"] = "`snakemake <b>` runs it"
     assert "<code>snakemake &lt;b&gt;</code> runs it" in render(tables)
 
 
+@pytest.mark.slow
 def test_report__comparable_scale__counts_the_matches(render):
     tables = [table | {"comparable": True} for table in make_tables()]
     page = render(tables)
@@ -208,6 +210,7 @@ def test_report__claim_not_decided__names_the_rows_and_the_command(render):
     assert claims.index('<details class="undecided">') < claims.index('id="claim-mjp.c04"')
 
 
+@pytest.mark.slow
 def test_report__claim_on_a_table_that_is_not_on_the_page__gives_its_command(render):
     claims = make_claims()
     predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "undecided", "cells": {"mp3.t4.a-0.5:top1": None}}
@@ -322,6 +325,7 @@ def test_report__nothing_finished__is_still_a_page(render):
     assert "No run has finished." in render([], [], [])
 
 
+@pytest.mark.slow
 def test_report__run_that_no_table_names__is_among_the_runs_with_its_curve(render, tmp_path):
     page = render([], [], make_runs(tmp_path)[:1])
     assert "<svg" in part_of(page, f'id="run-{run_name(0)}"', "</section>")

@@ -60,6 +60,7 @@ def test_report__cell_not_run_in_a_row_that_ran__says_why(render):
     assert any("n/a" in text and "the cluster was asleep" in text for text in cells)
 
 
+@pytest.mark.slow
 def test_report__row_without_any_number__is_folded_with_its_reason_and_the_papers_numbers(render):
     page = render()
     table = part_of(page, 'id="mjp.t1"', 'id="mjp.t4"')
@@ -70,6 +71,7 @@ def test_report__row_without_any_number__is_folded_with_its_reason_and_the_paper
     assert page.count("needs ImageNet-1K") == 2 + 1  # two cells of a row that ran, one row that did not
 
 
+@pytest.mark.slow
 def test_report__rows_that_the_selection_leaves_out__are_folded_with_the_command_that_runs_them(render):
     tables = make_tables()
     tables[0]["rows"][5] |= {"selected": False, "runs": {}}
@@ -77,6 +79,7 @@ def test_report__rows_that_the_selection_leaves_out__are_folded_with_the_command
     assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
 
 
+@pytest.mark.slow
 def test_report__rows_that_have_not_run_yet__are_folded_with_the_command_too(render):
     folded = part_of(render(), '<details class="fold">', "</summary>")
     assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
@@ -89,6 +92,7 @@ def test_report__rows_that_nothing_can_run__are_folded_without_a_command(render)
     assert "snakemake" not in part_of(render(tables), '<details class="fold">', "</summary>")
 
 
+@pytest.mark.slow
 def test_report__table_without_any_number__is_one_folded_line(render):
     tables = make_tables()
     for line in tables[2]["rows"]:

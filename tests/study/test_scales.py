@@ -30,6 +30,7 @@ def test_study__that_names_scales__runs_at_those(mine):
     ]
 
 
+@pytest.mark.slow
 def test_study__with_a_mistake_that_runs_elsewhere__stops_no_other_scale(mine):
     mine.write("study/mine.yaml", {**MINE, "runs": {"a": {"labl": "A"}}})
     for path in (mine.configs / "study").glob("mjp.yaml"):

@@ -130,6 +130,7 @@ def test_seed_noise__run_that_another_kind_of_machine_measured__counts_with_both
     assert seed_noise(seeded, tables_of(seeded))[KIND].dof == 3 + 4
 
 
+@pytest.mark.slow
 def test_claims_and_report__noise_changed__are_drawn_again(toy):
     before = claims_fingerprint(toy, "toy"), report_fingerprint(toy, "all")
 

@@ -111,6 +111,7 @@ def test_summary__claim_across_studies__is_decided_as_the_claims_file_has_it(two
     assert "claims of mine at scale demo: 1 holds" in text
 
 
+@pytest.mark.slow
 def test_summary__training_curves_that_are_drawn__have_results(two_studies):
     assert "no results yet for: mine_figure1" in summary.summarise_targets(Current(two_studies, SITE), ["mine"])
     path = two_studies.results.table("mine.f1", "all")
@@ -144,6 +145,7 @@ def test_collect__headline__has_its_runs_alone(measured):
     assert evaluations[0].file == f"results/toy/evals/{evaluations[0].name}/result.json"
 
 
+@pytest.mark.slow
 def test_collect__run_not_finished__is_left_out(measured):
     draw(measured, "all")
     measured.results.run(B).done.unlink()
@@ -167,6 +169,7 @@ def shown(measured) -> list[str]:
     return summarise(Current(measured, SITE), "headline").splitlines()
 
 
+@pytest.mark.slow
 def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
     assert shown[:8] == [
         "scale toy: ours +/- its standard error, and the paper's in brackets",
@@ -200,6 +203,7 @@ def test_summary__results_outside_the_repository__gives_the_whole_path(measured,
     assert said.endswith(f"report: {elsewhere}/toy/report/headline.html, not written yet")
 
 
+@pytest.mark.slow
 def test_summary__nothing_measured_by_snakemake__says_so(measured):
     draw(measured, "headline")
 
@@ -226,6 +230,7 @@ def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_the
     assert "55.5 (79.8)" in summarise_targets(Current(measured, SITE), ["toy_table1"])
 
 
+@pytest.mark.slow
 def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
     draw(measured, "all")
 
@@ -263,6 +268,7 @@ def test_summary__results_as_recorded__marks_nothing(finished):
     assert "must be made again" not in text and "*" not in text
 
 
+@pytest.mark.slow
 def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     finished.results.run(row.runs[""][0]).encoder.write_text("other")
@@ -323,6 +329,7 @@ def test_report__before_anything_is_finished__is_a_page_that_says_so(project, ca
     assert "has not been written" in page.read_text()
 
 
+@pytest.mark.slow
 def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, capsys):
     assert main(["claims", "--study", "mjp"]) == 1
 
@@ -331,6 +338,7 @@ def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, caps
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_cli__table_of_the_real_study_before_anything_ran__is_written_with_reasons(project):
     assert main(["table", "--table", "mjp.t4"]) == 0
 

@@ -8,6 +8,8 @@ from pipeline.core.code import Named, code_of_run
 from pipeline.core.registry import TASKS
 from pipeline.study.resolve.graph import load_graph
 
+pytestmark = pytest.mark.slow
+
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 PER_IMAGE = {"top1": [100.0, 0.0, 100.0]}
 
@@ -26,7 +28,6 @@ def folder(graph):
     return graph.results.run(graph.tables[TABLE].rows[ROW].runs[""][0])
 
 
-@pytest.mark.slow
 def test_verify__a_result_cut_short__is_one_line_not_a_traceback(graph, folder, capsys):
     folder.done.write_text(folder.done.read_text()[:-20])
     assert main(["verify"]) == 1

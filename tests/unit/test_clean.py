@@ -25,6 +25,7 @@ def squeue(monkeypatch):
     return say
 
 
+@pytest.mark.slow
 def test_clean__abandoned_runs_and_checkpoints_of_finished_ones__are_listed_with_sizes(graph):
     finished, stopped = list(graph.runs)[:2]
     put(finish(graph, finished).state / "step-000000200-0123456789abcdef.pt", "x" * 3_000_000)

@@ -83,6 +83,7 @@ def test_fit__file_of_the_architectures_own_sizes__adds_no_argument(tmp_path):
     assert (fitted.args, fitted.channels, fitted.num_classes, fitted.image_size) == ({}, 3, 1000, 160)
 
 
+@pytest.mark.slow
 def test_fit__arguments_that_contradict_the_file__are_refused_all_at_once(tmp_path):
     file = written(tmp_path, **SMALL, img_size=96, patch_size=8, num_classes=7)
     with pytest.raises(CheckpointError) as caught:

@@ -50,6 +50,7 @@ def test_work__of_all__is_every_run_once_and_every_subject_of_an_evaluation(grap
     assert seconds and seconds <= work.runs.keys() <= graph.runs.keys()
 
 
+@pytest.mark.slow
 def test_target__mistyped__names_the_nearest(graph):
     name = next(iter(graph.runs))
     for target, near in (("mjp_tabel4", "mjp_table4"), (f"{name}x", name)):
