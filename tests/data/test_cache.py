@@ -217,12 +217,14 @@ def assert_device_equals_host(cfg, folder, tmp_path):
     return train
 
 
+@pytest.mark.slow
 def test_cache__views_on_a_device__equal_those_of_the_host(images, tmp_path):
     cfg = written(images, tmp_path, augment={"crop": "resized", "hflip": 0.5})
     train = assert_device_equals_host(cfg, images, tmp_path)
     assert isinstance(train[0][0], Decoded)
 
 
+@pytest.mark.slow
 def test_cache__small_images_of_many_sizes__live_on_the_device(images, tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.data.images.gpu.device_views.AT_ONCE", 1000)
     cfg = written(images, tmp_path, image_size=48, augment={"crop": "resized", "hflip": 0.5})

@@ -154,6 +154,7 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
     )
 
 
+@pytest.mark.slow
 def test_restore__from_a_checkpoint__has_everything_that_is_reported_later(results, images):
     run = tiny_run(FOUR, {"optim": {"keep": "best", "ema_decay": 0.5}})
     first = build_trainer(run, results, images)

@@ -77,6 +77,7 @@ def changed(changes):
     return short_run(*changes) if isinstance(changes, list) else short_run(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXPORTED)
 def test_export__of_every_kind_of_encoder__gives_timm_the_outputs_of_the_run(scale, tmp_path, kind):
     run = changed(EXPORTED[kind])
@@ -121,6 +122,7 @@ def test_export__into_a_folder_that_exists__is_refused(scale, tmp_path, capsys):
     assert "exists and is never overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eval_crop", [0.875, 1.0])
 def test_export__view_of_images__is_that_of_validation(scale, tmp_path, eval_crop):
     run = tiny_run(PHOTOS, {"data": {"eval_crop": eval_crop, "mean": [0.4, 0.5, 0.6]}})
@@ -134,6 +136,7 @@ def test_export__view_of_images__is_that_of_validation(scale, tmp_path, eval_cro
     assert torch.allclose(view(image), expected[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_card__tells_what_it_is_its_numbers_and_how_to_load_it(scale, tmp_path):
     run = tiny_run()
     finished(scale, run, {"val_top1": 71.25, "val_loss": 0.5}, {"val_top1": 1.43})
@@ -163,6 +166,7 @@ def evaluation(scale, name, run, weights, value):
     )
 
 
+@pytest.mark.slow
 def test_card__numbers__are_those_of_these_weights_with_what_seeds_do(scale, tmp_path):
     for seed, value in enumerate((70.0, 72.0, 74.0)):
         run = tiny_run({"seed": seed})

@@ -7,6 +7,8 @@ import pytest
 
 import pipeline
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
@@ -109,7 +111,6 @@ def test_imports__of_every_module__are_on_its_floor_or_below(graph):
     assert {name.split(".")[1] for name in modules} == FLOOR.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("package", ["snakemake", "workflow"])
 def test_pipeline__knows_nothing_of(imports, package):
     """For a type checker neither."""

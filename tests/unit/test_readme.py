@@ -59,6 +59,7 @@ def test_pages__every_target_of_snakemake__exists(page):
         assert set(targets) - recipes <= known, command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_pages__every_verb_of_the_command_line__is_understood(page):
     for command in commands(page, "python -m pipeline"):

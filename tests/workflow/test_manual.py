@@ -131,6 +131,7 @@ def test_rooms__imports__lead_to_the_same_layer_or_down():
     assert import_graph.upwards({"core": {"evals"}, "evals": {"core"}}) == ["core imports evals"]
 
 
+@pytest.mark.slow
 def test_picture_of_imports__has_every_room_and_no_line_through_a_box():
     graph, drawn = import_graph.folders_in_use(), import_graph.picture()
     assert {name for name in graph if f'id="room-{name}"' not in drawn} == set()
