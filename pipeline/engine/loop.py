@@ -44,6 +44,7 @@ from pipeline.models.weights import LoadReport, load_encoder
 from pipeline.results import RunFolder
 from pipeline.results.records import Inputs
 from pipeline.site import Site, weights_path
+from pipeline.tasks.base import Task
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
-        self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
+        self.task: Task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.recorder = recorder_for(site, self.method, world)
         self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()

@@ -72,7 +72,7 @@ class EvalConfig(Strict):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the numbers that `compute` returns with this config."""
+        """The names of the numbers that `compute` returns with this config; a class attribute if it decides none."""
         return ()
 
     @property
@@ -229,7 +229,7 @@ class Evaluation:
         self, data: BaseDataConfig, split: SplitName, parts: Sequence[Indices], batch: int
     ) -> Iterator[Iterator[Batch]]:
         """The batches of each part, to be used up before the next: loader workers start once for all of them."""
-        task = TASKS.get("classify")(data, self.world.device)
+        task: Task = TASKS.get("classify")(data, self.world.device)
         for found in self.source(data, task, split).parts(parts, batch, self.label(data)):
             yield self._on_device(found, task)
 
@@ -251,7 +251,7 @@ class Evaluation:
         `metric` is one of the task's kind, for who wants to ask it more.
         """
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
-        task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
+        task: Task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
         sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
         batches = self.source(seen, task).once(sizes.batch, self.label(data))
         place = self.world, self.model_precision

@@ -101,10 +101,11 @@ def test_imports__of_all_modules__have_no_circle(graph):
     assert [" -> ".join(way) for name in graph if (way := circle_from(name, graph))] == []
 
 
-def test_imports__of_every_module__are_on_its_floor_or_below(graph):
-    """A package that is on no floor fails as well."""
+def test_imports__of_every_module__are_on_its_floor_or_below(imports, graph):
+    """Those for type checkers, too. A package that is on no floor fails as well."""
     modules = graph.keys() - {"pipeline"}
-    pairs = [(name, other) for name in modules for other in graph[name] - {"pipeline"}]
+    for_types = {name: each.for_types & MODULES.keys() for name, each in imports.items()}
+    pairs = [(name, other) for name in modules for other in (graph[name] | for_types[name]) - {"pipeline"}]
     assert [f"{name} -> {other}" for name, other in sorted(pairs) if floor_of(other) > floor_of(name)] == []
     assert {name.split(".")[1] for name in modules} == FLOOR.keys()
 
