@@ -131,7 +131,7 @@ def test_validate__model_with_dropout__is_measured_without_it_and_trains_on_with
     trainer.method.eval()
     losses = []
     with torch.no_grad():
-        for inputs, labels in trainer.val_loader:
+        for inputs, labels in trainer.batches.validation:
             pictures, labels = trainer.task.eval_batch(inputs, labels)
             losses.append(F.cross_entropy(trainer.method.encoder(pictures), labels, reduction="none"))
     assert found == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)

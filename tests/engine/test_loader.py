@@ -12,7 +12,7 @@ from torch.utils.data._utils import signal_handling
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
 from pipeline.data.store.opening import open_split
-from pipeline.engine.loop import batch_plan
+from pipeline.engine.run import batch_plan
 
 PLAN = BatchPlan(seed=0, num_images=NUM_TRAIN, repeats=1, epochs=3, global_batch=20, num_micro=2)
 AUGMENTED = {"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}}

@@ -73,6 +73,12 @@ def test_pages__every_file_that_is_named__is_there(page):
     assert missing == []
 
 
+def test_contributing__way_of_a_training_batch__has_at_most_15_files():
+    section = PAGES["CONTRIBUTING.md"].split("## How a batch is made")[1].split("\n## ")[0]
+    named = re.findall(r"`(pipeline/[\w/]+\.py)`", section.split("\n\n")[2])
+    assert 10 < len(named) == len({*named}) <= 15
+
+
 def machines() -> list[list[str]]:
     """The lines of each site file in GUIDE's table of machines."""
     section = PAGES["GUIDE.md"].split("## Which machine do you have")[1].split("\n## ")[0]
