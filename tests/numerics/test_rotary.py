@@ -132,7 +132,8 @@ def test_rotation__all_patches_one_place_further__changes_no_score_between_patch
     moved = [place for place in range(N) if place % 7 < 6 and place < 42]  # one row down and one column right exist
 
     def scores(places):
-        sines, cosines = rotary._table(1).double().view(-1, N, 32)[0, places].chunk(2, dim=-1)
+        turns = rotary.of_block(1).double().view(-1, 1 + N, 8, 2)[0, [1 + place for place in places]]
+        cosines, sines = turns.repeat_interleave(2, dim=1).unbind(dim=-1)
         turn = lambda x: x * cosines + torch.stack([-x[:, 1::2], x[:, ::2]], dim=-1).flatten(1) * sines  # noqa: E731
         return turn(query[: len(places)]) @ turn(key[: len(places)]).T
 
