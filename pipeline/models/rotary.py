@@ -48,7 +48,7 @@ class Rotary:
         self.make = partial(create_rope_embed, **KINDS[kind], **shape)
         self.own, self.num_prefix = grid_of(encoder), encoder.num_prefix_tokens
         self.rope: Any = self.make(feat_shape=list(self.own))
-        self.rope.register_buffer("of_own_grid", self._table_of(self.own, self.rope), persistent=False)
+        self.rope.register_buffer("of_own_grid", self._table_of(self.own), persistent=False)
         self.elsewhere: dict[Grid, Tensor] = {}
         self.grid: Grid | None = None  # of the images, where it is not the encoder's own
         self.places: Tensor | None = None  # (B or 1, P+n): for each token that is there, a place
@@ -74,14 +74,18 @@ class Rotary:
         """(P+N+1, ...) turns, or columns and rows of mixed ones: of prefix tokens, of patches, and of NOWHERE."""
         if self.grid is None:
             return self.rope.of_own_grid
-        device = self.rope.of_own_grid.device
-        if self.grid not in self.elsewhere or self.elsewhere[self.grid].device != device:
-            self.elsewhere[self.grid] = self._table_of(self.grid, self.make(feat_shape=list(self.grid))).to(device)
-        return self.elsewhere[self.grid]
+        device, known = self.rope.of_own_grid.device, self.elsewhere.get(self.grid)
+        if known is not None and known.device == device:
+            return known
+        table = self._table_of(self.grid).to(device)
+        if not torch.compiler.is_compiling():  # a recorded graph writes over what it made
+            self.elsewhere[self.grid] = table
+        return table
 
-    def _table_of(self, grid: Grid, rope: Any) -> Tensor:
+    def _table_of(self, grid: Grid) -> Tensor:
         if self.is_mixed:
             return F.pad(grid.coordinates().flip(1).float(), (0, 0, self.num_prefix, 1))
+        rope = self.make(feat_shape=list(grid))
         sines, cosines = rope.get_embed().chunk(2, dim=-1)  # each twice: side by side, or one half after the other
         once = slice(sines.shape[-1] // 2) if self.pairs_halves else slice(None, None, 2)
         table = torch.stack([cosines[:, once], sines[:, once]], dim=-1)
