@@ -267,6 +267,10 @@ def test_mp3__permuted_patches__give_permuted_answers_and_weights_that_a_rotary_
     own = torch.arange(N).expand(3, -1)
     there, here = method.position_logits(moved, own, 24), method.position_logits(images(), order, 24)
     torch.testing.assert_close(there, here, atol=1e-5, rtol=0)
+    others = torch.cat([torch.arange(24).flip(0), torch.arange(24, N).flip(0)])  # slots in another order, too
+    torch.testing.assert_close(
+        method.position_logits(images(), order[:, others], 24), here[:, others], atol=1e-5, rtol=0
+    )
     save_file(method.encoder.state_dict(), tmp_path / "mp3.safetensors")
     finetuned = tiny_encoder(pos_embed="rope_mixed")
     report = load_encoder(finetuned, tmp_path / "mp3.safetensors")
