@@ -71,7 +71,7 @@ class Site(Strict):
     locks: Path | None = Field(
         None,
         description="shared folder of the lock files of this project, where those in results do not hold on other "
-        "nodes, as `doctor` finds out; null: beside what they lock",
+        "nodes, as `doctor` finds out; null: next to what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where training and evaluations compute; auto: on a GPU if there is one."""

@@ -196,7 +196,7 @@ class Foreign:
         evaluation: type[Evaluation] = EVALS.get(layers.merged()["name"])
         cfg = parse(evaluation.Config, layers)
         if evaluation.roles() != ("model",):
-            raise ConfigError(f"{name} is not of one model; a study gives it its subjects")
+            raise ConfigError(f"{name} needs more than one model, or none; use it in a study, which names them")
         if reason := evaluation.refusal(cfg, {"model": self.run}):
             raise ConfigError(reason)
         if not self._fits_classes() and cfg.name not in WITHOUT_CLASSES:
@@ -221,7 +221,7 @@ class Foreign:
         if data.name in self.prepared or (manifest.exists() and not self._has_changed(data, manifest)):
             return
         folder = data_folder(self.site, data)
-        log.info("preparing %s, which is done once", data.name)
+        log.info("preparing %s (only the first time)", data.name)
         own = self.run.data
         sources = PreparedSources(self.results, self.site, {own.name: own}, self._run_of)
         prepare(data, folder, manifest.parent, self.site.workers, sources=sources if source_set(data) else None)
@@ -261,7 +261,7 @@ class Foreign:
         try:
             self.results.run(known["reference"]).trained()
         except CheckpointError as error:
-            raise DataError(f"{data.name} is made with a run that is not there: {error}") from None
+            raise DataError(f"{data.name} is made with a run that does not exist: {error}") from None
         return parse_data(Layers((data.name, known)))
 
 

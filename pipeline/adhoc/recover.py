@@ -67,7 +67,7 @@ def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attac
         cfg = _search(name, victim, iterations)
         return lambda victim, target: _by_matching(victim, target, cfg)
     if iterations is not None:
-        raise ConfigError("--iterations is of cosine and gradvit; april solves equations")
+        raise ConfigError("--iterations is for cosine and gradvit; april has no iterations")
     if reason := april.reason_other_algebra(victim.method.encoder):
         raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     return _by_april

@@ -129,6 +129,6 @@ def _refuse_other_forward(name: str, method: Method, data: DataConfig, device: t
     if not apart < SAME:
         raise ConfigError(
             f"--model {name} is not a plain ViT: timm runs it in another way (register tokens, several class tokens, "
-            "positions of patches alone), and the attack would be on another model; choose one with a class token and "
+            "positions only for patches), and the attack would be on another model; choose one with a class token and "
             "a position for every token, such as vit_small_patch16_224 or deit_small_patch16_224"
         )

@@ -15,7 +15,7 @@ DETAILS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="a finished run, or as much of its name as no other has; `status` lists them"
+        "run", metavar="RUN", help="a finished run, or an unambiguous part of its name; `status` lists them"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder; none is overwritten")
     parser.add_argument("--onnx", action="store_true", help="also model.onnx, for batches of any size")

@@ -16,7 +16,7 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find that of a locked model")
+    parser.add_argument("what", choices=["new", "recover"], help="new: make a key; recover: that of a locked model")
     parser.add_argument(
         "--like",
         required=True,
@@ -25,9 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
         "`recover`: the original",
     )
-    parser.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
+    parser.add_argument("--locked", type=Path, metavar="FILE", help="for `recover`: a file that `lock` wrote")
     parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
-    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json beside it says it")
+    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json next to it says it")
     parser.add_argument(
         "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json beside it says)"
     )
@@ -61,7 +61,7 @@ def _recover(options: argparse.Namespace) -> None:
     from pipeline.permutation.known_weights import recover_key
 
     if options.locked is None:
-        raise ConfigError("key recover: --locked is missing; name the file whose key is to be found")
+        raise ConfigError("key recover: --locked is missing; name the file whose key you want to recover")
     plan = plan_key(options.like, options.heads, options.model)
     found = recover_key(options.locked, options.like, plan.shape)
     if found.is_confirmed is False:

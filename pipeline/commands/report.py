@@ -6,7 +6,7 @@ import webbrowser
 from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "write the report, a site that opens from disk"
-DETAILS = "Whatever is finished is in it. The path of its first page is printed."
+DETAILS = "It contains all finished results. The path of its first page is printed."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -80,7 +80,7 @@ class Workshop:
         data = read_manifest(folder.manifest(run.data.name)).fingerprint
         if trained.inputs.data != data:
             change = trained.inputs.model_copy(update={"data": data}).change_since(trained.inputs)
-            raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
+            raise CheckpointError(f"{change} since run {run.name} was trained; train it again before you evaluate it")
         return trained.files[folder.encoder.name]
 
 

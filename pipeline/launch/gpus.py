@@ -81,7 +81,7 @@ def gpus_of(site: Site) -> list[Gpu]:
         if visible and not ids:
             raise ConfigError(
                 f"{VISIBLE}={os.environ[VISIBLE]} has none of the GPUs that the site names (gpus: {site.gpus}); "
-                "change one of both"
+                "change one of the two"
             )
     return [Gpu(each, found.get(each) or each) for each in ids]
 

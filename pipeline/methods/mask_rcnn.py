@@ -96,7 +96,7 @@ class MaskRCNN(Method):
             stride = coarsest_stride(model)
             if any(side % stride for side in pair(image_size)):
                 size = shown_size(image_size)
-                raise ValueError(f"data.image_size {size} is no multiple of {stride}, the stride of the coarsest map")
+                raise ValueError(f"data.image_size {size} is not a multiple of the largest stride, {stride}")
             if self.anchor_sizes and len(self.anchor_sizes) != 5:
                 found = len(self.anchor_sizes)
                 raise ValueError(f"method.anchor_sizes has {found} sides, expected one for each of 5 maps")

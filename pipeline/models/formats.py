@@ -72,8 +72,8 @@ def _unreadable(path: Path, reason: str) -> CheckpointError:
     refused = re.search(r"GLOBAL (\S+)", reason)
     if refused:
         return CheckpointError(
-            f"{path} asks for {refused[1]} when it is opened; expected tensors, numbers and text alone; nothing was "
-            "run. If you trust the file, open it elsewhere and save its state dict alone: torch.save(state_dict, path)"
+            f"{path} asks for {refused[1]} when it is opened; expected only tensors, numbers and text; nothing was "
+            "run. If you trust the file, open it elsewhere and save only its state dict: torch.save(state_dict, path)"
         )
     # torch goes on to advise loading without weights_only, which would run whatever the file says.
     detail = reason.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]

@@ -207,7 +207,7 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     """Both sides of a copy of a ViT, whose blocks the server gets."""
     refuse_other_than_plain(encoder, "split learning, which cuts a model before and after its blocks,")
     if protection.rows and any(hasattr(block.attn, "rel_pos") for block in encoder.blocks):
-        raise ConfigError("row permutation needs blocks that know no positions; this model has relative ones in them")
+        raise ConfigError("row permutation needs blocks without positions; this model has relative ones in them")
     if (rotary := rotary_of(encoder)) and (protection.rows or rotary.is_mixed):
         raise ConfigError(
             "split learning of rotary positions needs fixed frequencies and rows in order: the blocks, which the "

@@ -10,7 +10,7 @@ TEXT: Schema = {"type": "string"}
 NAMES: list[Schema] = [TEXT, {"type": "array", "items": TEXT}]
 AXIS: Schema = {"$ref": "#/definitions/axis"}
 COLUMNS: Schema = {"type": "object", "additionalProperties": {"$ref": "#/definitions/Column"}}
-LIKE: Schema = {**TEXT, "description": "Key of the entry beside this one that it starts from; its own keys win"}
+LIKE: Schema = {**TEXT, "description": "Key of a sibling entry from which this one starts; its own keys override it"}
 OVER: Schema = {
     "anyOf": [*NAMES, {"type": "object", "additionalProperties": AXIS}],
     "description": "Axes: there is one entry for each of their values, with what the value changes",

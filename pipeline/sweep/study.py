@@ -65,7 +65,7 @@ def _chosen(study: Study, parent: str, run: str) -> list[str]:
     if run and run not in study.runs:
         raise ConfigError(f"study {parent} has no run {run!r}; {nearest(run, study.runs)}")
     if (run and run not in trained) or not trained:
-        raise ConfigError(f"{parent}.{run}: nothing is trained; choose one of {', '.join(trained) or 'another study'}")
+        raise ConfigError(f"{parent}.{run}: is not trained; choose one of {', '.join(trained) or 'another study'}")
     return [run] if run else trained
 
 

@@ -196,7 +196,7 @@ def answering(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         message = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise LaunchError(
-            f"MLflow at {without_password(uri)} did not take the results ({without_password(message)}); nothing is "
+            f"MLflow at {without_password(uri)} did not accept the results ({without_password(message)}); nothing is "
             "lost: start the server or fix MLFLOW_TRACKING_URI, then run `python -m pipeline track` again"
         ) from None
 

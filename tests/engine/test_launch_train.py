@@ -158,5 +158,5 @@ def test_train__gpu_that_is_full__is_an_error_with_the_run_and_what_to_set(tmp_p
 
 
 def test_train__weight_file__is_refused(launched):
-    with pytest.raises(ConfigError, match="is a weight file that is evaluated as it is; there is nothing to train"):
+    with pytest.raises(ConfigError, match="evaluated without training; there is nothing to train"):
         launched(Site(), config={"init": "file:weights.pth", "train": False})

@@ -238,7 +238,7 @@ def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run
     toy.write("study/toy.yaml", {"title": "toy", **study})
     (problem,) = toy.problems()
     assert problem.startswith(
-        "configs/study/toy.yaml: runs.b.data: shop is for evaluations alone: num_train is 0 in configs/data/shop.yaml"
+        "configs/study/toy.yaml: runs.b.data: shop is only for evaluations: num_train is 0 in configs/data/shop.yaml"
     )
 
 

@@ -200,7 +200,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
             f"configs/{STUDY}: recipes.pretrain: optim.wamup: unknown key; ",
         ),
         ({"budget": 0}, {}, f"configs/{STUDY}: runs.a.budget: found 0; input should be greater than 0"),
-        ({"init": "file:"}, {}, f"configs/{STUDY}: runs.a.init: found 'file:' alone; expected a path behind it"),
+        ({"init": "file:"}, {}, f"configs/{STUDY}: runs.a.init: found 'file:' without a path; write it as file:PATH"),
         (
             {},
             {"method": {"mp33": {}}},

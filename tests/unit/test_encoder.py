@@ -226,7 +226,7 @@ def test_build_encoder__speech_transformer__has_the_papers_70_thousand_parameter
 @pytest.mark.parametrize(
     ("model", "key", "value", "reason"),
     [
-        (tiny_swin, "depth", 2, "depth is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none; remove it"),
+        (tiny_swin, "depth", 2, "depth is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 does not have it"),
         (tiny_swin, "act_layer", "relu", "act_layer is for a vit"),
         (tiny_swin, "pool", "avg", "pool is for a vit"),
         (tiny_swin, "pos_embed", "relative", "a Swin has relative positions of its own"),
@@ -277,7 +277,7 @@ def test_build_encoder__rotations_of_heads_that_4_does_not_divide__names_the_fie
 
 
 def test_build_encoder__unknown_architecture__names_near_ones():
-    with pytest.raises(ConfigError, match=r"'vit_tiniest' is not a timm architecture; near it: .*vit_"):
+    with pytest.raises(ConfigError, match=r"'vit_tiniest' is not a timm architecture; similar names: .*vit_"):
         tiny_encoder(arch="vit_tiniest")
 
 

@@ -182,7 +182,7 @@ def test_parameter_groups__layer_decay__is_smaller_the_deeper_the_layer(arch):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"patch_size": 4}, "patch_size is for a vit or swin or cnn, bert is none; remove it"),
+        ({"patch_size": 4}, "patch_size is for a vit or swin or cnn, bert does not have it; remove it"),
         ({"depths": (2, 2)}, "depths is for a swin, bert is none"),
         ({"pool": "avg"}, "pool is for a vit, bert is none"),
         ({"cls_std": 0.1}, "cls_std is for a vit"),

@@ -93,7 +93,7 @@ class DataConfig(BaseDataConfig):
                 f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
             )
         if self.val_share is not None and not self.num_train:
-            raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing is shared; leave it out")
+            raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing to split; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -136,5 +136,5 @@ def _feature_maps(encoder: Encoder, images: Tensor) -> list[Tensor]:
     except AttributeError:
         raise ConfigError(
             f"timm lists no intermediate layers of {type(encoder).__name__}; expected a model with "
-            "`forward_intermediates`: leave this evaluation out for this model"
+            "`forward_intermediates`: skip this evaluation for this model"
         ) from None

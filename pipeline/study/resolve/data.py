@@ -73,5 +73,5 @@ def add_data(draft: Draft, data: "BaseDataConfig", where: str) -> None:
     keys = [key for key in content if key not in data.seen and content[key] != known.get(key)]
     if keys:
         raise ConfigError(
-            f"{where}: data {data.name!r} has another {', '.join(keys)} than in other runs; give it another name"
+            f"{where}: data {data.name!r} differs from other runs in {', '.join(keys)}; give it another name"
         )

@@ -224,7 +224,7 @@ def _check_roles(column: Column, wanted: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}.run: found the roles {found}; {column.eval} has {has}")
     if not isinstance(column.run, dict) and len(wanted) > 1:
         roles = ", ".join(f"{role}: ..." for role in wanted)
-        raise ConfigError(f"{where}.run: {column.eval} is of several runs; name a role for each: {{{roles}}}")
+        raise ConfigError(f"{where}.run: {column.eval} compares several runs; name a role for each: {{{roles}}}")
 
 
 def _read_source(draft: Draft, name: str, where: str) -> _Source:
@@ -310,7 +310,7 @@ def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | No
 def _elsewhere(draft: Draft, part: Row | Column) -> str:
     """Why a row or a column that is for other scales has no numbers here."""
     is_here = not part.scales or draft.graph.scale in part.scales
-    return "" if is_here else f"computed at scale {', '.join(part.scales)} alone"
+    return "" if is_here else f"computed only at scale {', '.join(part.scales)}"
 
 
 def _runs_by_role(draft: Draft, row: Row, column: Column, roles: tuple[str, ...]) -> dict[str, list[str]]:
