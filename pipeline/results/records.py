@@ -119,7 +119,7 @@ class ImageSet(Record):
 class EvalResult(Measured):
     """What `result.json` says of a finished evaluation."""
 
-    evaluation: str = Field(description="the file of configs/eval")
+    evaluation: str = Field(description="the file of configs/eval, or the name in the study's `evals`")
     subjects: dict[str, str] = Field(description="runs by role")
     data: dict[str, str] = Field(description="data sets by role")
     without_error: dict[str, str] = Field(

@@ -8,6 +8,7 @@ from pipeline.study.spec import Scale, Study
 
 TEXT: Schema = {"type": "string"}
 NAMES: list[Schema] = [TEXT, {"type": "array", "items": TEXT}]
+EVAL: Schema = {"$ref": "#/definitions/any_eval"}
 AXIS: Schema = {"$ref": "#/definitions/axis"}
 COLUMNS: Schema = {"type": "object", "additionalProperties": {"$ref": "#/definitions/Column"}}
 LIKE: Schema = {**TEXT, "description": "Key of a sibling entry from which this one starts; its own keys override it"}
@@ -28,6 +29,10 @@ def study() -> tuple[Schema, dict[str, Schema]]:
     _, found = schemas_of([Study])
     _let(found["Row"], "run", anyOf=[TEXT, found["Row"]["properties"]["run"]])
     _let(found["RunSpec"], "set", **RUN)
+    for name in ("Column", "EvalSpec"):
+        _let(found[name], "set", **EVAL)
+    _let(found["EvalSpec"], "at", additionalProperties=EVAL)
+    found["EvalSpec"] = _entry(found["EvalSpec"], {"like": LIKE})
     for name in ("Table", "Figure"):
         _let(found[name], "columns", anyOf=[COLUMNS, TEXT, {"type": "array", "items": {"anyOf": [TEXT, COLUMNS]}}])
         notes = {"anyOf": NAMES, "description": "Names of texts of the study, before the note"}
@@ -50,7 +55,7 @@ def scale() -> tuple[Schema, dict[str, Schema]]:
     for key in ("recipe", "task", "kind"):
         _let(top, key, additionalProperties=RUN)
     _let(top, "method", additionalProperties={"$ref": "#/definitions/any_method"})
-    _let(top, "eval", additionalProperties={"$ref": "#/definitions/any_eval"})
+    _let(top, "eval", additionalProperties=EVAL)
     return top, found
 
 

@@ -1,6 +1,6 @@
 """The short forms of a study file, written out before it is validated: a pure function from mapping to mapping.
 
-`like: KEY`, in an entry of recipes, runs, tables, figures, columns or rows: start from the entry KEY beside it. Maps
+`like: KEY`, in an entry of recipes, evals, runs, tables, figures, columns or rows: start from the entry KEY beside it. Maps
 are merged deep, everything else is replaced, `over` and `along` included.
 
 `over:`, in a run, column or row: one entry for each value of an axis, or of a grid of axes. An axis is a map from the
@@ -64,6 +64,8 @@ def expand(raw: Mapping[str, Any]) -> Expanded:
     sections = study.without(*SHORT_FORMS).map
     if "recipes" in sections:
         sections["recipes"] = expander.likes(sections["recipes"])
+    if "evals" in sections:
+        sections["evals"] = expander.likes(sections["evals"])
     if "runs" in sections:
         sections["runs"] = expander.entries(sections["runs"], OF_RUNS)
     for key in ("tables", "figures"):

@@ -64,6 +64,22 @@ class RunSpec(Strict):
         return self
 
 
+class EvalSpec(Strict):
+    """An evaluation of a study: a file of configs/eval, with other values for some of its keys."""
+
+    short_forms: ClassVar[tuple[str, ...]] = ("like",)
+
+    eval: str
+    """A file of configs/eval."""
+    set: dict[str, Any] = Field(
+        default_factory=dict,
+        description="keys of the evaluation's config; overrides the file and the scale's keys for it",
+    )
+    at: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="scale -> keys of the config at this scale; overrides `set`"
+    )
+
+
 class Column(Strict):
     """Where a column's cells come from: an evaluation (or `train`), or a difference to one row or to another column.
 
@@ -76,7 +92,10 @@ class Column(Strict):
     label: str
     """Head of the column."""
     eval: str | None = None
-    """A file of configs/eval, or `train` for the metrics of training itself."""
+    """A file of configs/eval, a name in the study's `evals`, or `train` for the metrics of training itself."""
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="keys of the config of `eval`, for this column; overrides everything else"
+    )
     metric: str | None = None
     """Metric of the evaluation that the cells show."""
     file: str | None = Field(None, description="picture or sound that the evaluation writes, such as rebuilt.png")
@@ -110,6 +129,8 @@ class Column(Strict):
     def _has_one_source(self) -> "Column":
         if self.delta and self.run:
             raise ValueError("a difference uses the run of its column; leave out run")
+        if self.set and self.eval in (None, TRAIN):
+            raise ValueError(f"set changes keys of an evaluation, found eval: {self.eval or 'null'}; leave out set")
         given = [key for key in ("eval", "metric", "file", "delta", "against", "minus") if getattr(self, key)]
         if given not in (["eval", "metric"], ["eval", "file"], ["eval"], ["delta", "against"], ["delta", "minus"]):
             found = ", ".join(given) or "none of them"
@@ -304,6 +325,10 @@ class Study(Strict):
     set: dict[str, Any] = Field(default_factory=dict, description="keys of every run; overrides everything else")
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Name -> keys of the run config, for runs whose `recipe` lists it."""
+    evals: dict[str, EvalSpec] = Field(
+        default_factory=dict,
+        description="evaluations with other values for some keys; columns and rows name them like files of configs/eval",
+    )
     runs: dict[str, RunSpec] = Field(default_factory=dict)
     """Runs by their keys."""
     tables: dict[Annotated[str, _begins_with("t", "table")], Table] = Field(default_factory=dict)

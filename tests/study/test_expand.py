@@ -235,7 +235,7 @@ def test_expand__shapes_that_are_wrong__are_left_to_validation(shape):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("runs: {a: {}, b: {like: aa}}", "runs.b.like: no entry 'aa' beside it; did you mean 'a'? valid: a, b"),
+        ("runs: {a: {}, b: {like: aa}}", "runs.b.like: no sibling entry 'aa'; did you mean 'a'? valid: a, b"),
         (
             "runs: {a: {like: b}, b: {like: a}}",
             "runs.a.like: entries refer to each other with `like`: a -> b -> a; break the cycle",
@@ -286,7 +286,7 @@ def test_expand__shapes_that_are_wrong__are_left_to_validation(shape):
         ("runs: {r*: {over: {e: {1: }}}, r1: {}}", "runs.r1: defines 'r1', as does runs.r*; rename one of them"),
         (
             "axes: {e: {1: }}\ntables: {t1: {rows: {r*: {over: [e]}}}}",
-            "tables.t1.rows.r*.over: columns and rows go along",
+            "tables.t1.rows.r*.over: columns and rows use the study's axes",
         ),
         (
             "column_sets: {one: {}}\ntables: {t1: {columns: [onne]}}",

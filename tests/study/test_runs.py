@@ -231,7 +231,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
             {"recipe": {"mpj": {"optim": {"eps": 1e-3}}}},
             f"configs/{DEMO}: recipe: no recipe 'mpj'; did you mean 'mjp'?",
         ),
-        ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not here"),
+        ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not allowed here"),
     ],
     ids=lambda value: value.split(": ", 1)[1][:40] if isinstance(value, str) else "",
 )

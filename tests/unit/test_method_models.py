@@ -127,7 +127,7 @@ def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
         (Case("mae", {}, BERT), "books", "is for the tasks text_classify, but method mae has task pretrain"),
         (Case("supervised", {}, BERT), "books_stream", "is for the tasks language, but method supervised has task"),
         (Case("language_model", {}, GPT2), "books", "but method language_model has task language"),
-        (Case("language_model", {}, BERT), "books_stream", "predicts the next word with a gpt2, found model.arch bert"),
+        (Case("language_model", {}, BERT), "books_stream", "predicts next words with a gpt2, found model.arch bert"),
         (Case("masked_language", {}, GPT2), "books_stream", "predicts hidden words with a bert, found model.arch gpt2"),
         (
             Case("masked_language", {"mask_prob": 0.9, "random_prob": 0.2}, BERT),

@@ -1,5 +1,6 @@
 """From the tables and figures of a study to cells: which results each of them takes its number or picture from."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -167,7 +168,7 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
     """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
     column, lines = table.columns[key], []
     for name in dict.fromkeys(row.eval_of(key, column) for row in table.rows.values()):
-        asked = column.model_copy(update={"eval": name})
+        asked = column.model_copy(update={"eval": name, "set": column.set if name == column.eval else {}})
         rows = {row_id: row for row_id, row in table.rows.items() if row.eval_of(key, column) == name}
         try:
             source = None if name == TRAIN else _source(draft, asked, where)
@@ -191,6 +192,7 @@ class _Source:
     """The evaluation behind a column; what all cells of a study share that ask for it is worked out once."""
 
     fragment: str
+    file: str  # of configs/eval
     evaluation: "type[Evaluation]"
     cfg: "EvalConfig"
     data: "dict[str, BaseDataConfig]"
@@ -209,8 +211,8 @@ class _Source:
 
 
 def _source(draft: Draft, column: Column, where: str) -> _Source:
-    name = column.eval or ""
-    return draft.sources.get(name) or draft.sources.setdefault(name, _read_source(draft, name, where))
+    key = f"{column.eval} {json.dumps(column.set, sort_keys=True, default=str)}"
+    return draft.sources.get(key) or draft.sources.setdefault(key, _read_source(draft, column, where))
 
 
 def _roles(source: _Source | None) -> tuple[str, ...]:
@@ -227,18 +229,35 @@ def _check_roles(column: Column, wanted: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}.run: {column.eval} compares several runs; name a role for each: {{{roles}}}")
 
 
-def _read_source(draft: Draft, name: str, where: str) -> _Source:
+def _read_source(draft: Draft, column: Column, where: str) -> _Source:
     from pipeline.evals.base import EVALS
 
-    own = fragment("eval", name, f"{where}.eval")
-    layers = Layers(own, (f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
-    layers.default = own[0]
+    name = column.eval or ""
+    layers = _eval_layers(draft, column, where)
     try:
         evaluation = EVALS.get(layers.merged().get("name", ""))
     except ConfigError as error:
         raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
     cfg = parse(evaluation.Config, layers)
-    return _Source(name, evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
+    return _Source(name, draft.file_of_eval(name), evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
+
+
+def _eval_layers(draft: Draft, column: Column, where: str) -> Layers:
+    """The file of an evaluation, the scale's keys for it, the entry in the study's `evals`, and the column's `set`."""
+    name = column.eval or ""
+    file, own = draft.file_of_eval(name), draft.study.evals.get(name)
+    if own is None and name not in (known := fragment_names("eval")):
+        raise ConfigError(f"{where}.eval: no eval {name!r}; {nearest(name, [*known, *draft.study.evals])}")
+    layers = [
+        fragment("eval", file, f"{draft.file}: evals.{name}.eval"),
+        (f"{draft.scale_file}: eval.{file}", draft.scale.eval.get(file, {})),
+    ]
+    if own:
+        scale, where_own = draft.graph.scale, f"{draft.file}: evals.{name}"
+        layers += [(f"{where_own}.set", own.set), (f"{where_own}.at.{scale}", own.at.get(scale, {}))]
+    found = Layers(*layers, (f"{where}.set", column.set))
+    found.default = layers[0][0]
+    return found
 
 
 def _data_sets(
@@ -345,7 +364,7 @@ def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     name = source.names[key] = evaluation_name(source.fragment, source.science, subjects)
     is_grouped = [*subjects] == ["model"] and not _is_of_another(draft, subjects["model"])
     job = f"{subjects['model']}-{source.cfg.group}" if is_grouped else name
-    entry = EvalEntry(fragment=source.fragment, subjects=subjects, job=job, **source.written)
+    entry = EvalEntry(fragment=source.fragment, file=source.file, subjects=subjects, job=job, **source.written)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name
