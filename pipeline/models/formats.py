@@ -79,7 +79,7 @@ def _unreadable(path: Path, reason: str) -> CheckpointError:
     detail = reason.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
     return CheckpointError(
         f"{path} could not be read ({detail or 'it ends too early'}); expected a whole file that torch.save wrote. "
-        "It may be cut short: compare its size with the source and fetch it again"
+        "It may be cut short: compare its size with the source and download it again"
     )
 
 

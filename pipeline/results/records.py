@@ -169,7 +169,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         what = f"{where + ': ' if where else ''}{problem['msg']}"
-        raise DataError(f"{shown(path)} is damaged ({what}); run the workflow, which makes it again") from None
+        raise DataError(f"{shown(path)} is damaged ({what}); run the workflow to compute it again") from None
 
 
 def read_intact(path: Path, kind: type[Kind]) -> Kind | None:

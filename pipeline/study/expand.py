@@ -1,7 +1,7 @@
 """The short forms of a study file, written out before it is validated: a pure function from mapping to mapping.
 
-`like: KEY`, in an entry of recipes, evals, runs, tables, figures, columns or rows: start from the entry KEY beside it. Maps
-are merged deep, everything else is replaced, `over` and `along` included.
+`like: KEY`, in an entry of recipes, evals, runs, tables, figures, columns or rows: start from the sibling entry KEY.
+Maps are merged deep, everything else is replaced, `over` and `along` included.
 
 `over:`, in a run, column or row: one entry for each value of an axis, or of a grid of axes. An axis is a map from the
 key of a value to what it changes in the entry, with its `label`; a text alone is the label, and without one it is the

@@ -327,7 +327,7 @@ class Study(Strict):
     """Name -> keys of the run config, for runs whose `recipe` lists it."""
     evals: dict[str, EvalSpec] = Field(
         default_factory=dict,
-        description="evaluations with other values for some keys; columns and rows name them like files of configs/eval",
+        description="evaluations with other values for some keys; columns and rows use their names like files",
     )
     runs: dict[str, RunSpec] = Field(default_factory=dict)
     """Runs by their keys."""
