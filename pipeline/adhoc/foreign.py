@@ -28,7 +28,7 @@ from pipeline.engine.optim import OptimConfig
 from pipeline.engine.parallel.distributed import World, device_of
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
-from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
+from pipeline.evals.evaluate import EvalContext, Planned, evaluate_one
 from pipeline.evals.sources import PreparedSources
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
@@ -67,7 +67,7 @@ def evaluate_foreign(foreign: "Foreign", chosen: Iterable[str]) -> Iterator[Eval
             foreign.prepare(foreign.run.data)
             planned = foreign.planned(name)
             folder = foreign.results.evaluation(planned.name)
-            yield Evaluated(name, evaluate_one(planned, folder, foreign.workshop), folder.result)
+            yield Evaluated(name, evaluate_one(planned, folder, foreign.context), folder.result)
         except (DataError, ConfigError, NumericsError) as error:
             yield Evaluated(name, reason=str(error))
 
@@ -111,7 +111,7 @@ class AsItIs(Supervised):
 
 
 @dataclass
-class ForeignWorkshop(Workshop):
+class ForeignEvalContext(EvalContext):
     """Loads the one model, when something has to be computed."""
 
     model: FoundModel = field(kw_only=True)
@@ -135,7 +135,7 @@ class Foreign:
     scale: str
     results: ScaleFolder
     site: Site
-    workshop: Workshop
+    context: EvalContext
     folder: Path | None  # of the set, where the command line names it
     prepared: set[str] = field(default_factory=set)
 
@@ -155,8 +155,8 @@ class Foreign:
             train=False,
         )
         results = results_of(scale)
-        workshop = ForeignWorkshop(results, site, World(0, 1, device_of(site.device)), model=model)
-        return cls(run, model, scale, results, site, workshop, chosen.folder)
+        context = ForeignEvalContext(results, site, World(0, 1, device_of(site.device)), model=model)
+        return cls(run, model, scale, results, site, context, chosen.folder)
 
     def lines(self) -> list[tuple[str, str]]:
         """What a reader must know before the numbers: titles and texts."""

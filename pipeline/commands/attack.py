@@ -78,10 +78,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.adhoc.attack import Wish, attack_images
+    from pipeline.adhoc.attack import AttackRequest, attack_images
     from pipeline.site import load_site
 
-    given = {key: getattr(options, key) for key in Wish.__dataclass_fields__ if key != "model"}
-    wish = Wish(named_model(options), **given)
-    for number, report in enumerate(attack_images(wish, load_site())):
+    given = {key: getattr(options, key) for key in AttackRequest.__dataclass_fields__ if key != "model"}
+    request = AttackRequest(named_model(options), **given)
+    for number, report in enumerate(attack_images(request, load_site())):
         print(f"{chr(10) if number else ''}{report}", flush=True)

@@ -219,7 +219,7 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     return Client(mine, protection), server
 
 
-def joined(client: Client, server: Server) -> Encoder:
+def join_parts(client: Client, server: Server) -> Encoder:
     """A plain timm model from both sides; for tests and for whoever owns both."""
     encoder = copy.deepcopy(client.encoder)
     encoder.blocks = copy.deepcopy(server.blocks)

@@ -420,7 +420,7 @@ class Scale(Strict):
         replaced = (self.replace_model, self.replace_data, self.recipe, self.run, self.task, self.kind, self.method)
         return not any(replaced) and self.weight_files and self.max_budget is None
 
-    def true_here(self, text: str) -> str:
+    def apply_wording(self, text: str) -> str:
         """A text of a study with this scale's words in place of the papers'."""
         for word, other in self.words.items():
             text = text.replace(word, other)

@@ -18,7 +18,7 @@ class Detections(NamedTuple):
     masks: Tensor
 
 
-class Kept(NamedTuple):
+class KeptDetections(NamedTuple):
     """Of B images, `most` slots each: boxes (B, most, 4), scores and labels (B, most), and how many slots are used."""
 
     boxes: Tensor
@@ -40,7 +40,7 @@ def keep_best(
     least: float,
     threshold: float,
     most: int,
-) -> Kept:
+) -> KeptDetections:
     """At most `most` boxes of each image, of a score above `least`, that overlap no better one of their class.
 
     logits (B * R, 1 + K), deltas (B * R, K, 4), proposals (B, R, 4), usable (B, R).
@@ -51,7 +51,7 @@ def keep_best(
     images = [_best_of(b, s, w, threshold, most) for b, s, w in zip(boxes, scores, wanted, strict=True)]
     counts = [len(found[1]) for found in images]
     padded = [torch.stack([_padded(part, most) for part in parts]) for parts in zip(*images, strict=True)]
-    return Kept(padded[0], padded[1], padded[2], counts)
+    return KeptDetections(padded[0], padded[1], padded[2], counts)
 
 
 def _best_of(

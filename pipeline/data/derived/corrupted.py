@@ -29,8 +29,8 @@ class CorruptedImages(ClassifiedImages):
         """`num_val` is the number of images of one severity of one corruption."""
 
         made: ClassVar[tuple[str, ...]] = ("table", "quality", "per_class", "image_size", "source_crop", "channels")
-        counted: ClassVar[tuple[str, ...]] = ("num_classes", "num_val", "made_from", "corruption", *made)
-        seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "mean", "std")
+        identity_fields: ClassVar[tuple[str, ...]] = ("num_classes", "num_val", "made_from", "corruption", *made)
+        view_fields: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "mean", "std")
 
         kind: Literal["corrupted"] = "corrupted"
         source: Literal["folder"] = "folder"

@@ -70,7 +70,7 @@ def add_data(draft: Draft, data: "BaseDataConfig", where: str) -> None:
     """Everyone sees a data set through a view of their own, but must mean the same images by its name."""
     content = data.model_dump(mode="json")
     known = draft.graph.data.setdefault(data.name, content)
-    keys = [key for key in content if key not in data.seen and content[key] != known.get(key)]
+    keys = [key for key in content if key not in data.view_fields and content[key] != known.get(key)]
     if keys:
         raise ConfigError(
             f"{where}: data {data.name!r} differs from other runs in {', '.join(keys)}; give it another name"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Kept(Record):
+class StoredGraph(Record):
     """graph.json: the graph, and what it was made from."""
 
     key: str
@@ -53,7 +53,7 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     `check`: every model is built once too, without memory, and no folder is created.
     """
     path, key = results_of(scale).graph, _source_key()
-    kept = _read_kept(path)
+    kept = _read_stored(path)
     if kept and kept.key == key and (kept.is_checked or not check):
         return kept.graph
     built = kept.built if kept and _code(kept.key) == _code(key) else []
@@ -65,25 +65,25 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     else:
         graph = build_graph(scale)
     if path.parent.exists() or not check:
-        _write_kept(path, Kept(key=key, built=built, is_checked=check, graph=graph))
+        _write_stored(path, StoredGraph(key=key, built=built, is_checked=check, graph=graph))
     return graph
 
 
-def _read_kept(path: Path) -> Kept | None:
+def _read_stored(path: Path) -> StoredGraph | None:
     try:
-        return Kept.model_validate_json(path.read_bytes())
+        return StoredGraph.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None  # missing, damaged, or of an older version; it is made anew
 
 
-def _write_kept(path: Path, kept: Kept) -> None:
+def _write_stored(path: Path, kept: StoredGraph) -> None:
     try:
         write_text(path, _one_entry_per_line(kept))
     except PatchworkError as error:  # results of somebody else may be looked at all the same
         log.warning("the graph is not kept: %s", error)
 
 
-def _one_entry_per_line(kept: Kept) -> str:
+def _one_entry_per_line(kept: StoredGraph) -> str:
     """The graph as JSON in which a job finds its own entries (`_found`) without parsing those of all others."""
     content = kept.model_dump(mode="json")
     graph = content.pop("graph")

@@ -35,14 +35,16 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
     lines += _missing_runs(table, cells, where)
     if lines:
         raise ConfigError("\n".join(lines))
-    true_here = draft.scale.true_here
+    apply_wording = draft.scale.apply_wording
     draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
         study=draft.name,
         study_title=draft.study.title,
         label=table.label,
-        title=true_here(table.title),
-        note=true_here(table.note),
-        columns={key: each.model_copy(update={"label": true_here(each.label)}) for key, each in table.columns.items()},
+        title=apply_wording(table.title),
+        note=apply_wording(table.note),
+        columns={
+            key: each.model_copy(update={"label": apply_wording(each.label)}) for key, each in table.columns.items()
+        },
         rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
         figure=table.drawing if isinstance(table, Figure) else None,
     )
@@ -51,7 +53,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
 def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellEntry]) -> RowEntry:
     row = table.rows[key]
     return RowEntry(
-        label=draft.scale.true_here(row.label),
+        label=draft.scale.apply_wording(row.label),
         headline=draft.study.is_headline(name, key),
         runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
         cells=cells,
