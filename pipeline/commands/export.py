@@ -9,7 +9,7 @@ SUMMARY = "write the encoder of a run in the layout of timm and of the Hub, with
 DETAILS = (
     "`export RUN --out mine` writes config.json, model.safetensors and README.md, after timm has loaded them and given "
     "the outputs of the run: timm.create_model('local-dir:mine', pretrained=True). The model card tells what the run "
-    "was trained on, and its numbers with their noise. With --onnx, model.onnx is beside them, compared with torch."
+    "was trained on, and its numbers with their noise. With --onnx, it adds model.onnx, compared with torch."
 )
 
 

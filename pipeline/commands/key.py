@@ -34,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind",
         choices=["independent", "shared", "released"],
-        help="independent: everything is drawn anew (default); shared: the heads of a block are permuted alike "
-        "(default where queries are normalised); released: the small keys of the authors' code",
+        help="independent: every permutation is drawn separately (default); shared: one for all heads of a block "
+        "(default if queries are normalised); released: the small keys of the authors' code",
     )
 
 
@@ -66,8 +66,8 @@ def _recover(options: argparse.Namespace) -> None:
     found = recover_key(options.locked, options.like, plan.shape)
     if found.is_confirmed is False:
         raise CheckpointError(
-            f"the key of {options.locked} was not found: {options.like} and the locked model resemble each other too "
-            "little for it, and no key was written; expected the original, or a model that was trained from it"
+            f"the key of {options.locked} was not found: {options.like} and the locked model differ too "
+            "much, and no key was written; expected the original, or a model that was trained from it"
         )
     print(f"found in {found.seconds:.1f} s: {described(found.key)}")
     print(f"smallest lead of a column over the next: {found.margin:.3f}")

@@ -151,8 +151,8 @@ def download(name: str, path: Path) -> Path:
     except Exception as error:  # the hub and the network fail in many ways
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            f"timm could not fetch weights of {name} ({type(error).__name__}: {reason}); needed is a network, or the "
-            f"weights in a file: give it with --weights, or put it at {path}"
+            f"timm could not fetch weights of {name} ({type(error).__name__}: {reason}); connect to a network, or give "
+            f"the weights in a file: with --weights, or at {path}"
         ) from None
     weights = {key: value.contiguous() for key, value in encoder.state_dict().items()}
     write_atomic(path, save(weights))

@@ -221,8 +221,8 @@ def _refuse_other_structure(model: Path, parts: list[WeightFile], key: Key) -> N
     _refuse_other_model(model, parts, key)
     if key.family == "vit" and not key.architecture:
         raise CheckpointError(
-            "the key does not tell for which architecture it was made, as keys from before do not; it unlocks what it "
-            "has locked: to lock a model, make a new key with `key new`"
+            "the key is an older one that does not state its architecture; it still unlocks what it "
+            "has locked; to lock a model, make a new key with `key new`"
         )
     if key.family == "vit":
         stated_of(model, None, key.architecture)

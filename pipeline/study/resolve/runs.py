@@ -212,7 +212,7 @@ def _check_name(draft: Draft, run: "RunConfig", name: str, where: str) -> None:
     if known and keys:
         raise ConfigError(
             f"{where}: has the name {name}, as {known.label!r} of study {known.studies[0]} has, but another "
-            f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
+            f"{', '.join(keys)}; runs with one name share their files: make them equal, or change something in the "
             "name, such as the seed"
         )
 
