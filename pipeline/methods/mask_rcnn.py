@@ -158,7 +158,7 @@ class MaskRCNN(Method):
         return Output(torch.stack([*terms.values()]).sum(), scalars)
 
     def detect(self, images: Tensor, targets: Targets) -> list[Detections]:
-        """Of each image the objects that are found, in pixels of the input; targets name the `size` of each."""
+        """Return the objects found in each image, in pixels of the input; targets have the `size` of each image."""
         cfg, maps = self.cfg, self.pyramid(self.encoder, images)
         proposals, usable = self._propose(self.rpn(maps), targets)
         logits, deltas = self.box_head(cut_out(maps, proposals, self.strides, cfg.box_side))

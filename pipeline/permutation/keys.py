@@ -60,7 +60,7 @@ class Key:
 
     @property
     def shape(self) -> Shape:
-        """Of the models that it fits."""
+        """Shape of the models that it fits."""
         depth, heads, columns = self.inner.shape
         return Shape(self.family, len(self.residual), depth, heads, heads * columns)
 

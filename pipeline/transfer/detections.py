@@ -10,7 +10,7 @@ from pipeline.transfer.boxes import BOX_WEIGHTS, clipped, decode, has_area, supp
 
 
 class Detections(NamedTuple):
-    """Of one image, the surest first: boxes (n, 4), scores (n,), labels (n,) from 1, mask probabilities (n, s, s)."""
+    """One image, most confident first: boxes (n, 4), scores (n,), labels (n,) from 1, mask probabilities (n, s, s)."""
 
     boxes: Tensor
     scores: Tensor
@@ -19,7 +19,7 @@ class Detections(NamedTuple):
 
 
 class KeptDetections(NamedTuple):
-    """Of B images, `most` slots each: boxes (B, most, 4), scores and labels (B, most), and how many slots are used."""
+    """Detections of B images: boxes (B, most, 4), scores and labels (B, most), and the number of slots in use."""
 
     boxes: Tensor
     scores: Tensor

@@ -63,7 +63,7 @@ def weighted_statistics(evaluation: Any, weights: np.ndarray) -> np.ndarray:
 
 
 def _matched(evaluation: Any, area: int) -> Iterator[Matched]:
-    """Of each class. An image's result is a tuple: matches, ids, scores, ignored objects, ignored detections."""
+    """Yield each class. An image's result is a tuple: matches, ids, scores, ignored objects, ignored detections."""
     num_images, num_thresholds = len(evaluation.params.imgIds), len(evaluation.params.iouThrs)
     for category in range(len(evaluation.params.catIds)):
         first = (category * AREAS + area) * num_images

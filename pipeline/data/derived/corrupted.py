@@ -110,7 +110,7 @@ class CorruptedImages(ClassifiedImages):
 
 
 def severity_of(name: str) -> int:
-    """Of a file, by its name in the set."""
+    """Return the severity of a file from its name in the set."""
     return int(name.split("/")[1])
 
 

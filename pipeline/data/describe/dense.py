@@ -50,7 +50,7 @@ def object_lists(folder: Path) -> list[Path]:
 
 
 def describe_objects(folder: Path, lists: list[Path], choices: Choices, workers: int, progress: bool) -> Description:
-    """Of pictures with objects."""
+    """Describe pictures with objects."""
     _refuse_share(choices)
     names: dict[str, str] = {}
     for split in SPLITS:
@@ -112,7 +112,7 @@ def has_class_maps(folder: Path) -> bool:
 
 
 def describe_pixels(folder: Path, choices: Choices, workers: int, progress: bool) -> Description:
-    """Of pictures with the class of each pixel. 255 stands for no class where it occurs, else 0 does."""
+    """Describe pictures with a class per pixel. 255 means no class if it occurs, otherwise 0 does."""
     _refuse_share(choices)
     kind = Segmentation(SegmentationConfig(name=choices.name, **UNKNOWN))
     splits = {split: kind.read(folder, split) for split in SPLITS}

@@ -75,7 +75,7 @@ class Probe(Evaluation):
 
 
 def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
-    """Of each layer the mean over its patches, (B, D) in float32; stages differ in D."""
+    """Return the mean over the patches of each layer, (B, D) in float32; stages differ in D."""
     encoder = method.encoder
     stages = _stages(encoder)
     if stages is None:
