@@ -1,7 +1,7 @@
 """Any timm model through evaluations of configs/eval, without a run or a study of its own.
 
 The model is evaluated as a weight file is (`train: false`), with the sizes of its file, on a set that the command line
-names or that the scale has in place of ImageNet-1K. Every set is seen as the model sees images. Where the classes of
+names or that the scale has instead of ImageNet-1K. Every set is seen as the model sees images. Where the classes of
 the model and of the set do not fit, or a file has no classifier, only features are evaluated. Results lie where those
 of studies do, and what is finished is not computed again.
 """

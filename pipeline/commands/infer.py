@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or similar")
     asked.add_argument("--text", help="for a BERT or a GPT-2")
     parser.add_argument(
-        "--model", metavar="NAME", help="the architecture of timm (default: as config.json beside it says)"
+        "--model", metavar="NAME", help="the architecture of timm (default: as config.json next to it says)"
     )
     add_site(parser)
 

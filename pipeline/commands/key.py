@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
     parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json next to it says it")
     parser.add_argument(
-        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json beside it says)"
+        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json next to it says)"
     )
     parser.add_argument(
         "--kind",

@@ -104,7 +104,7 @@ def held_in_turn(path: Path, what: str) -> Iterator[bool]:
 
 
 def lock_of(folder: Path) -> Path:
-    """The lock of a folder lies beside it: a folder may be replaced, and what it holds may be listed."""
+    """The lock of a folder lies next to it: a folder may be replaced, and what it holds may be listed."""
     return folder.with_name(f".{folder.name}.lock")
 
 

@@ -52,7 +52,7 @@ class Metric(ABC):
 
     @abstractmethod
     def merge(self, states: Sequence[Any]) -> None:
-        """Take what all processes have seen, in the order of their ranks, in place of this one's own."""
+        """Take what all processes have seen, in the order of their ranks, instead of this one's own."""
 
     @abstractmethod
     def compute(self) -> Found:

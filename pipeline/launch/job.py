@@ -46,7 +46,7 @@ class TrainJob:
         self.paths, self.site, self.message = paths, site, ""
 
     def __call__(self) -> None:
-        # In place of submitit's own handlers, which requeue from within the signal, without a checkpoint.
+        # Instead of submitit's own handlers, which requeue from within the signal, without a checkpoint.
         STOP.listen()
         code = self._train()
         is_main = is_main_process()

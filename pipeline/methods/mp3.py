@@ -45,7 +45,7 @@ from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, rando
 from pipeline.models.position import add_positions, sincos_positions, with_cls
 from pipeline.models.starts import start_as_deit
 
-IGNORED = -100  # in place of a position that does not count
+IGNORED = -100  # instead of a position that does not count
 
 
 @METHODS.register("mp3")

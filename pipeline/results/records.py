@@ -78,7 +78,7 @@ class TrainRecord(Measured):
     """What `train.json` says of a finished run."""
 
     run: str
-    files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
+    files: dict[str, str] = Field(description="SHA-256 of what training wrote next to it")
     inputs: Inputs
 
 
@@ -127,12 +127,12 @@ class EvalResult(Measured):
     )
     images: str = Field("", description="which images, in which order, the per-image values are of")
     per_image: list[str] = Field(
-        default_factory=list, description="metrics that are the mean of one value per image, which are kept beside it"
+        default_factory=list, description="metrics that are the mean of one value per image, which are kept next to it"
     )
     other_images: dict[str, ImageSet] = Field(
         default_factory=dict, description="metrics that are over other images than `count` and `images` say"
     )
-    files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote beside it")
+    files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote next to it")
     inputs: EvalInputs
 
     def count_of(self, metric: str) -> int | None:

@@ -60,7 +60,7 @@ def scale() -> tuple[Schema, dict[str, Schema]]:
 
 
 def _let(schema: Schema, key: str, **keywords: Any) -> None:
-    """Give a key these keywords in place of its own; it keeps its meaning and its default."""
+    """Give a key these keywords instead of its own; it keeps its meaning and its default."""
     keys = schema["properties"]
     kept = {name: keys[key][name] for name in ("description", "default", "type") if name in keys[key]}
     if "anyOf" in keywords or "$ref" in keywords:

@@ -132,7 +132,7 @@ class Experiment:
         run.latest = wanted
 
     def attach(self, run: Tracked, files: dict[str, str]) -> None:
-        """Add artifacts by name, in place of older ones."""
+        """Add artifacts by name, instead of older ones."""
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
         if files and run.tags.get(FILES) != digest:
             for name, text in files.items():

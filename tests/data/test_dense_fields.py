@@ -54,7 +54,7 @@ CASES = [(name, key) for name, own in OWN.items() for key in {**BOTH, **own}]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Both sets with noise in place of colours, which flips and crops then change."""
+    """Both sets with noise instead of colours, which flips and crops then change."""
     root, draw = tmp_path_factory.mktemp("sets"), np.random.default_rng(0)
     found = {"coco": write_coco(root / "coco"), "ade20k": write_ade20k(root / "ade20k")}
     for path in root.rglob("*.jpg"):

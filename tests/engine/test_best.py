@@ -97,7 +97,7 @@ def test_keep_best__two_processes__keep_the_same_step_and_weights(images, tmp_pa
 
 
 def found_with(losses, accuracy=50.0):
-    """In place of a validation: the losses of the validations one after the other."""
+    """Instead of a validation: the losses of the validations one after the other."""
     left = iter(losses)
 
     def measure(*_, **__):

@@ -59,7 +59,7 @@ def unchanged(evaluate, known):
 
 
 def step_that_takes_its_loss(method, batch, precision, compiled, steps):
-    """In place of seconds, which differ each time, a number that depends on all that a step is given."""
+    """Instead of seconds, which differ each time, a number that depends on all that a step is given."""
     loss = method(batch.images, batch.targets, method.draw(batch, 0.5)).loss.item()
     return StepCost([loss + 1000 * steps + len(batch.images)] * 3, warm_up_s=0.0, peak_memory_gib=None)
 

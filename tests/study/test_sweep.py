@@ -202,7 +202,7 @@ def test_mistake__elsewhere_in_the_call__names_the_option_and_the_nearest(mine, 
 
 @pytest.fixture
 def started(monkeypatch, mine):
-    """Commands in place of Snakemake, with the studies that were there when it began."""
+    """Commands instead of Snakemake, with the studies that were there when it began."""
     calls = []
 
     class Process:

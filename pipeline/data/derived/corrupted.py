@@ -96,7 +96,7 @@ class CorruptedImages(ClassifiedImages):
         return self._seen(Split(samples, classes, [problem for _, found in listed for problem in found]))
 
     def is_there(self, folder: Path) -> bool:
-        """Published files have no recipe beside them."""
+        """Published files have no recipe next to them."""
         found = [folder / corruption / RECIPE for corruption in self.cfg.corruptions]
         if any(path.exists() for path in found) or not folder.is_dir():
             return False

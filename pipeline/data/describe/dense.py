@@ -77,7 +77,7 @@ def _looks_like_a_list(path: Path) -> bool:
 
 
 def _list_of(folder: Path, lists: list[Path], split: SplitName) -> Path:
-    """The list of a split, by its name; `instances_` ones where COCO's captions and keypoints lie beside them."""
+    """The list of a split, by its name; `instances_` ones where COCO's captions and keypoints lie next to them."""
     named = [path for path in lists if split in path.relative_to(folder).as_posix().lower()]
     chosen = [path for path in named if path.name.startswith("instances_")] or named
     if len(chosen) != 1:

@@ -32,7 +32,7 @@ class ProbeConfig(EvalConfig):
     """Fields of every evaluation of a frozen encoder."""
 
     untrained: bool = Field(
-        False, description="in place of the trained encoder, one with the random weights from which a run starts"
+        False, description="instead of the trained encoder, one with the random weights from which a run starts"
     )
 
 

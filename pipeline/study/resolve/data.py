@@ -33,7 +33,7 @@ def add_origin(draft: Draft, data: "BaseDataConfig", where: str) -> None:
         if origin.name != source:
             raise ConfigError(
                 f"{where}: data {data.name!r} is made from {source!r}, which is {origin.name!r} at scale "
-                f"{draft.graph.scale}; give the scale a set in place of {data.name!r} too"
+                f"{draft.graph.scale}; give the scale a set instead of {data.name!r} too"
             )
 
 
