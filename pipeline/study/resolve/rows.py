@@ -35,16 +35,14 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
     lines += _missing_runs(table, cells, where)
     if lines:
         raise ConfigError("\n".join(lines))
-    apply_wording = draft.scale.apply_wording
+    true_here = draft.scale.apply_wording
     draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
         study=draft.name,
         study_title=draft.study.title,
         label=table.label,
-        title=apply_wording(table.title),
-        note=apply_wording(table.note),
-        columns={
-            key: each.model_copy(update={"label": apply_wording(each.label)}) for key, each in table.columns.items()
-        },
+        title=true_here(table.title),
+        note=true_here(table.note),
+        columns={key: each.model_copy(update={"label": true_here(each.label)}) for key, each in table.columns.items()},
         rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
         figure=table.drawing if isinstance(table, Figure) else None,
     )
