@@ -6,7 +6,7 @@ import webbrowser
 from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "write the report, a site that opens from disk"
-DETAILS = "It contains all finished results. The path of its first page is printed."
+DETAILS = "Whatever is finished is in it. The path of its first page is printed."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--rows",
         default="all",
         metavar="{headline,all,STUDY}",
-        help="headline: the few rows that `snakemake demo` runs; all: every row; a study: all rows of this "
-        "study (default: %(default)s)",
+        help="headline: the few rows that `snakemake demo` runs; all: every row; a study: all of its rows and nothing "
+        "else (default: %(default)s)",
     )
     parser.add_argument("--single", action="store_true", help="write one page with everything in it, to send by mail")
     parser.add_argument("--open", action="store_true", help="open it in the browser")

@@ -174,7 +174,7 @@ def find_sets(text: str, known: Mapping[str, Iterable[str]]) -> dict[str, list[s
         cells = []
         for row in found:
             if not known[row]:
-                raise ConfigError(f"no cell {written}: {table} shows pictures or curves, which are not numbers")
+                raise ConfigError(f"no cell {written}: {table} shows pictures or curves, which are no numbers")
             chosen = _chosen(columns, list(known[row]), f"no cell {written}: no column")
             cells += [f"{row}:{column}" for column in chosen]
         if _is_set_text(written):

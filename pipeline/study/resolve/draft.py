@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml, shown
 from pipeline.core.errors import ConfigError
 from pipeline.study.resolve.entries import Graph
-from pipeline.study.spec import TRAIN, Expected, Scale, Study
+from pipeline.study.spec import Expected, Scale, Study
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
@@ -59,29 +59,8 @@ def check_names(study: Study, file: str) -> None:
             continue
         known = study.all_tables[key].rows
         lines += [f"{file}: headline.{key}: no row {row!r}; {nearest(row, known)}" for row in rows if row not in known]
-    lines += _eval_problems(study, file)
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def _eval_problems(study: Study, file: str) -> list[str]:
-    """Evaluations of a study start from files, whose names are not theirs."""
-    known = fragment_names("eval") if study.evals else []
-    lines = [
-        f"{file}: evals.{name}.eval: no eval {spec.eval!r}; {nearest(spec.eval, known)}"
-        for name, spec in study.evals.items()
-        if spec.eval not in known
-    ]
-    lines += [
-        f"{file}: evals.{name}.at: no scale {scale!r}; {nearest(scale, fragment_names('scale'))}"
-        for name, spec in study.evals.items()
-        for scale in spec.at
-        if scale not in fragment_names("scale")
-    ]
-    taken = sorted(study.evals.keys() & {*known, TRAIN})
-    return lines + [
-        f"{file}: evals.{name}: configs/eval has a file of this name; choose another name" for name in taken
-    ]
 
 
 def fragment_names(kind: str) -> list[str]:

@@ -26,6 +26,7 @@ from pipeline.results import results_of
 from pipeline.study.claims.decide import ResolvedClaim, resolve
 from pipeline.study.resolve.draft import Draft, check_names
 from pipeline.study.resolve.entries import Graph, StudyEntry
+from pipeline.study.resolve.evals import check_evals
 from pipeline.study.resolve.rows import add_table
 from pipeline.study.resolve.runs import add_run, in_init_order
 from pipeline.study.scales import has_paper, runs_at
@@ -261,6 +262,8 @@ def _add_study(draft: Draft, collector: _Collector) -> None:
     study = draft.study
     with collector:
         check_names(study, draft.file)
+    with collector:
+        check_evals(study, draft.file)
     main_claim = next((f"{draft.name}.{key}" for key, claim in study.claims.items() if claim.main), "")
     draft.graph.stories[draft.name] = StudyEntry(title=study.title, about=study.about, main_claim=main_claim)
     draft.study = study.at(draft.scale)

@@ -10,8 +10,9 @@ from pipeline.core.config import Layers, fingerprint, nearest, parse, science
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import METHODS, TASKS
 from pipeline.study.resolve.data import data_configs
-from pipeline.study.resolve.draft import Draft, fragment, fragment_names
+from pipeline.study.resolve.draft import Draft, fragment_names
 from pipeline.study.resolve.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
+from pipeline.study.resolve.evals import eval_layers
 from pipeline.study.spec import MEAN, TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
 if TYPE_CHECKING:
@@ -233,31 +234,13 @@ def _read_source(draft: Draft, column: Column, where: str) -> _Source:
     from pipeline.evals.base import EVALS
 
     name = column.eval or ""
-    layers = _eval_layers(draft, column, where)
+    layers = eval_layers(draft, column, where)
     try:
         evaluation = EVALS.get(layers.merged().get("name", ""))
     except ConfigError as error:
         raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
     cfg = parse(evaluation.Config, layers)
     return _Source(name, draft.file_of_eval(name), evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
-
-
-def _eval_layers(draft: Draft, column: Column, where: str) -> Layers:
-    """The file of an evaluation, the scale's keys for it, the entry in the study's `evals`, and the column's `set`."""
-    name = column.eval or ""
-    file, own = draft.file_of_eval(name), draft.study.evals.get(name)
-    if own is None and name not in (known := fragment_names("eval")):
-        raise ConfigError(f"{where}.eval: no eval {name!r}; {nearest(name, [*known, *draft.study.evals])}")
-    layers = [
-        fragment("eval", file, f"{draft.file}: evals.{name}.eval"),
-        (f"{draft.scale_file}: eval.{file}", draft.scale.eval.get(file, {})),
-    ]
-    if own:
-        scale, where_own = draft.graph.scale, f"{draft.file}: evals.{name}"
-        layers += [(f"{where_own}.set", own.set), (f"{where_own}.at.{scale}", own.at.get(scale, {}))]
-    found = Layers(*layers, (f"{where}.set", column.set))
-    found.default = layers[0][0]
-    return found
 
 
 def _data_sets(
