@@ -44,15 +44,15 @@ FINISH = (
 DRY_RUN = ("-m", "snakemake", "-n", "--quiet", "all", "--profile", "workflow/profiles/default")
 WRITE = "write all results"
 STEPS = {
-    "resolve": ("-c", LOAD),
-    "read again": ("-c", LOAD),
-    "read for one job": ("-c", LOAD_FOR_JOB),
-    "what is to do, nothing made": ("-c", ASK),
-    "snakemake -n, nothing made": DRY_RUN,
+    "resolve the studies": ("-c", LOAD),
+    "read the resolved studies": ("-c", LOAD),
+    "read the entries of one job": ("-c", LOAD_FOR_JOB),
+    "list what to do, nothing finished": ("-c", ASK),
+    "`snakemake -n`, nothing finished": DRY_RUN,
     WRITE: ("-c", FINISH),
-    "what is to do, all made": ("-c", ASK),
-    "what is to do, asked again": ("-c", ASK),
-    "snakemake -n, all made": DRY_RUN,
+    "list what to do, everything finished": ("-c", ASK),
+    "list what to do, asked again": ("-c", ASK),
+    "`snakemake -n`, everything finished": DRY_RUN,
 }
 
 

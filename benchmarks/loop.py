@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from PIL import Image
 from report import where, write
-from watching import LOOK_S, PROFILED, Kernels, Turn, Watch
+from watching import LOOK_S, PROFILED, Kernels, MeasurementLock, Watch
 
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.core.files import read_lines
@@ -126,7 +126,7 @@ def measure_together(cases: list[Case], work: Path, options: argparse.Namespace)
     while any(process.poll() is None for process in started.values()):
         for process in started.values():
             if process.poll() is not None:
-                Turn(work, len(loops)).arrive(process.pid)  # nobody waits for one that failed
+                MeasurementLock(work, len(loops)).arrive(process.pid)  # nobody waits for one that failed
         time.sleep(LOOK_S)
     failed = [name for name, process in started.items() if process.returncode]
     if failed:
@@ -246,7 +246,9 @@ def measure(case: Case, batch: int, work: Path, options: argparse.Namespace) -> 
     run, site = run_of(case, batch, options), site_of(work, options)
     if site.compile:
         torch._dynamo.reset()  # else the second size of a batch would be compiled for all sizes
-    watch = Watch(options.steps, device_of(site.device), Turn(work, options.num_together), num_ahead(options.workers))
+    watch = Watch(
+        options.steps, device_of(site.device), MeasurementLock(work, options.num_together), num_ahead(options.workers)
+    )
     loop = measure_loop(run, work, site, watch)
     gc.collect()  # the loop's memory, and its workers
     bare = batch / loop["bare_s"]

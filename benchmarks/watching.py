@@ -25,7 +25,7 @@ KERNELS = {
 }
 
 
-class Turn:
+class MeasurementLock:
     """Loops that were started together compile at the same time. When all have, each has the machine for itself.
 
     A turn ends with its process: freeing what it had would disturb the next one.
@@ -51,7 +51,7 @@ class Turn:
 class Watch(StopRequest):
     """The loop asks after every step whether to stop: what it took is counted between the questions."""
 
-    def __init__(self, steps: int, device: torch.device, turn: Turn, num_ahead: int) -> None:
+    def __init__(self, steps: int, device: torch.device, turn: MeasurementLock, num_ahead: int) -> None:
         super().__init__()
         self.turn, self.num_ahead, self.is_ahead = turn, num_ahead, False
         self.steps, self.num_asked, self.kernels = steps, 0, Kernels(device)

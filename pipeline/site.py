@@ -71,7 +71,7 @@ class Site(Strict):
     locks: Path | None = Field(
         None,
         description="shared folder of the lock files of this project, where those in results do not hold on other "
-        "nodes, as `doctor` finds out; null: beside what they lock",
+        "nodes, as `doctor` finds out; null: next to what they lock",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where training and evaluations compute; auto: on a GPU if there is one."""
@@ -135,8 +135,8 @@ def load_site() -> Site:
     Relative folders start at the repository.
     """
     site = parse_file(Site, site_path())
-    cache, locks, root = (_placed(folder) if folder else None for folder in (site.cache, site.locks, site.data_root))
-    folders = {**(find_sets(root) if root else {}), **{key: _placed(folder) for key, folder in site.data.items()}}
+    cache, locks, root = (_absolute(folder) if folder else None for folder in (site.cache, site.locks, site.data_root))
+    folders = {**(find_sets(root) if root else {}), **{key: _absolute(folder) for key, folder in site.data.items()}}
     if locks:  # for all locks of this process, and of those that it starts
         os.environ[LOCKS] = str(locks)
     return site.model_copy(update={"data": folders, "data_root": root, "cache": cache, "locks": locks})
@@ -148,7 +148,7 @@ def site_path() -> Path:
     return Path(name) if name.endswith(".yaml") else CONFIGS / "site" / f"{name}.yaml"
 
 
-def _placed(folder: Path) -> Path:
+def _absolute(folder: Path) -> Path:
     return CONFIGS.parent / Path(os.path.expandvars(folder)).expanduser()
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks are scripts, no package; some import another one beside them."""
+"""Benchmarks are scripts, no package; some import another one next to them."""
 
 import importlib.util
 import sys

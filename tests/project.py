@@ -67,7 +67,7 @@ class Project:
 
     @contextmanager
     def changed(self, file: str, old: str, new: str) -> Iterator[None]:
-        """The file with `new` in place of `old`, for a while."""
+        """The file with `new` instead of `old`, for a while."""
         before = (self.root / file).read_text()
         self.edit(file, old, new)
         try:

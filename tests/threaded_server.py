@@ -11,7 +11,7 @@ from pipeline.permutation.wire import RemoteServer, Wire, _built, serve
 
 @contextmanager
 def server_in_a_thread(plan):
-    """In place of `server_process`."""
+    """Instead of `server_process`."""
     here, there = socket.socketpair()
     server = _built(plan)
     thread = threading.Thread(target=serve, args=(server, Wire(there)))

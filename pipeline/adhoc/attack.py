@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.adhoc.evaluated_set import input_of_data, labelled_images
 from pipeline.adhoc.named_model import NamedModel
-from pipeline.adhoc.recover import Attack, AttackName, Found, Numbers, Target, attack_of, finite
+from pipeline.adhoc.recover import Attack, AttackName, Numbers, Recovered, Target, attack_of, finite
 from pipeline.adhoc.victim import Victim, find_victim
 from pipeline.core.config import shown
 from pipeline.core.errors import ConfigError
@@ -46,7 +46,7 @@ PRINTED = {
 
 
 @dataclass(frozen=True)
-class Wish:
+class AttackRequest:
     """What the command line asks for."""
 
     model: NamedModel
@@ -71,21 +71,21 @@ class Report:
         return "\n".join(f"{title:10} {text}" for title, text in [*self.lines, ("files", shown(self.folder))])
 
 
-def attack_images(wish: Wish, site: Site) -> Iterator[Report]:
+def attack_images(request: AttackRequest, site: Site) -> Iterator[Report]:
     """Each image in turn."""
     torch.set_num_threads(site.threads)
-    if bool(wish.images) == bool(wish.data):
+    if bool(request.images) == bool(request.data):
         raise ConfigError("give the images to attack: either --image FILE, or --data with a folder of class folders")
-    if wish.count is not None and (wish.data is None or wish.count < 1):
-        raise ConfigError(f"--count {wish.count}: expected a number from 1 on, together with --data")
-    for file in wish.images:
+    if request.count is not None and (request.data is None or request.count < 1):
+        raise ConfigError(f"--count {request.count}: expected a number from 1 on, together with --data")
+    for file in request.images:
         open_image(file, "RGB")  # so that a wrong name is said before anything is loaded
-    victim = find_victim(wish.model, wish.scale, site)
-    if wish.data:
-        wish = _with_images_of(wish.data, wish, victim, site)
-    attack, labels = attack_of(wish.attack, victim, wish.iterations), _labels(wish, victim)
-    for file, label, folder in zip(wish.images, labels, _folders(wish, victim), strict=True):
-        yield _attack_one(wish.attack, attack, _target(file, label, folder, victim), victim, site)
+    victim = find_victim(request.model, request.scale, site)
+    if request.data:
+        request = _with_images_of(request.data, request, victim, site)
+    attack, labels = attack_of(request.attack, victim, request.iterations), _labels(request, victim)
+    for file, label, folder in zip(request.images, labels, _folders(request, victim), strict=True):
+        yield _attack_one(request.attack, attack, _target(file, label, folder, victim), victim, site)
 
 
 def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim, site: Site) -> Report:
@@ -111,7 +111,7 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     return Report([*victim.lines, *lines], target.folder)
 
 
-def _record(target: Target, found: Found, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
+def _record(target: Target, found: Recovered, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
     """What was attacked, what the attacker had, and how close it came."""
     others = {key: numbers for key, numbers in measured.items() if key != "recovered"}
     return {
@@ -142,41 +142,41 @@ def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Targ
     return Target(file, inputs, trained_with, label is None, predicted, folder)
 
 
-def _with_images_of(data: str, wish: Wish, victim: Victim, site: Site) -> Wish:
+def _with_images_of(data: str, request: AttackRequest, victim: Victim, site: Site) -> AttackRequest:
     """Validation images of a set, of another class each as long as there are any, with their classes as labels."""
-    found = labelled_images(data, wish.count or 1, input_of_data(victim.data), site)
-    if not wish.labels and found.num_classes != victim.data.num_classes:
+    found = labelled_images(data, request.count or 1, input_of_data(victim.data), site)
+    if not request.labels and found.num_classes != victim.data.num_classes:
         raise ConfigError(
             f"{victim.name} has {victim.data.num_classes} classes, --data {data} has {found.num_classes}; expected the "
             "same, in the same order: give the class of each image with --label"
         )
-    return replace(wish, images=found.files, labels=wish.labels or found.labels)
+    return replace(request, images=found.files, labels=request.labels or found.labels)
 
 
-def _labels(wish: Wish, victim: Victim) -> list[int | None]:
+def _labels(request: AttackRequest, victim: Victim) -> list[int | None]:
     """One for each image; None: what the model predicts."""
-    count, classes = len(wish.images), victim.data.num_classes
-    wrong = [label for label in wish.labels if not 0 <= label < classes]
+    count, classes = len(request.images), victim.data.num_classes
+    wrong = [label for label in request.labels if not 0 <= label < classes]
     if wrong:
         raise ConfigError(f"--label {wrong[0]}: {victim.name} has the classes 0 to {classes - 1}")
-    if len(wish.labels) not in (0, 1, count):
+    if len(request.labels) not in (0, 1, count):
         raise ConfigError(
-            f"--label has {len(wish.labels)} values for {count} images; give one for all, or one for each"
+            f"--label has {len(request.labels)} values for {count} images; give one for all, or one for each"
         )
-    each: list[int | None] = [*wish.labels] or [None]
+    each: list[int | None] = [*request.labels] or [None]
     return each if len(each) == count else each * count
 
 
-def _folders(wish: Wish, victim: Victim) -> list[Path]:
+def _folders(request: AttackRequest, victim: Victim) -> list[Path]:
     """One for each image; images of one name are numbered."""
-    stems = [file.stem for file in wish.images]
+    stems = [file.stem for file in request.images]
     names = [
         stem if stems.count(stem) == 1 else f"{stem}-{stems[: place + 1].count(stem)}"
         for place, stem in enumerate(stems)
     ]
-    if wish.out:
-        return [wish.out / name for name in names] if len(names) > 1 else [wish.out]
-    return [attack_folder(f"{victim.name}-{name}-{wish.attack}") for name in names]
+    if request.out:
+        return [request.out / name for name in names] if len(names) > 1 else [request.out]
+    return [attack_folder(f"{victim.name}-{name}-{request.attack}") for name in names]
 
 
 # Numbers, words and pictures
@@ -189,7 +189,7 @@ def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None)
 
 
 def _lines(
-    target: Target, found: Found, victim: Victim, measured: dict[str, Numbers], no_lpips: str
+    target: Target, found: Recovered, victim: Victim, measured: dict[str, Numbers], no_lpips: str
 ) -> list[tuple[str, str]]:
     cfg = victim.protection
     protected = f"; the client adds noise {cfg.noise:g} and prunes {cfg.pruning:g}" if cfg.is_on else ""
@@ -219,7 +219,7 @@ def _png(images: Tensor, data: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _comparison(target: Target, found: Found, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
+def _comparison(target: Target, found: Recovered, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
     """Original, pictures on the way, what was recovered, and its ceiling, with what was printed."""
     columns = [Shown("original", target.inputs), *found.on_the_way]
     columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]

@@ -1,6 +1,6 @@
 """The set that a model of timm is evaluated on, as the model sees it.
 
-A folder of class folders or a file of configs/data, as --data names it, or else the set that the scale has in place of
+A folder of class folders or a file of configs/data, as --data names it, or else the set that the scale has instead of
 ImageNet-1K. Of a set with a train split only the validation images are needed, under a name of their own, unless
 something is to be trained on the features of the model.
 """

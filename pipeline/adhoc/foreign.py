@@ -1,7 +1,7 @@
 """Any timm model through evaluations of configs/eval, without a run or a study of its own.
 
 The model is evaluated as a weight file is (`train: false`), with the sizes of its file, on a set that the command line
-names or that the scale has in place of ImageNet-1K. Every set is seen as the model sees images. Where the classes of
+names or that the scale has instead of ImageNet-1K. Every set is seen as the model sees images. Where the classes of
 the model and of the set do not fit, or a file has no classifier, only features are evaluated. Results lie where those
 of studies do, and what is finished is not computed again.
 """
@@ -28,7 +28,7 @@ from pipeline.engine.optim import OptimConfig
 from pipeline.engine.parallel.distributed import World, device_of
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
-from pipeline.evals.evaluate import Planned, Workshop, evaluate_one
+from pipeline.evals.evaluate import EvalContext, Planned, evaluate_one
 from pipeline.evals.sources import PreparedSources
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
@@ -67,7 +67,7 @@ def evaluate_foreign(foreign: "Foreign", chosen: Iterable[str]) -> Iterator[Eval
             foreign.prepare(foreign.run.data)
             planned = foreign.planned(name)
             folder = foreign.results.evaluation(planned.name)
-            yield Evaluated(name, evaluate_one(planned, folder, foreign.workshop), folder.result)
+            yield Evaluated(name, evaluate_one(planned, folder, foreign.context), folder.result)
         except (DataError, ConfigError, NumericsError) as error:
             yield Evaluated(name, reason=str(error))
 
@@ -111,7 +111,7 @@ class AsItIs(Supervised):
 
 
 @dataclass
-class ForeignWorkshop(Workshop):
+class ForeignEvalContext(EvalContext):
     """Loads the one model, when something has to be computed."""
 
     model: FoundModel = field(kw_only=True)
@@ -135,7 +135,7 @@ class Foreign:
     scale: str
     results: ScaleFolder
     site: Site
-    workshop: Workshop
+    context: EvalContext
     folder: Path | None  # of the set, where the command line names it
     prepared: set[str] = field(default_factory=set)
 
@@ -155,8 +155,8 @@ class Foreign:
             train=False,
         )
         results = results_of(scale)
-        workshop = ForeignWorkshop(results, site, World(0, 1, device_of(site.device)), model=model)
-        return cls(run, model, scale, results, site, workshop, chosen.folder)
+        context = ForeignEvalContext(results, site, World(0, 1, device_of(site.device)), model=model)
+        return cls(run, model, scale, results, site, context, chosen.folder)
 
     def lines(self) -> list[tuple[str, str]]:
         """What a reader must know before the numbers: titles and texts."""
@@ -196,7 +196,7 @@ class Foreign:
         evaluation: type[Evaluation] = EVALS.get(layers.merged()["name"])
         cfg = parse(evaluation.Config, layers)
         if evaluation.roles() != ("model",):
-            raise ConfigError(f"{name} is not of one model; a study gives it its subjects")
+            raise ConfigError(f"{name} needs more than one model, or none; use it in a study, which names them")
         if reason := evaluation.refusal(cfg, {"model": self.run}):
             raise ConfigError(reason)
         if not self._fits_classes() and cfg.name not in WITHOUT_CLASSES:
@@ -221,7 +221,7 @@ class Foreign:
         if data.name in self.prepared or (manifest.exists() and not self._has_changed(data, manifest)):
             return
         folder = data_folder(self.site, data)
-        log.info("preparing %s, which is done once", data.name)
+        log.info("preparing %s (only the first time)", data.name)
         own = self.run.data
         sources = PreparedSources(self.results, self.site, {own.name: own}, self._run_of)
         prepare(data, folder, manifest.parent, self.site.workers, sources=sources if source_set(data) else None)
@@ -261,7 +261,7 @@ class Foreign:
         try:
             self.results.run(known["reference"]).trained()
         except CheckpointError as error:
-            raise DataError(f"{data.name} is made with a run that is not there: {error}") from None
+            raise DataError(f"{data.name} is made with a run that does not exist: {error}") from None
         return parse_data(Layers((data.name, known)))
 
 

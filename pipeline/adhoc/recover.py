@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Found:
+class Recovered:
     """What an attack made of one image; pictures are (1, C, H, W) as the model sees them."""
 
     pictures: dict[str, Tensor]  # `recovered`, and `ceiling` where there is one
@@ -58,7 +58,7 @@ class Found:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-Attack = Callable[[Victim, Target], Found]
+Attack = Callable[[Victim, Target], Recovered]
 
 
 def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attack:
@@ -67,16 +67,16 @@ def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attac
         cfg = _search(name, victim, iterations)
         return lambda victim, target: _by_matching(victim, target, cfg)
     if iterations is not None:
-        raise ConfigError("--iterations is of cosine and gradvit; april solves equations")
+        raise ConfigError("--iterations is for cosine and gradvit; april has no iterations")
     if reason := april.reason_other_algebra(victim.method.encoder):
         raise ConfigError(f"APRIL does not work on {victim.name}: {reason}; choose another --attack")
     return _by_april
 
 
-def _by_april(victim: Victim, target: Target) -> Found:
+def _by_april(victim: Victim, target: Target) -> Recovered:
     cfg = april.Assumptions()
     found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
-    return Found(
+    return Recovered(
         {"recovered": found.images, "ceiling": found.ceiling},
         cfg.words(),
         cfg.model_dump(),
@@ -95,7 +95,7 @@ def _search(name: AttackName, victim: Victim, iterations: int | None) -> Gradien
     return parse(GradientMatching.Config, Layers(*layers, ("command line", asked)))
 
 
-def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -> Found:
+def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -> Recovered:
     facts = victim.weights, target.inputs.cpu().numpy().tobytes(), int(target.label), victim.protection.model_dump()
     parts = Parts(target.folder / "parts", key_of(*facts, cfg.science()))
 
@@ -114,7 +114,7 @@ def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -
     blank, distance = _psnr(torch.zeros_like(images), images, victim), finite(found.distance)
     is_right = int(found.labels) == int(target.label)
     said = f"distance {found.distance.item():.3g} after {cfg.iterations:,} iterations; label {int(found.labels)}"
-    return Found(
+    return Recovered(
         {"recovered": found.images},
         cfg.words(),
         cfg.science(),

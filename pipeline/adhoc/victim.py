@@ -61,12 +61,14 @@ def find_victim(named: NamedModel, scale: str | None, site: Site) -> Victim:
         raise ConfigError(f"--model {name}: {error}; and {problem}") from None
     if named != NamedModel(name):
         raise ConfigError(
-            "--weights, --set, --resample-positions, --mean and --std go with a model of timm; "
+            "--weights, --set, --resample-positions, --mean and --std are for a model of timm; "
             f"{folder.name} is a run and has its own"
         )
     run = parse_run(Layers((str(folder.config), read_yaml(folder.config))))
     if run.task != "classify" or not isinstance(run.data, DataConfig):
-        raise ConfigError(f"{run.name} does not classify images, so its clients have no gradient of a class to send")
+        raise ConfigError(
+            f"{run.name} does not classify images; expected a run that does: attacks use the gradient of a class"
+        )
     if run.model.family != "vit":
         raise ConfigError(f"{run.name} is a {run.model.arch}, which is not a ViT; the attacks are on ViTs")
     method = load_method(run, folder, World(0, 1, device))
@@ -128,7 +130,7 @@ def _refuse_other_forward(name: str, method: Method, data: DataConfig, device: t
         apart = float("inf")
     if not apart < SAME:
         raise ConfigError(
-            f"--model {name} is not a plain ViT: timm runs it in another way (register tokens, several class tokens, "
-            "positions of patches alone), and the attack would be on another model; choose one with a class token and "
+            f"--model {name} is not a plain ViT: timm runs it differently (register tokens, several class tokens, "
+            "positions only for patches), and the attack would be on another model; choose one with a class token and "
             "a position for every token, such as vit_small_patch16_224 or deit_small_patch16_224"
         )

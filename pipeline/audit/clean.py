@@ -61,7 +61,7 @@ def find_leftovers(scales: Iterable[Freshness]) -> Leftovers:
     for freshness in scales:
         graph = freshness.graph
         if is_held(graph.results.workflow_lock):
-            found.notes.append(f"scale {graph.scale} is left alone: Snakemake works on it")
+            found.notes.append(f"scale {graph.scale} is skipped: Snakemake is working on it")
             continue
         for name in graph.results.run_names():
             _look_at(freshness, graph.results.run(name), found)
@@ -79,13 +79,13 @@ def _old_evaluations(graph: Graph) -> list[Leftover]:
 
 def _look_at(freshness: Freshness, folder: RunFolder, found: Leftovers) -> None:
     if is_held(folder.lock):
-        found.notes.append(f"{folder.name} is left alone: it is training")
+        found.notes.append(f"{folder.name} is skipped: it is training")
     elif folder.name in freshness.graph.runs:
         checkpoints = sorted(folder.state.glob("*.pt"))
         if checkpoints and folder.finished.exists() and not freshness.why(run_file(folder.name)):
             found.items.append(_leftover("checkpoint", f"{shown(folder.state)}/*.pt", checkpoints))
     elif (job := waiting_job(folder)) and not Workers(freshness.results, freshness.site).have_left(folder):
-        found.notes.append(f"{folder.name} is left alone: SLURM job {job} may still run; `scancel {job}` first")
+        found.notes.append(f"{folder.name} is skipped: SLURM job {job} may still run; `scancel {job}` first")
     else:
         paths = [path for path in (folder.folder, folder.state) if path.exists()]
         found.items.append(_leftover("abandoned", " and ".join(map(shown, paths)), paths))

@@ -92,7 +92,7 @@ def _source(freshness: Freshness, source: str) -> Iterator[str]:
     kind, name, _ = source.split("/")
     if kind == "evals":
         entry = graph.evals[name]
-        yield _line("evaluation", f"configs/eval/{entry.fragment}.yaml as {name}")
+        yield _line("evaluation", f"configs/eval/{entry.file}.yaml as {name}")
         for role, config in entry.data.items():
             yield from _data(freshness, config["name"], f", as {role}")
         result, code = _read(path, EvalResult), Code("evaluation", entry.config["name"], graph.code_of_evaluation(name))

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         dest="images",
-        help="PNG, JPEG or the like; each is attacked by itself",
+        help="PNG, JPEG or similar; several images are attacked one by one",
     )
     parser.add_argument(
         "--data",
@@ -65,23 +65,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="class of all images, or of each, counted from 0 (default: what the model predicts)",
     )
     parser.add_argument(
-        "--iterations", type=int, metavar="N", help="of cosine and gradvit (default: as configs/eval and the scale say)"
+        "--iterations", type=int, metavar="N", help="for cosine and gradvit (default: from configs/eval and the scale)"
     )
     parser.add_argument("--scale", help="a file of configs/scale (default: that of the run)")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="for what it writes (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
+        help="folder for the output (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
     )
     add_site(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.adhoc.attack import Wish, attack_images
+    from pipeline.adhoc.attack import AttackRequest, attack_images
     from pipeline.site import load_site
 
-    given = {key: getattr(options, key) for key in Wish.__dataclass_fields__ if key != "model"}
-    wish = Wish(named_model(options), **given)
-    for number, report in enumerate(attack_images(wish, load_site())):
+    given = {key: getattr(options, key) for key in AttackRequest.__dataclass_fields__ if key != "model"}
+    request = AttackRequest(named_model(options), **given)
+    for number, report in enumerate(attack_images(request, load_site())):
         print(f"{chr(10) if number else ''}{report}", flush=True)

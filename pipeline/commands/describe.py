@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--no-labels",
         action="store_const",
         const=True,
-        help="the images have no labels, whatever folders they are in (default: as the folders look)",
+        help="the images have no labels, regardless of folders (default: decided from the folders)",
     )
     labels.add_argument(
         "--class-folders", dest="unlabelled", action="store_const", const=False, help="each folder is a class"
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labelled", metavar="NAME", help="--study of images without labels: the data set to finetune on"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite what exists under this name with other values")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files of this name")
     parser.add_argument(
         "--site",
         help="also name the folder in this site file (of configs/site, or a path); created if it does not exist",

@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     of_model = ("weights", "evaluations", "train", "data", "settings", "may_resample", "mean", "std")
     if any(getattr(options, name) for name in of_model):
         raise ConfigError(
-            "--weights, --data, --train, --set, --resample-positions, --mean, --std and names of evaluations go with "
-            "--model; a job has its own"
+            "--weights, --data, --train, --set, --resample-positions, --mean, --std and names of evaluations are "
+            "for --model; a job has its own"
         )
     return _evaluate_job(options)
 

@@ -9,13 +9,13 @@ SUMMARY = "write the encoder of a run in the layout of timm and of the Hub, with
 DETAILS = (
     "`export RUN --out mine` writes config.json, model.safetensors and README.md, after timm has loaded them and given "
     "the outputs of the run: timm.create_model('local-dir:mine', pretrained=True). The model card tells what the run "
-    "was trained on, and its numbers with their noise. With --onnx, model.onnx is beside them, compared with torch."
+    "was trained on, and its numbers with their noise. With --onnx, it adds model.onnx, compared with torch."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="a finished run, or as much of its name as no other has; `status` lists them"
+        "run", metavar="RUN", help="a finished run, or an unambiguous part of its name; `status` lists them"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder; none is overwritten")
     parser.add_argument("--onnx", action="store_true", help="also model.onnx, for batches of any size")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.commands.options import add_site
 
-SUMMARY = "ask a model, locked or not, about an image or a text"
+SUMMARY = "run a model, locked or not, on an image or a text"
 DETAILS = (
     "With its key, a locked model answers as the original does, and its weights stay locked. Without --key, the "
     "answers of a locked model are shown as well, and labelled: they are at chance. A ViT gives the classes of an "
@@ -18,10 +18,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("locked", type=Path, metavar="MODEL", help="what `lock` wrote, or any safetensors")
     parser.add_argument("--key", type=Path, help="what `key new` wrote (default: none, so a locked model is at chance)")
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or the like")
+    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or similar")
     asked.add_argument("--text", help="for a BERT or a GPT-2")
     parser.add_argument(
-        "--model", metavar="NAME", help="the architecture of timm (default: as config.json beside it says)"
+        "--model", metavar="NAME", help="the architecture of timm (default: as config.json next to it says)"
     )
     add_site(parser)
 

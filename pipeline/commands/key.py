@@ -16,7 +16,7 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["new", "recover"], help="new: draw one; recover: find that of a locked model")
+    parser.add_argument("what", choices=["new", "recover"], help="new: make a key; recover: that of a locked model")
     parser.add_argument(
         "--like",
         required=True,
@@ -25,17 +25,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
         "`recover`: the original",
     )
-    parser.add_argument("--locked", type=Path, metavar="FILE", help="of `recover`: what `lock` wrote")
+    parser.add_argument("--locked", type=Path, metavar="FILE", help="for `recover`: a file that `lock` wrote")
     parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
-    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json beside it says it")
+    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json next to it says it")
     parser.add_argument(
-        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json beside it says)"
+        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json next to it says)"
     )
     parser.add_argument(
         "--kind",
         choices=["independent", "shared", "released"],
-        help="independent: everything is drawn anew (default); shared: the heads of a block are permuted alike "
-        "(default where queries are normalised); released: the small keys of the authors' code",
+        help="independent: every permutation is drawn separately (default); shared: one for all heads of a block "
+        "(default if queries are normalised); released: the small keys of the authors' code",
     )
 
 
@@ -61,13 +61,13 @@ def _recover(options: argparse.Namespace) -> None:
     from pipeline.permutation.known_weights import recover_key
 
     if options.locked is None:
-        raise ConfigError("key recover: --locked is missing; name the file whose key is to be found")
+        raise ConfigError("key recover: --locked is missing; name the file whose key you want to recover")
     plan = plan_key(options.like, options.heads, options.model)
     found = recover_key(options.locked, options.like, plan.shape)
     if found.is_confirmed is False:
         raise CheckpointError(
-            f"the key of {options.locked} was not found: {options.like} and the locked model resemble each other too "
-            "little for it, and no key was written; expected the original, or a model that was trained from it"
+            f"the key of {options.locked} was not found: {options.like} and the locked model differ too "
+            "much, and no key was written; expected the original, or a model that was trained from it"
         )
     print(f"found in {found.seconds:.1f} s: {described(found.key)}")
     print(f"smallest lead of a column over the next: {found.margin:.3f}")

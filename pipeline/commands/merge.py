@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.commands.options import add_scale
 
-SUMMARY = "bring finished results of this scale here from another machine, with or without their weights"
+SUMMARY = "import finished results of this scale from another machine, with or without their weights"
 DETAILS = (
     "Copy results/SCALE of the other machine here, for example with `rsync -a --exclude state "
     "--exclude '*.safetensors'`, and name that copy. Each file is compared with its record first, and nothing is "
@@ -20,9 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--weights-at",
         default="the machine that trained it",
         metavar="PLACE",
-        help="where weights that were not copied are, in your words, such as login1:/scratch/patchwork",
+        help="free text that says where weights are that were not copied, such as login1:/scratch/patchwork",
     )
-    parser.add_argument("-n", "--dry-run", action="store_true", help="say what would be copied, and copy nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be copied, and copy nothing")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     merge = plan_merge(graph, find_results(options.folder.expanduser(), options.scale))
     if merge.conflicts:
         problems = "\n".join(f"- {each}" for each in merge.conflicts)
-        raise DataError(f"{counted(len(merge.conflicts), 'contradiction')}, so that nothing was copied:\n{problems}")
+        raise DataError(f"{counted(len(merge.conflicts), 'contradiction')}, so nothing was copied:\n{problems}")
     if merge.unknown:
         print(f"left out, since no config names them: {', '.join(merge.unknown)}")
     for folder in merge.files if options.dry_run else carry_out(merge, options.weights_at):

@@ -32,7 +32,7 @@ def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         dest="settings",
         help="of a model of timm, may be repeated: an argument of timm.create_model, such as depth=6. Patches, image "
-        "size, channels, class token and classes are those of the weight file; others are refused",
+        "size, channels, class token and classes come from the weight file; a contradiction is an error",
     )
     parser.add_argument(
         "--resample-positions",

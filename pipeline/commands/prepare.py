@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-only",
         action="store_true",
-        help="write what the site's `cache` lacks of a set that is verified already: on a node with a disk of its own",
+        help="fill the site's `cache` with a set that is verified already, on a node with a local disk",
     )
 
 

@@ -5,7 +5,7 @@ import argparse
 from pipeline.commands.options import TARGETS, add_rows, add_scale, open_scale
 
 SUMMARY = "print tables and claims"
-DETAILS = "Whatever is finished is shown; the papers' numbers are in brackets."
+DETAILS = "It shows all finished results, with the papers' numbers in brackets."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ import shlex
 
 from pipeline.commands.options import add_site
 
-SUMMARY = "try values of a key in a run or a study, and compare them"
+SUMMARY = "try several values of a key in a run or a study, and compare them"
 DETAILS = (
     "`sweep mjp.a --over optim.base_lr=1e-4,3e-4,1e-3 --seeds 3` writes a study into configs/study, runs it with "
     "Snakemake, and prints a table with the best value marked, and the picture. Several --over make a grid."

@@ -5,7 +5,7 @@ import argparse
 from pipeline.commands.options import add_rows, add_scale, open_scale
 
 SUMMARY = "fill a table from the results and write it as JSON, CSV, Markdown and HTML"
-DETAILS = "Cells without a result have the reason."
+DETAILS = "Cells without a result show the reason."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,13 @@ import argparse
 from pipeline.commands.options import add_scale, add_site
 
 SUMMARY = "mirror runs, evaluations and tables into MLflow"
-DETAILS = "What is there already is not logged twice."
+DETAILS = "Nothing is logged twice."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser)
     add_site(parser)
-    parser.add_argument("--follow", action="store_true", help="go on while Snakemake runs, then catch up and end")
+    parser.add_argument("--follow", action="store_true", help="continue while Snakemake runs, then finish")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_site(parser)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run", help="name of a run; `check --scale SCALE` lists them")
-    which.add_argument("--config", type=Path, help="a config.resolved.yaml, which is enough to train that run again")
+    which.add_argument("--config", type=Path, help="a config.resolved.yaml, with which that run can be trained again")
 
 
 def run(options: argparse.Namespace) -> int:

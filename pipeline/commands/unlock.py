@@ -4,8 +4,8 @@ import argparse
 
 from pipeline.commands import lock
 
-SUMMARY = "give back the weights of a locked model"
-DETAILS = "They are the original, byte for byte."
+SUMMARY = "restore the weights of a locked model"
+DETAILS = "The result is the original, byte for byte."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help="record that the code of these methods and evaluations (without a name: of all) has changed in a way that "
-        "affects no number, so that their results are not named again as made by other code",
+        "affects no number, so that their results are no longer listed as made by other code",
     )
 
 

@@ -10,7 +10,11 @@ from pipeline.contracts.declared import check_config
 from pipeline.core.seeds import random_state, seed_everything
 from pipeline.data.kind import BaseDataConfig, DataKind, PublishedKind
 
-GROUPS = {"counted": "which samples", "seen": "how they are seen", "shaping": "what a training step costs"}
+GROUPS = {
+    "identity_fields": "which samples",
+    "view_fields": "how they are seen",
+    "cost_fields": "what a training step costs",
+}
 
 
 def check_kind_class(name: str, kind: type[DataKind]) -> list[str]:
@@ -23,15 +27,15 @@ def _key_problems(kind: type[DataKind]) -> Iterator[str]:
     listed = {key for group in GROUPS for key in getattr(config, group)}
     elsewhere = {*BaseDataConfig.model_fields, "part_of"}  # where a set lies changes no sample
     for key in sorted(listed - config.model_fields.keys()):
-        yield f"{kind.__name__}.Config names {key!r} in counted, seen or shaping, which is no field; remove it there"
+        yield f"{kind.__name__}.Config names {key!r} in {', '.join(GROUPS)}, but has no such field; remove it there"
     for key in config.__annotations__:
         field = config.model_fields.get(key)
         is_free = field is not None and len(get_args(field.annotation)) != 1  # Literal["one"] has no other value
         if is_free and key not in listed | elsewhere:
             groups = ", ".join(f"`{group}` ({meaning})" for group, meaning in GROUPS.items())
             yield (
-                f"{kind.__name__}.Config.{key} is in none of counted, seen and shaping, so a set with another value "
-                f"would be taken for the same; add it to {groups}"
+                f"{kind.__name__}.Config.{key} is in none of {', '.join(GROUPS)}, so a set with another value would be "
+                f"taken for the same; add it to {groups}"
             )
     if config.input_size is BaseDataConfig.input_size:
         yield f"{kind.__name__}.Config has no input_size; return the height and width of what an encoder sees"

@@ -57,7 +57,7 @@ def _unique_map(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, A
         if key in keys[:at]:
             mark = node.value[at][0].start_mark
             raise ConfigError(
-                f"{shown(Path(mark.name))}: {key}: written a second time in line {mark.line + 1}; keep one of them"
+                f"{shown(Path(mark.name))}: {key}: written again in line {mark.line + 1}; keep one of them"
             )
     return loader.construct_mapping(node, deep=True)
 

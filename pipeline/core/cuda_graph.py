@@ -1,4 +1,4 @@
-"""A function of trees of tensors, recorded once as a CUDA graph and replayed: one launch in place of hundreds.
+"""A function of trees of tensors, recorded once as a CUDA graph and replayed: one launch instead of hundreds.
 
 A recording holds addresses, so arguments are copied to where those of the first call were. torch registers the
 generator of the device with every recording, and a replay draws from the state that the generator has by then.

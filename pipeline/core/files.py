@@ -98,13 +98,13 @@ def held_in_turn(path: Path, what: str) -> Iterator[bool]:
     with closing(LockFile(path)) as lock:
         has_waited = not lock.take()
         if has_waited:
-            log.info("%s works on %s; waiting for it", holder_of(path), what)
+            log.info("%s is working on %s; waiting for it", holder_of(path), what)
             lock.take(within_s=math.inf)
         yield has_waited
 
 
 def lock_of(folder: Path) -> Path:
-    """The lock of a folder lies beside it: a folder may be replaced, and what it holds may be listed."""
+    """The lock of a folder lies next to it: a folder may be replaced, and what it holds may be listed."""
     return folder.with_name(f".{folder.name}.lock")
 
 
@@ -225,7 +225,7 @@ def read_sealed(path: Path) -> bytes:
     if not seal:
         return content
     if known != f'{_digest_of_text(text)}"\n}}\n':
-        raise DataError(f"{path} was changed or damaged after it was written; run the workflow, which makes it again")
+        raise DataError(f"{path} was changed or damaged after it was written; run the workflow to compute it again")
     return f"{text}\n}}".encode()
 
 

@@ -23,7 +23,7 @@ def seed_everything(*key: str | int) -> int:
 
 
 def random_state(generator: torch.Generator) -> tuple[bytes, ...]:
-    """Of this generator and of all that `seed_everything` seeds: who compares two of them sees whether any was used."""
+    """Return the states of this generator and of all that `seed_everything` seeds; they differ once any was used."""
     states = [generator.get_state(), torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state())
@@ -32,7 +32,7 @@ def random_state(generator: torch.Generator) -> tuple[bytes, ...]:
 
 
 def generator_for(*key: str | int) -> torch.Generator:
-    """A generator of its own, on the CPU, seeded likewise; all others stay as they are."""
+    """Return a separate CPU generator, seeded the same way; all others stay as they are."""
     return torch.Generator().manual_seed(_seed_of(*key))
 
 

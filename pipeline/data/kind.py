@@ -43,12 +43,12 @@ class BaseDataConfig(Strict):
     """A data set as a run sees it; each kind adds its own fields. The counts are what `prepare` insists on."""
 
     # Fields that say which samples these are: with others, the set is prepared again.
-    counted: ClassVar[tuple[str, ...]] = ("num_train", "num_val")
+    identity_fields: ClassVar[tuple[str, ...]] = ("num_train", "num_val")
     # Fields that say how samples are seen: runs may differ in them and mean the same set.
-    seen: ClassVar[tuple[str, ...]] = ()
+    view_fields: ClassVar[tuple[str, ...]] = ()
     # Fields on which the operations of a training step depend.
-    shaping: ClassVar[tuple[str, ...]] = ()
-    # The only tasks that understand its targets; none: any may.
+    cost_fields: ClassVar[tuple[str, ...]] = ()
+    # Tasks that can use its targets; empty means any task.
     tasks: ClassVar[tuple[str, ...]] = ()
     # Whether its samples have labels that mean something.
     has_labels: ClassVar[bool] = True

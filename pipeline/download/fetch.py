@@ -31,7 +31,7 @@ TIMEOUT_S = 30.0
 ATTEMPTS = 5  # in a row that bring nothing
 # Some servers answer the name of Python's own client with 403.
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; Patchwork)", "Accept-Encoding": "identity"}
-PASSING = {408, 425, 429, 500, 502, 503, 504}
+TRANSIENT_STATUS_CODES = {408, 425, 429, 500, 502, 503, 504}
 RANGE_NOT_SATISFIABLE = 416
 NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED)
 
@@ -180,7 +180,7 @@ def _explain_status(download: Download, error: HTTPError) -> None:
             return  # it was complete already
         remove(download.part)
         raise _Interrupted("the file has changed on the server") from None
-    if error.code in PASSING:
+    if error.code in TRANSIENT_STATUS_CODES:
         raise _Interrupted(f"the server answered {error.code} ({error.reason})") from None
     raise DataError(
         f"{download.address}: the server answered {error.code} ({error.reason}); {download.advice}"

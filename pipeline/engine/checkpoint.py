@@ -83,7 +83,7 @@ def _load(path: Path, content: bytes) -> dict[str, Any]:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} holds more than tensors and plain values, so this program did not write it; delete it"
+            f"{path} contains more than tensors and plain values, so this program did not write it; delete it"
         ) from error
 
 

@@ -98,7 +98,7 @@ class MetricsFile:
         if size < keep_bytes:
             raise CheckpointError(
                 f"{path} has {size} bytes, the checkpoint was written when it had {keep_bytes}; "
-                "it was cut or replaced: restore it, or delete the run's state folder to start the run again"
+                "it was truncated or replaced: restore it, or delete the run's state folder to start the run again"
             )
         kept = path.read_bytes()[:keep_bytes] if size else b""
         # A file of its own: DVC may have linked the old one to its cache, which appending would change.

@@ -52,7 +52,7 @@ class Metric(ABC):
 
     @abstractmethod
     def merge(self, states: Sequence[Any]) -> None:
-        """Take what all processes have seen, in the order of their ranks, in place of this one's own."""
+        """Take what all processes have seen, in the order of their ranks, instead of this one's own."""
 
     @abstractmethod
     def compute(self) -> Found:
@@ -148,5 +148,5 @@ def _to_host(found: Sequence[PerImage]) -> list[_Part]:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Of the mean of these values; of shares that are 0 or 100 the binomial 100 sqrt(p (1 - p) / n)."""
+    """Standard error of the mean of these values; for values 0 or 100 it is the binomial 100 sqrt(p (1 - p) / n)."""
     return float(np.std(values, dtype=np.float64) / np.sqrt(len(values)))

@@ -40,7 +40,7 @@ class OptimConfig(Strict):
 
     epochs: int | None = Field(None, ge=1, description="passes over the training set; or give `iterations`")
     iterations: int | None = added(
-        None, before=None, ge=1, description="updates, in place of epochs; the last pass may be cut short"
+        None, before=None, ge=1, description="updates, instead of epochs; the last pass may be cut short"
     )
     global_batch: int = Field(ge=1)
     """Samples of one update, over all processes and micro-batches."""
@@ -55,7 +55,7 @@ class OptimConfig(Strict):
     """Learning rate at the start of the warm-up."""
     warmup_epochs: float = Field(0.0, ge=0)
     """Epochs of warm-up, in which the rate rises from `warmup_lr`."""
-    warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, in place of warmup_epochs")
+    warmup_iterations: int | None = added(None, before=None, ge=0, description="updates, instead of warmup_epochs")
     warmup_curve: Literal["line", "constant"] = added(
         "line", before="line", description="a line from warmup_lr to the rate; lr_curve steps: or warmup_lr all along"
     )
@@ -74,7 +74,7 @@ class OptimConfig(Strict):
         None,
         before=None,
         ge=1,
-        description="lr_curve steps: updates after which the rate falls, in place of milestones",
+        description="lr_curve steps: updates after which the rate falls, instead of milestones",
     )
     decay_factor: float = added(0.1, before=0.1, gt=0, lt=1, description="lr_curve steps: by which the rate falls")
     power: float = added(1.0, before=1.0, gt=0, description="lr_curve poly: its exponent")
@@ -137,12 +137,12 @@ class OptimConfig(Strict):
         for key in ("warmup_iterations", "iterations"):
             if value := getattr(self, key):
                 raise ValueError(
-                    f"lr_curve all_epochs moves once an epoch, found {key} {value}; give "
+                    f"lr_curve all_epochs changes once per epoch, found {key} {value}; give "
                     f"{key.replace('iterations', 'epochs')}, or set lr_curve to all_steps"
                 )
         if self.warmup_epochs and (self.epochs or 0) < 3:
             raise ValueError(
-                f"lr_curve all_epochs trains two epochs at warmup_lr, so epochs {self.epochs} would see no other rate; "
+                f"lr_curve all_epochs trains the first two epochs at warmup_lr, and epochs is {self.epochs}; "
                 "set lr_curve to all_steps"
             )
 
@@ -165,7 +165,7 @@ class OptimConfig(Strict):
         if num_ways != is_steps or [*self.milestones] != sorted(set(self.milestones)):
             raise ValueError(
                 f"milestones is {list(self.milestones)}, decay_every {self.decay_every} and lr_curve {self.lr_curve}; "
-                "the curve `steps` needs milestones, in rising order, or decay_every, and no other curve has any"
+                "the curve `steps` needs increasing milestones or decay_every; other curves accept neither"
             )
         if self.warmup_curve == "constant" and not is_steps:
             raise ValueError(

@@ -87,7 +87,7 @@ class RunConfig(Strict):
             return
         if self.optim.keep == "best":
             raise ValueError(
-                f"optim.keep is best, but nothing says which validation of method {self.method.name} is; set it to last"
+                f"optim.keep is best, but method {self.method.name} has no metric to choose by; set it to last"
             )
         if self.optim.patience:
             raise ValueError(

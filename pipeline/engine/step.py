@@ -35,14 +35,14 @@ class MicroStep:
         self.is_weighted = False
 
     def first(self, inputs: Tree, targets: Tree, draw: Tree) -> None:
-        """Of the first micro-batch of a step: gradients and sums begin anew."""
+        """Process the first micro-batch of a step: gradients and sums start from zero."""
         for parameter in self.parameters:
             parameter.grad = None
         self.sums.zero_()
         self.next(inputs, targets, draw)
 
     def next(self, inputs: Tree, targets: Tree, draw: Tree) -> None:
-        """Of every other one: gradients and sums grow."""
+        """Process each further micro-batch: gradients and sums accumulate."""
         out = self.forward(inputs, targets, draw)
         loss = out.loss / self.count if out.weight is None else out.loss * out.weight
         loss.backward()

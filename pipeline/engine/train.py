@@ -83,11 +83,11 @@ def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s:
                 raise Requeue(f"{stop.why or 'a peer was asked to stop'} while {holder} worked on {paths.name}")
             if world.any(time.monotonic() >= deadline):
                 raise LaunchError(
-                    f"{holder} works on {paths.name} ({paths.lock} is held) and did not give way within "
+                    f"{holder} is working on {paths.name} (it holds {paths.lock}) and did not stop within "
                     f"{takeover_s:g} s; stop it, then start again"
                 )
             if not wait_s:
-                log.info("%s works on %s; waiting for it", holder, paths.name)
+                log.info("%s is working on %s; waiting for it", holder, paths.name)
             wait_s = MEET_S
         stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
         yield

@@ -48,7 +48,7 @@ class Planned:
 
 
 @dataclass
-class Workshop:
+class EvalContext:
     """Where evaluations are computed; subjects are loaded once and shared."""
 
     results: ScaleFolder
@@ -80,41 +80,41 @@ class Workshop:
         data = read_manifest(folder.manifest(run.data.name)).fingerprint
         if trained.inputs.data != data:
             change = trained.inputs.model_copy(update={"data": data}).change_since(trained.inputs)
-            raise CheckpointError(f"{change} since run {run.name} was trained; train it again, then evaluate it")
+            raise CheckpointError(f"{change} since run {run.name} was trained; train it again before you evaluate it")
         return trained.files[folder.encoder.name]
 
 
 def evaluate_job(job: str, planned: Iterable[Planned], results: ScaleFolder, site: Site) -> None:
     """Every evaluation of a job; then the file that says so."""
     torch.set_num_threads(site.threads)
-    workshop = Workshop(results, site, World(0, 1, device_of(site.device)))
+    context = EvalContext(results, site, World(0, 1, device_of(site.device)))
     written = {}
     for each in planned:
         folder = results.evaluation(each.name)
-        evaluate_one(each, folder, workshop)
+        evaluate_one(each, folder, context)
         written[each.name] = digest(folder.result) or ""
     write_record(results.eval_job(job), EvalJobRecord(results=written))
 
 
-def evaluate_one(planned: Planned, folder: EvalFolder, workshop: Workshop) -> EvalResult:
+def evaluate_one(planned: Planned, folder: EvalFolder, context: EvalContext) -> EvalResult:
     """One evaluation, unless it is finished for the same weights and data, or another process finishes it now."""
     with held_in_turn(folder.lock, planned.name):
-        inputs = _inputs(planned, workshop)
+        inputs = _inputs(planned, context)
         if finished := folder.finished(inputs):
             log.info("%s is finished already", planned.name)
             return finished
-        return _compute(planned, folder, workshop, inputs)
+        return _compute(planned, folder, context, inputs)
 
 
-def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: EvalInputs) -> EvalResult:
+def _compute(planned: Planned, folder: EvalFolder, context: EvalContext, inputs: EvalInputs) -> EvalResult:
     remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
     started, code = time.monotonic(), _code(planned)  # as it is before it computes
     parts = Parts(folder.parts, key_of(inputs.model_dump(), planned.cfg.science()))
     evaluation: Evaluation = EVALS.get(planned.cfg.name)(
-        planned.cfg, planned.data, workshop.results, workshop.site, workshop.world, parts
+        planned.cfg, planned.data, context.results, context.site, context.world, parts
     )
-    subjects = {role: workshop.subject(run) for role, run in planned.subjects.items()}
-    site_precision = precision_of(workshop.site, workshop.world.device)
+    subjects = {role: context.subject(run) for role, run in planned.subjects.items()}
+    site_precision = precision_of(context.site, context.world.device)
     # What states a precision of its own has all bits of it.
     with without_tf32() if evaluation.precision_name() != site_precision else nullcontext():
         outcome = evaluation.evaluate(**subjects)
@@ -144,14 +144,14 @@ def _compute(planned: Planned, folder: EvalFolder, workshop: Workshop, inputs: E
     return result
 
 
-def _inputs(planned: Planned, workshop: Workshop) -> EvalInputs:
+def _inputs(planned: Planned, context: EvalContext) -> EvalInputs:
     """What it would be computed from now, without files that are not on this machine: what is finished needs none."""
     sets = [*planned.data.values(), *(run.data for run in planned.subjects.values())]
     names = dict.fromkeys(data.name for data in sets)
-    files = {key: site_file(workshop.site, key) for key in EVALS.get(planned.cfg.name).site_files}
+    files = {key: site_file(context.site, key) for key in EVALS.get(planned.cfg.name).site_files}
     return EvalInputs(
-        weights={role: found for role, run in planned.subjects.items() if (found := workshop.weights(run))},
-        data={name: read_manifest(workshop.results.manifest(name)).fingerprint for name in names},
+        weights={role: found for role, run in planned.subjects.items() if (found := context.weights(run))},
+        data={name: read_manifest(context.results.manifest(name)).fingerprint for name in names},
         site_files={key: digest(path) or "" for key, path in files.items() if path and path.exists()},
     )
 
@@ -216,11 +216,11 @@ def _facts(planned: Planned, evaluation: Evaluation, code: str, wall_s: float) -
     )
 
 
-def _from_file(workshop: Workshop, run: RunConfig) -> Method:
+def _from_file(context: EvalContext, run: RunConfig) -> Method:
     """A weight file as it is: a metric of a model with missing weights would mean nothing."""
     assert run.init is not None
     method = build_method(run)
-    report = load_encoder(method.encoder, weights_path(workshop.site, run.init), run.model.pos_resampling)
+    report = load_encoder(method.encoder, weights_path(context.site, run.init), run.model.pos_resampling)
     if report.fresh:
         raise CheckpointError(
             f"{run.init} has no {', '.join(report.fresh)}, which {run.model.arch} on {run.data.name} needs; "
@@ -228,7 +228,7 @@ def _from_file(workshop: Workshop, run: RunConfig) -> Method:
         )
     method.begin()
     log.info("%s", report.summary())
-    return method.to(workshop.world.device).eval()
+    return method.to(context.world.device).eval()
 
 
 def _in_words(outcome: Outcome) -> str:

@@ -45,7 +45,7 @@ class Parts:
         if self.folder is None:
             return compute()
         if (kept := self._kept(name)) is not None:
-            log.info("%s was finished before", name)
+            log.info("%s is finished already", name)
             return kept
         found = compute()
         self.check()
@@ -62,7 +62,7 @@ class Parts:
         checkpoints = Checkpoints(self._epochs_folder(name)) if self.folder else None
         kept = checkpoints.latest() if checkpoints else None
         if kept:
-            log.info("%s goes on after epoch %d of %d", name, kept["epoch"], count)
+            log.info("%s continues after epoch %d of %d", name, kept["epoch"], count)
             training.load_state_dict(kept["training"])
         for epoch in range(kept["epoch"] if kept else 0, count):
             yield epoch

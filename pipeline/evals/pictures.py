@@ -44,7 +44,7 @@ def as_shown(images: Tensor, side: int = MIN_SIDE) -> Tensor:
     return images.expand(-1, 3, -1, -1).repeat_interleave(zoom, dim=2).repeat_interleave(zoom, dim=3)
 
 
-def placed(image: Tensor, grid: Grid, patches: Tensor, slots: Tensor) -> Tensor:
+def place_patches(image: Tensor, grid: Grid, patches: Tensor, slots: Tensor) -> Tensor:
     """Patches of an image at the slots given for them, the mean where several meet, pale blue where none is.
 
     image (3, H, W) uint8, patches (n,) and slots (n,) -> (3, H, W) uint8.

@@ -82,7 +82,7 @@ def notices(graph: Graph) -> list[str]:
 
 
 def _other_code(graph: Graph, kind: CodeOf, name: str, changes: dict[str, tuple[str, str]]) -> OtherCode:
-    files = _method_files(name) if kind == "method" else [graph.evals[result].fragment for result in changes]
+    files = _method_files(name) if kind == "method" else [graph.evals[result].file for result in changes]
     each_once = [*dict.fromkeys(changes.values())]
     return OtherCode(kind, name, [*changes], each_once, sorted({*files}), graph.scale)
 

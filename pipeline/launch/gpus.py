@@ -81,7 +81,7 @@ def gpus_of(site: Site) -> list[Gpu]:
         if visible and not ids:
             raise ConfigError(
                 f"{VISIBLE}={os.environ[VISIBLE]} has none of the GPUs that the site names (gpus: {site.gpus}); "
-                "change one of both"
+                "change one of the two"
             )
     return [Gpu(each, found.get(each) or each) for each in ids]
 
@@ -97,7 +97,7 @@ def _check_exist(chosen: list[str], found: dict[str, str]) -> None:
     if found and (missing := [each for each in chosen if each not in found]):
         raise ConfigError(
             f"gpus of the site names {', '.join(missing)}, and nvidia-smi lists {', '.join(found)}; name some of "
-            "these, or leave the key out to use all"
+            "these, or remove the key to use all"
         )
 
 

@@ -46,7 +46,7 @@ class TrainJob:
         self.paths, self.site, self.message = paths, site, ""
 
     def __call__(self) -> None:
-        # In place of submitit's own handlers, which requeue from within the signal, without a checkpoint.
+        # Instead of submitit's own handlers, which requeue from within the signal, without a checkpoint.
         STOP.listen()
         code = self._train()
         is_main = is_main_process()
@@ -71,7 +71,7 @@ class TrainJob:
         except Exception as error:  # without an outcome, the launcher would try again what fails again
             from pipeline.engine.parallel.distributed import is_lost_peer
 
-            log.exception("the process ends with an error that was not expected")
+            log.exception("the process ends with an unexpected error")
             if is_lost_peer(error):
                 self.message = "another process of the run was lost"
                 return CONTINUE_ME

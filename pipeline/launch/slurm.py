@@ -29,7 +29,7 @@ from pipeline.site import Site
 
 log = logging.getLogger(__name__)
 
-MAX_FRUITLESS_JOBS = 3  # jobs in a row that get no further than an earlier one
+MAX_JOBS_WITHOUT_PROGRESS = 3  # jobs in a row that get no further than an earlier one
 SBATCH_S = 10  # after this an interrupted sbatch has either registered its job or not
 SCANCEL_S = 30  # all launchers cancel at the same time, so Ctrl-C takes no longer than this
 LOOK_S = 0.5  # between two looks for the result and for Ctrl-C
@@ -74,7 +74,7 @@ class Launcher:
 
     def run(self) -> None:
         """Return when the run is finished; raise LaunchError when it cannot be, Interrupted on request."""
-        fruitless, furthest, is_first = 0, self.paths.last_step(), True
+        without_progress, furthest, is_first = 0, self.paths.last_step(), True
         while not self.paths.is_finished(self.inputs):
             job = self._attach_or_submit()
             if job is None:
@@ -87,11 +87,11 @@ class Launcher:
             step = self.paths.last_step()
             if is_first and step < furthest:  # checkpoints of other inputs were there; it has begun anew
                 furthest = 0
-            fruitless = 0 if step > furthest else fruitless + 1
+            without_progress = 0 if step > furthest else without_progress + 1
             furthest, is_first = max(furthest, step), False
-            if fruitless == MAX_FRUITLESS_JOBS:
+            if without_progress == MAX_JOBS_WITHOUT_PROGRESS:
                 raise LaunchError(
-                    f"{fruitless} jobs in a row ended without a checkpoint beyond step {furthest} "
+                    f"{without_progress} jobs in a row ended without a checkpoint beyond step {furthest} "
                     f"(the last: job {job}, {state}, after step {step}); expected one within slurm.hours "
                     f"{self.site.cluster.hours}: fix what ends them, then start again\n"
                     + log_tail(self.paths.jobs, job)

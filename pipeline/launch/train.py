@@ -30,7 +30,7 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
     stop = STOP.listen()  # before torch is imported, which takes seconds
     site, (name, content) = load_site(), _chosen_run(scale, run, config)
     if not content.get("train", True):
-        raise ConfigError(f"{name} is a weight file that is evaluated as it is; there is nothing to train")
+        raise ConfigError(f"{name} is a weight file that is evaluated without training; there is nothing to train")
     paths, optim = results_of(scale).run(name), content["optim"]
     require_space(paths.folder, 0, "training with its logs")
     if is_placed():
@@ -73,7 +73,7 @@ def _wait_for_trainer(paths: RunFolder) -> None:
         if STOP.is_raised:
             raise Requeue(f"{STOP.why} while {holder} worked on {paths.name}")
         if not is_told:
-            log.info("%s works on %s; waiting for it", holder, paths.name)
+            log.info("%s is working on %s; waiting for it", holder, paths.name)
             is_told = True
         time.sleep(LOOK_S)
 

@@ -167,7 +167,7 @@ class PerImage(NamedTuple):
 
 
 class PerToken(NamedTuple):
-    """Of each text (B,) the sum of a number over those of its tokens that count, and how many do."""
+    """For each text (B,), the sum of a number over the tokens that count, and their number."""
 
     totals: Tensor
     counts: Tensor
@@ -202,7 +202,7 @@ class Method(nn.Module):
         return self.draw(batch, 0.5)
 
     def loss(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor], /) -> Output:
-        """Of a batch as its task makes it; a method of images calls the first one so."""
+        """Return the loss of a batch as its task makes it; methods for images name the first argument `images`."""
         raise NotImplementedError
 
     def forward(self, inputs: Tree, targets: Tree, draw: Mapping[str, Tensor]) -> Output:

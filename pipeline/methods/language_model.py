@@ -29,7 +29,7 @@ class LanguageModel(Permutable):
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family != "gpt2":
-                raise ValueError(f"method {self.name} names the next word with a gpt2, found model.arch {model.arch}")
+                raise ValueError(f"method {self.name} predicts next words with a gpt2, found model.arch {model.arch}")
             super().check(model, image_size)
 
     def loss(self, inputs: Texts, targets: Mapping[str, Tensor], draw: Mapping[str, Tensor]) -> Output:

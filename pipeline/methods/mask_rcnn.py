@@ -96,7 +96,7 @@ class MaskRCNN(Method):
             stride = coarsest_stride(model)
             if any(side % stride for side in pair(image_size)):
                 size = shown_size(image_size)
-                raise ValueError(f"data.image_size {size} is no multiple of {stride}, the stride of the coarsest map")
+                raise ValueError(f"data.image_size {size} is not a multiple of the largest stride, {stride}")
             if self.anchor_sizes and len(self.anchor_sizes) != 5:
                 found = len(self.anchor_sizes)
                 raise ValueError(f"method.anchor_sizes has {found} sides, expected one for each of 5 maps")
@@ -158,7 +158,7 @@ class MaskRCNN(Method):
         return Output(torch.stack([*terms.values()]).sum(), scalars)
 
     def detect(self, images: Tensor, targets: Targets) -> list[Detections]:
-        """Of each image the objects that are found, in pixels of the input; targets name the `size` of each."""
+        """Return the objects found in each image, in pixels of the input; targets have the `size` of each image."""
         cfg, maps = self.cfg, self.pyramid(self.encoder, images)
         proposals, usable = self._propose(self.rpn(maps), targets)
         logits, deltas = self.box_head(cut_out(maps, proposals, self.strides, cfg.box_side))

@@ -43,7 +43,7 @@ class MaskedLanguage(Method):
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
             if model.family != "bert":
-                raise ValueError(f"method {self.name} names hidden words with a bert, found model.arch {model.arch}")
+                raise ValueError(f"method {self.name} predicts hidden words with a bert, found model.arch {model.arch}")
 
     cfg: Config
 

@@ -131,7 +131,7 @@ class MJP(Method):
             if self.shuffle == "pixels" and self.unknown:
                 raise ValueError("shuffle: pixels moves every patch, so no position would be left; set unknown: false")
             if self.shuffle == "positions" and not self.unknown:
-                raise ValueError("shuffle: positions moves no patch and hides positions alone; set unknown: true")
+                raise ValueError("shuffle: positions moves no patch and hides only positions; set unknown: true")
             return self
 
         def check(self, model: ModelConfig, image_size: Size) -> None:

@@ -45,7 +45,7 @@ from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, rando
 from pipeline.models.position import add_positions, sincos_positions, with_cls
 from pipeline.models.starts import start_as_deit
 
-IGNORED = -100  # in place of a position that does not count
+IGNORED = -100  # instead of a position that does not count
 
 
 @METHODS.register("mp3")
@@ -61,7 +61,7 @@ class MP3(Method):
             if model.positions != "none":
                 raise ValueError(
                     f"method mp3 predicts positions, so the model must not have them: set model.pos_embed to none, "
-                    f"found {model.positions}" + ("; finetuning may have it" if model.is_rotary else "")
+                    f"found {model.positions}" + ("; finetuning may have them" if model.is_rotary else "")
                 )
 
         def num_context(self, num_patches: int) -> int:
@@ -87,7 +87,7 @@ class MP3(Method):
         ratio, size = self.cfg.known_ratio, self.grid.size
         if self.num_known in (0, size):
             raise ConfigError(
-                f"method.known_ratio {ratio} tells {self.num_known} of {size} positions; tell some, not all"
+                f"method.known_ratio {ratio} reveals {self.num_known} of {size} positions; reveal some, not all"
             )
         try:
             table = sincos_positions(self.grid, self.encoder.embed_dim)[0]

@@ -30,7 +30,7 @@ class MultiLabel(Method):
 
 
 def attribute_accuracy(logits: Tensor, targets: Tensor) -> dict[str, Measured]:
-    """Of each image, the share of its attributes that are right, in per cent, and the cross-entropy."""
+    """Return, for each image, the share of right attributes in per cent, and the cross-entropy."""
     found = {
         name: percent(((logits > threshold) == (targets > 0.5)).float().mean(dim=1))
         for name, threshold in (("accuracy", 0.0), ("accuracy_released", RELEASED_THRESHOLD))

@@ -73,11 +73,11 @@ class ModelConfig(Strict):
         "and keys: axial (RoPE-ViT), with learned frequencies, or DINOv3's. A Swin's own relative biases stay whatever "
         "is said here. Texts: learned",
     )
-    add_absolute: bool = added(False, before=False, description="a learned table beside rotations")
+    add_absolute: bool = added(False, before=False, description="a learned table in addition to rotations")
     add_relative: bool = added(
         False,
         before=False,
-        description="relative positions beside the absolute ones, zero at the start: of rows and columns in a ViT with "
+        description="relative positions added to absolute ones, zero at the start: of rows and columns in a ViT with "
         "windows (ViTDet), else of each offset (BEiT)",
     )
     layer_scale: float | None = added(
@@ -139,14 +139,14 @@ class ModelConfig(Strict):
     def _fits_the_architecture(self) -> "ModelConfig":
         for key, families in ONLY_FOR.items():
             if getattr(self, key) not in (None, 0) and self.family not in families:
-                raise ValueError(f"{key} is for a {' or '.join(families)}, {self.arch} is none; remove it")
+                raise ValueError(f"{key} is for a {' or '.join(families)}, {self.arch} does not have it; remove it")
         if self.family == "cnn":
             keys = ("embed_dim", "num_heads", "mlp_ratio", "pos_embed")
             wrong = [key for key in keys if getattr(self, key) not in (None, "none")]
             if wrong:
                 raise ValueError(f"{self.arch} is a CNN and has no {', '.join(wrong)}; remove it")
         if self.family == "swin" and self.positions == "relative":
-            raise ValueError("a Swin has relative positions of its own; remove pos_embed: relative")
+            raise ValueError("a Swin always has relative positions; remove pos_embed: relative")
         if self.family in TEXT and self.positions != "learn":
             raise ValueError(f"{self.arch} has learned positions, found pos_embed {self.positions}; remove it")
         if self.add_relative and self.positions == "relative":
@@ -162,7 +162,7 @@ class ModelConfig(Strict):
         if not self.is_rotary:
             return
         if self.family != "vit":
-            raise ValueError(f"pos_embed: {self.positions} is for a ViT, {self.arch} is none; remove it")
+            raise ValueError(f"pos_embed: {self.positions} is for a ViT, {self.arch} does not have it; remove it")
         if self.add_relative:
             raise ValueError(f"add_relative adds to absolute positions, found pos_embed: {self.positions}; remove one")
         if self.is_windowed:
@@ -209,7 +209,7 @@ def build_encoder(cfg: ModelConfig, image_size: Size, channels: int, num_classes
         return build_windowed(cfg, image_size, channels)
     if not timm.is_model(cfg.arch):
         close = ", ".join(timm.list_models(f"*{cfg.arch.split('_')[0]}*")[:8])
-        raise ConfigError(f"model.arch {cfg.arch!r} is not a timm architecture; near it: {close or 'nothing'}")
+        raise ConfigError(f"model.arch {cfg.arch!r} is not a timm architecture; similar names: {close or 'none'}")
     _refuse_rotary_architecture(cfg.arch)
     given = {"in_chans": channels, "num_classes": num_classes, "drop_path_rate": cfg.drop_path}
     try:

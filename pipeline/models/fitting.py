@@ -107,7 +107,7 @@ def _contradiction(name: str, file: Path, wrong: Mapping[str, tuple[Any, Any]]) 
         remedies.append("add --resample-positions to resample its positions to the img_size that is given")
     if any(key in wrong for key in UNREADABLE):
         remedies = [f"name the architecture of the file, or give its {', '.join(UNREADABLE)} and num_heads with --set"]
-    return CheckpointError(f"{file} does not hold the {name} that was asked for ({lines}); {', or '.join(remedies)}")
+    return CheckpointError(f"{file} does not contain the requested {name} ({lines}); {', or '.join(remedies)}")
 
 
 # What tensors tell. The same functions look at the file and at the model that timm builds.

@@ -101,7 +101,7 @@ def view_of(name: str, other: Mapping[str, Any] | None = None) -> ForeignView:
         raise ConfigError(f"--model {name}: {problem}")
     stated = get_pretrained_cfg(name)
     if stated is None:
-        raise ConfigError(f"--model {name}: timm has no such weights, and states no view of images for them")
+        raise ConfigError(f"--model {name}: timm has no such weights, and has no mean, std and size for them")
     found = resolve_data_config(pretrained_cfg=stated.to_dict() | dict(other or {}))
     channels, height, width = found["input_size"]
     if found["interpolation"] not in INTERPOLATIONS:
@@ -134,7 +134,7 @@ def build_foreign(name: str, weights: Path, fitted: Fitted, image_size: Size) ->
             "give the sizes that it was trained with, such as --set img_size=96"
         )
     if fitted.num_classes is None:
-        log.info("%s has no classifier (%s); it has features alone", weights, classifier_of(encoder))
+        log.info("%s has no classifier (%s); only its features can be evaluated", weights, classifier_of(encoder))
     log.info("%s", report.summary())
     return encoder.to(memory_format=torch.channels_last)  # convolutions take half the time
 
@@ -151,8 +151,8 @@ def download(name: str, path: Path) -> Path:
     except Exception as error:  # the hub and the network fail in many ways
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            f"timm could not fetch weights of {name} ({type(error).__name__}: {reason}); needed is a network, or the "
-            f"weights in a file: give it with --weights, or put it at {path}"
+            f"timm could not fetch weights of {name} ({type(error).__name__}: {reason}); connect to a network, or give "
+            f"the weights in a file: with --weights, or at {path}"
         ) from None
     weights = {key: value.contiguous() for key, value in encoder.state_dict().items()}
     write_atomic(path, save(weights))

@@ -87,14 +87,14 @@ def _unreadable(path: Path, reason: str) -> CheckpointError:
     refused = re.search(r"GLOBAL (\S+)", reason)
     if refused:
         return CheckpointError(
-            f"{path} asks for {refused[1]} when it is opened; expected tensors, numbers and text alone; nothing was "
-            "run. If you trust the file, open it elsewhere and save its state dict alone: torch.save(state_dict, path)"
+            f"{path} asks for {refused[1]} when it is opened; expected only tensors, numbers and text; nothing was "
+            "run. If you trust the file, open it elsewhere and save only its state dict: torch.save(state_dict, path)"
         )
     # torch goes on to advise loading without weights_only, which would run whatever the file says.
     detail = reason.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
     return CheckpointError(
         f"{path} could not be read ({detail or 'it ends too early'}); expected a whole file that torch.save wrote. "
-        "It may be cut short: compare its size with the source and fetch it again"
+        "It may be cut short: compare its size with the source and download it again"
     )
 
 

@@ -46,7 +46,7 @@ def position_table(encoder: Encoder) -> Tensor:
     if not has_position_table(encoder):
         raise ConfigError(
             f"{type(encoder).__name__} has no table with a position for each patch; expected absolute positions "
-            "(`pos_embed`): leave this evaluation out for this model"
+            "(`pos_embed`): skip this evaluation for this model"
         )
     return encoder.pos_embed[0]
 
@@ -69,7 +69,7 @@ def patch_tokens(encoder: Encoder, tokens: Tensor) -> Tensor:
     if tokens.ndim != 3 or tokens.shape[1] != expected:
         raise ConfigError(
             f"the last layer of {type(encoder).__name__} has the shape {tuple(tokens.shape[1:])}; expected {expected} "
-            "tokens, one for each patch: leave this evaluation out for this model"
+            "tokens, one for each patch: skip this evaluation for this model"
         )
     return tokens[:, num_prefix_tokens(encoder) :]
 

@@ -32,7 +32,7 @@ class TextEncoder(nn.Module):
         self.embed_dim, self.vocab_size, self.num_classes = cfg.embed_dim or TEXT_WIDTH, vocab_size, num_classes
         self.act_layer = nn.ReLU if cfg.act_layer == "relu" else nn.GELU
         self.head_drop = nn.Dropout(cfg.dropout)
-        self.mask_token: int | None = None  # the word that masked language modelling puts in place of others
+        self.mask_token: int | None = None  # the word that masked language modelling puts instead of others
 
     def forward_features(self, inputs: Texts) -> Tensor:
         """Tokens (B, N, D) after the last block and, of a GPT-2, the last norm."""

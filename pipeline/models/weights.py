@@ -160,7 +160,7 @@ def open_checkpoint(path: Path, own: Collection[str] = ()) -> tuple[str, dict[st
         return normalised(read_pickle(path), path, own)
     raise CheckpointError(
         f"{path} begins with {start!r}; expected safetensors or a file that torch.save wrote. "
-        "A failed download may have left a page or a pointer in its place: fetch it again"
+        "A failed download may have left a web page or a pointer: download it again"
     )
 
 
@@ -196,7 +196,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} not found; finish the run that writes it first") from None
     except SafetensorError as error:
         raise CheckpointError(
-            f"{path} is damaged ({error}); if a run wrote it, delete its folder and run again, else fetch it again"
+            f"{path} is damaged ({error}); if a run wrote it, delete its folder and run again, else download it again"
         ) from None
 
 
@@ -233,7 +233,7 @@ def _refuse_other_design(own: dict[str, Tensor], weights: dict[str, Tensor], pat
     if "dist_token" in weights and "dist_token" not in own:
         raise CheckpointError(
             f"{path} is a distilled model with two prefix tokens (cls_token, dist_token) and two heads; expected one "
-            "with cls_token alone: use the file of the model that was trained without distillation"
+            "with only cls_token: use the file of the model that was trained without distillation"
         )
     if "reg_token" in weights and "reg_token" not in own:
         raise CheckpointError(

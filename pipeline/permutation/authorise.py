@@ -96,7 +96,7 @@ def locked_family(model: Path) -> str:
 
 def _refuse_damaged(part: WeightFile) -> None:
     if part.digest() != part.metadata.get(DIGEST):
-        raise CheckpointError(f"{part.path} is damaged: its data are not those that `lock` wrote; fetch it again")
+        raise CheckpointError(f"{part.path} is damaged: its content is not what `lock` wrote; download it again")
 
 
 def _write(
@@ -155,8 +155,8 @@ def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
         stated = stated_of(model, arch)
         if stated is None:
             raise ConfigError(
-                f"{model} does not tell what its blocks compute, nor how many heads they have, and no config.json "
-                "beside it does; name the architecture of timm with --model"
+                f"{model} does not state the operations of its blocks or their number of heads, and no config.json "
+                "next to it does; name the architecture of timm with --model"
             )
         shape, names = _structure(model, stated, sizes, names)
         said[stated.name], architecture = shape.num_heads, stated.architecture
@@ -166,7 +166,7 @@ def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
     refuse_contradiction(f"the number of heads of {model}", found)
     if not found:
         raise ConfigError(
-            f"{model} does not tell the number of attention heads, and no config.json beside it does; say it with "
+            f"{model} does not state the number of attention heads, and no config.json next to it does; give it with "
             "--heads"
         )
     num_heads = next(iter(found.values()))
@@ -221,8 +221,8 @@ def _refuse_other_structure(model: Path, parts: list[WeightFile], key: Key) -> N
     _refuse_other_model(model, parts, key)
     if key.family == "vit" and not key.architecture:
         raise CheckpointError(
-            "the key does not tell for which architecture it was made, as keys from before do not; it unlocks what it "
-            "has locked: to lock a model, make a new key with `key new`"
+            "the key is an older one that does not state its architecture; it still unlocks what it "
+            "has locked; to lock a model, make a new key with `key new`"
         )
     if key.family == "vit":
         stated_of(model, None, key.architecture)

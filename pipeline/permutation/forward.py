@@ -158,7 +158,7 @@ class Tokens(nn.Module):
     def permute_masks(self, block: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Before every block: whom a token may look at moves with the tokens."""
         if kwargs.get("is_causal") and self.order is not None:
-            raise ConfigError("rows of a causal model have an order; permute its columns alone")
+            raise ConfigError("rows of a causal model have an order; permute only its columns")
         kwargs = {name: self._mask(value) if "mask" in name else value for name, value in kwargs.items()}
         return (inputs[:1] + tuple(map(self._mask, inputs[1:])), kwargs)
 
@@ -197,10 +197,10 @@ def _refuse_ordered_rows(model: nn.Module, family: Family, blocks: Any) -> None:
     """Where rows cannot be permuted, because something inside the blocks counts them."""
     config = getattr(model, "config", None)
     if family == "gpt2" or getattr(config, "is_decoder", False):
-        raise ConfigError("rows of a causal model have an order; permute its columns alone")
+        raise ConfigError("rows of a causal model have an order; permute only its columns")
     if any(hasattr(getattr(block, "attn", None), "rel_pos") for block in blocks):
         raise ConfigError(
-            "the model has relative positions in its blocks, which know the order of rows; permute columns"
+            "the model has relative positions in its blocks, which depend on the order of rows; permute columns"
         )
     if any(getattr(part, name, False) for part in model.modules() for name in RECOMPUTES):
         raise ConfigError("gradient checkpointing would draw other rows in the backward pass; turn it off")

@@ -61,7 +61,7 @@ def classify_image(model: Path, key: Key | None, image: Path, arch: str | None, 
         raise ConfigError(f"{'the key' if key else model} is of the family {family}, which sees no images; give --text")
     stated = stated_of(model, arch, key.architecture if key else "")
     if stated is None:
-        raise ConfigError(f"no config.json beside {model} names its architecture; name the one of timm with --model")
+        raise ConfigError(f"no config.json next to {model} names its architecture; name the one of timm with --model")
     weights, view = locked_weights(model, key), stated.resolved_view()
     if "head.weight" not in weights:
         raise CheckpointError(f"{model} has no head.weight; expected the weights of a classifier")

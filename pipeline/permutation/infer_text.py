@@ -1,7 +1,7 @@
 """Ask a locked BERT or GPT-2 about a text, with its key or without: classes, the words for [MASK], or the next words.
 
-config.json and the tokenizer lie beside the weights, as transformers saves them. Nothing is fetched, and no code that a
-checkpoint brings along is run.
+config.json and the tokenizer lie next to the weights, as transformers saves them. Nothing is downloaded, and no code in
+a checkpoint is run.
 """
 
 import json
@@ -73,7 +73,7 @@ def _tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise CheckpointError(f"{folder} has no tokenizer ({reason}); put the one of the model beside it") from None
+        raise CheckpointError(f"{folder} has no tokenizer ({reason}); put the model's tokenizer next to it") from None
 
 
 def _place(words: Tensor, tokenizer: Any, name: str) -> int | None:

@@ -60,7 +60,7 @@ class Key:
 
     @property
     def shape(self) -> Shape:
-        """Of the models that it fits."""
+        """Shape of the models that it fits."""
         depth, heads, columns = self.inner.shape
         return Shape(self.family, len(self.residual), depth, heads, heads * columns)
 
@@ -125,7 +125,7 @@ def write_key(key: Key, path: Path) -> None:
     """A new file of mode 0600; a key that exists is never overwritten, because a model may depend on it."""
     if path.suffix != SUFFIX:
         raise CheckpointError(
-            f"{path}: expected a name that ends in {SUFFIX}, which git and DVC leave alone; rename the key"
+            f"{path}: expected a name that ends in {SUFFIX}, which git and DVC ignore; rename the key"
         )
     tensors = {name: getattr(key, name).to(torch.int32).contiguous() for name in TENSORS}
     metadata = {"format": FORMAT, "kind": key.kind} | {name: str(value) for name, value in asdict(key.shape).items()}
@@ -156,7 +156,7 @@ def read_key(path: Path) -> Key:
     names = frozenset(metadata.get("names", "").split("\n")) - {""}
     key = replace(key, architecture=metadata.get("architecture", ""), names=names)
     if not _is_valid(key):
-        raise CheckpointError(f"{path} is damaged: what it holds are no permutations of its kind; restore the key")
+        raise CheckpointError(f"{path} is damaged: its content is not a permutation of its kind; restore the key")
     return key
 
 

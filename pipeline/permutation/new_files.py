@@ -1,4 +1,4 @@
-"""New files and folders that appear whole or not at all, and never in place of another; files have their mode from the
+"""New files and folders that appear whole or not at all, and never replace another; files have their mode from the
 first byte on."""
 
 import os

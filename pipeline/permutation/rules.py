@@ -161,7 +161,7 @@ def rule_of(name: str, family: Family) -> tuple[int, Rule] | None:
     elif known.outside.fullmatch(name):
         return None
     raise CheckpointError(
-        f"{name} is no parameter that is known of the family {family}, so it is not known how to permute it; "
+        f"{name} is not a known parameter of the family {family}, so there is no rule to permute it; "
         "expected a plain model: add its rule to pipeline/permutation/rules.py, with a test of equivariance"
     )
 

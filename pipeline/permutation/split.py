@@ -207,7 +207,7 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     """Both sides of a copy of a ViT, whose blocks the server gets."""
     refuse_other_than_plain(encoder, "split learning, which cuts a model before and after its blocks,")
     if protection.rows and any(hasattr(block.attn, "rel_pos") for block in encoder.blocks):
-        raise ConfigError("row permutation needs blocks that know no positions; this model has relative ones in them")
+        raise ConfigError("row permutation needs blocks without positions; this model has relative ones in them")
     if (rotary := rotary_of(encoder)) and (protection.rows or rotary.is_mixed):
         raise ConfigError(
             "split learning of rotary positions needs fixed frequencies and rows in order: the blocks, which the "
@@ -219,7 +219,7 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     return Client(mine, protection), server
 
 
-def joined(client: Client, server: Server) -> Encoder:
+def join_parts(client: Client, server: Server) -> Encoder:
     """A plain timm model from both sides; for tests and for whoever owns both."""
     encoder = copy.deepcopy(client.encoder)
     encoder.blocks = copy.deepcopy(server.blocks)

@@ -56,7 +56,7 @@ class Stated:
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             reason, *_ = str(error).splitlines() or [type(error).__name__]
             raise ConfigError(
-                f"timm cannot build {self.architecture} as config.json beside the weights says ({reason}); correct "
+                f"timm cannot build {self.architecture} as config.json next to the weights says ({reason}); correct "
                 "`model_args` there"
             ) from None
 
@@ -73,7 +73,7 @@ class Stated:
             tagged = resolve_data_config(pretrained_cfg=of_timm)
             if differing := [key for key in self.view if _plain(tagged[key]) != _plain(found[key])]:
                 raise ConfigError(
-                    f"--model {self.name} and config.json beside the weights state different views of images "
+                    f"--model {self.name} and config.json next to the weights state different views of images "
                     f"({', '.join(f'{key} {tagged[key]} and {found[key]}' for key in differing)}); name "
                     f"{self.architecture} to follow config.json, or correct it"
                 )
@@ -118,7 +118,7 @@ def config_beside(model: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again, or take it away") from None
+        raise CheckpointError(f"{path} cannot be read ({error}); download it again, or remove it") from None
     return found if isinstance(found, dict) else {}
 
 

@@ -111,7 +111,7 @@ def open_weights(path: Path) -> WeightFile:
     except FileNotFoundError:
         raise CheckpointError(f"{path} not found; expected the weights of a model as safetensors") from None
     except (SafetensorError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path} is damaged, or not safetensors ({error}); fetch or write it again") from None
+        raise CheckpointError(f"{path} is damaged, or not safetensors ({error}); download or write it again") from None
     except IsADirectoryError:
         raise CheckpointError(f"{path} is a folder; expected a file, such as model.safetensors in it") from None
     return WeightFile(path, header, 8 + length)
@@ -127,13 +127,13 @@ def open_parts(path: Path) -> list[WeightFile]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} not found; expected the index of a model in several files") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{path} is damaged, or no index of weights; fetch it again") from None
+        raise CheckpointError(f"{path} is damaged, or no index of weights; download it again") from None
     # An index from somewhere else must not lead out of its folder.
     if outside := [name for name in names if Path(name).name != name]:
         raise CheckpointError(f"{path} names {outside[0]}; expected names of files in its own folder")
     parts = [open_weights(path.parent / name) for name in names]
     if {*found} != {entry.name for part in parts for entry in part.entries}:
-        raise CheckpointError(f"{path} does not name the tensors of its files; fetch all of them again")
+        raise CheckpointError(f"{path} does not name the tensors of its files; download all of them again")
     return parts
 
 

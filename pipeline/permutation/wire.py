@@ -45,7 +45,7 @@ class Wire:
         try:
             self.connection.sendall(LENGTH.pack(len(content)) + content)
         except OSError as error:
-            raise LaunchError(f"the other side of split learning is gone while {kind} were sent ({error})") from None
+            raise LaunchError(f"the other process of split learning ended while {kind} were sent ({error})") from None
         self._count(kind, len(content))
 
     def receive(self, kinds: Collection[str]) -> tuple[Kind, Tensor] | None:
@@ -71,7 +71,7 @@ class Wire:
             try:
                 part = self.connection.recv(min(length - len(content), 2**20))
             except OSError as error:
-                raise LaunchError(f"the other side of split learning does not answer ({error})") from None
+                raise LaunchError(f"the other process of split learning does not answer ({error})") from None
             content += part
             if not part and (content or is_rest):
                 raise LaunchError(f"the connection ended after {len(content)} of {length} bytes of a message")
@@ -103,7 +103,7 @@ class RemoteServer:
         self.wire.send(kind, tensor)
         received = self.wire.receive([ANSWERS[kind]])
         if received is None:
-            raise LaunchError("the server of split learning ended before it answered; its own message says why")
+            raise LaunchError("the server of split learning ended before it answered; see its own message")
         return received[1].to(tensor.device)
 
 

@@ -40,8 +40,8 @@ def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
 
 def _key(config: dict[str, Any]) -> str:
     """Names what the cost depends on."""
-    shaping = KINDS.get(config["data"].get("kind", "images")).Config.shaping
-    data = {key: config["data"][key] for key in shaping}
+    cost_fields = KINDS.get(config["data"].get("kind", "images")).Config.cost_fields
+    data = {key: config["data"][key] for key in cost_fields}
     return fingerprint([config["method"], config["model"], data, bool(config["optim"]["ema_decay"])], 16)
 
 

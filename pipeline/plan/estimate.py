@@ -81,5 +81,5 @@ def hours_on(num_nodes: int, runs: list[RunEstimate]) -> float:
 
 
 def bytes_needed(runs: Iterable[RunEstimate]) -> float:
-    """Weights and the checkpoints that stay beside them."""
+    """Weights and the checkpoints that stay next to them."""
     return sum(run.num_bytes for run in runs)

@@ -51,7 +51,7 @@ def stored_bytes(run: "RunConfig", method: Method) -> tuple[int, int]:
 
 
 def _operations(run: "RunConfig", method: Method) -> float:
-    """Of a step of BATCH images. The blocks of a ViT are all alike: two of them tell what the others add.
+    """Count the operations of a step of BATCH images. All blocks of a ViT are alike, so two of them are enough.
 
     Not where maps are taken from the middle of it, or most blocks have windows: there all are counted.
     """

@@ -1,4 +1,4 @@
-"""Quick bounds in place of a plan, which counts operations for a minute: bytes on disk, and the least time on a CPU."""
+"""Quick bounds instead of a plan, which counts operations for a minute: bytes on disk, and the least time on a CPU."""
 
 import math
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ CNN_STRIDE = 32  # a network without patches applies its last weights this often
 
 @dataclass(frozen=True)
 class Rough:
-    """Of several runs together."""
+    """Rough bounds for several runs together."""
 
     num_bytes: float  # about, of weights and checkpoints
     least_gflop: float  # of training steps
@@ -29,7 +29,7 @@ class Rough:
 
 @dataclass(frozen=True)
 class _Step:
-    """Of one run."""
+    """Rough cost of a step of one run."""
 
     num_bytes: int
     least_gflop_per_image: float

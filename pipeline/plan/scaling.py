@@ -35,7 +35,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Need:
-    """Of one run on so many GPUs, each as fast as `images_per_s` says."""
+    """What one run needs on this number of GPUs, each as fast as `images_per_s`."""
 
     method: str
     model: str
@@ -74,7 +74,7 @@ class Need:
 
     @property
     def cores(self) -> float:
-        """Of a GPU, for decoding alone."""
+        """CPU cores that one GPU needs only for decoding."""
         return self.images_per_s / self.files.decoded_per_s
 
     @property
@@ -93,7 +93,7 @@ def ring_bytes(num_bytes: float, processes: int) -> float:
 
 
 def needs_of(config: dict[str, Any], files: Files, counts: Sequence[int] = COUNTS) -> list[Need]:
-    """Of a run on one node, where steps may be recorded as CUDA graphs, and on several, where they are not."""
+    """List the needs of a run on one node, where steps may be recorded as CUDA graphs, and on several nodes."""
     from pipeline.engine.checkpoint import KEPT
     from pipeline.engine.run import parse_run
     from pipeline.plan.operations import step_cost
@@ -119,7 +119,7 @@ def needs_of(config: dict[str, Any], files: Files, counts: Sequence[int] = COUNT
 
 
 def gradient_bytes(run: "RunConfig") -> int:
-    """Of the weights that are trained, counted in a model without numbers; gradients are float32 as they are."""
+    """Count the bytes of all float32 gradients, from a model without values."""
     import torch
 
     from pipeline.engine.loop import build_method

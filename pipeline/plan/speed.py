@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Speeds:
-    """Of the given runs, with their costs."""
+    """Speeds of the given runs, with their costs."""
 
     def __init__(self, graph: Graph, names: Iterable[str], site: Site) -> None:
         self.graph, self.site, self.on_gpu, names = graph, site, trains_on_gpu(site), [*names]

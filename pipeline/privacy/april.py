@@ -98,7 +98,7 @@ def attack(
     """
     refuse_other_than_plain(method.encoder, "APRIL")
     if reason := reason_other_algebra(method.encoder):
-        raise ConfigError(f"APRIL's equations are not those of this model: {reason}; use another attack")
+        raise ConfigError(f"APRIL's equations do not apply to this model: {reason}; use another attack")
     client = Client(method, DTYPES[assumptions.gradients], assumptions.first_norm, assumptions.first_skips)
     hidden = shuffled if shuffled is not None and hasattr(method, UNKNOWN) else None
     names = {"slots": (SLOTS, QKV), "parameters": (POSITIONS, QKV, UNKNOWN)[: 2 if hidden is None else 3]}

@@ -69,7 +69,7 @@ class Client(nn.Module):
     def gradients(
         self, images: Tensor, labels: Tensor, shuffled: Tensor | None = None, names: tuple[str, ...] | None = None
     ) -> Gradients:
-        """Of the mean cross-entropy of each group: images (G, k, C, H, W), labels (G, k), shuffled (G, k, N) bool.
+        """Gradients of the mean cross-entropy per group: images (G, k, C, H, W), labels (G, k), shuffled (G, k, N).
 
         By default of every parameter that a client trains, which the table of slots and fixed positions are not.
         """

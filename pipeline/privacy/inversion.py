@@ -57,7 +57,7 @@ class InversionConfig(Strict):
     )
 
     def rate(self, step: int, num_steps: int) -> float:
-        """Of a step, counted from 0: linear up to `lr`, then half a cosine to 0."""
+        """Return the learning rate of a step counted from 0: linear up to `lr`, then half a cosine to 0."""
         if step < self.warmup_steps:
             return self.lr * step / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, num_steps - self.warmup_steps)
@@ -159,7 +159,7 @@ class Attacker:
         return (self.inverter.eval()(features) + 1) / 2
 
     def _error(self, kept: Sequence[Tensor]) -> float:
-        """Of each image alike, in [-1, 1]."""
+        """Mean squared error over images, which count equally, with pixels in [-1, 1]."""
         errors = [
             (2 * (self.recover(pixels, number) - pixels)).square().mean(dim=(1, 2, 3))
             for number, pixels in enumerate(kept)

@@ -136,7 +136,7 @@ class EvaluationSummary(Record):
 
     name: str
     file: str = Field(description="its result.json, from the project's folder")
-    label: str = Field(description="the file of configs/eval")
+    label: str = Field(description="the file of configs/eval, or the name in the study's `evals`")
     subjects: dict[str, str]
     config: dict[str, Any]
     metrics: dict[str, float | None]

@@ -346,7 +346,7 @@ class RunFolder:
         return read_intact(self.finished, TrainRecord) or read_intact(self.done, TrainRecord)
 
     def trained(self) -> TrainRecord:
-        """The record beside the weights or, before the graph knows that the run is finished, the one in its state."""
+        """The record next to the weights or, before the graph knows that the run is finished, the one in its state."""
         found = read_intact(self.done, TrainRecord) or read_intact(self.finished, TrainRecord)
         if found is None:
             raise CheckpointError(f"run {self.name} is not finished ({self.done} not found); train it first")

@@ -78,7 +78,7 @@ class TrainRecord(Measured):
     """What `train.json` says of a finished run."""
 
     run: str
-    files: dict[str, str] = Field(description="SHA-256 of what training wrote beside it")
+    files: dict[str, str] = Field(description="SHA-256 of what training wrote next to it")
     inputs: Inputs
 
 
@@ -119,7 +119,7 @@ class ImageSet(Record):
 class EvalResult(Measured):
     """What `result.json` says of a finished evaluation."""
 
-    evaluation: str = Field(description="the file of configs/eval")
+    evaluation: str = Field(description="the file of configs/eval, or the name in the study's `evals`")
     subjects: dict[str, str] = Field(description="runs by role")
     data: dict[str, str] = Field(description="data sets by role")
     without_error: dict[str, str] = Field(
@@ -127,12 +127,12 @@ class EvalResult(Measured):
     )
     images: str = Field("", description="which images, in which order, the per-image values are of")
     per_image: list[str] = Field(
-        default_factory=list, description="metrics that are the mean of one value per image, which are kept beside it"
+        default_factory=list, description="metrics that are the mean of one value per image, which are kept next to it"
     )
     other_images: dict[str, ImageSet] = Field(
         default_factory=dict, description="metrics that are over other images than `count` and `images` say"
     )
-    files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote beside it")
+    files: dict[str, str] = Field(description="SHA-256 of what the evaluation wrote next to it")
     inputs: EvalInputs
 
     def count_of(self, metric: str) -> int | None:
@@ -169,7 +169,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         what = f"{where + ': ' if where else ''}{problem['msg']}"
-        raise DataError(f"{shown(path)} is damaged ({what}); run the workflow, which makes it again") from None
+        raise DataError(f"{shown(path)} is damaged ({what}); run the workflow to compute it again") from None
 
 
 def read_intact(path: Path, kind: type[Kind]) -> Kind | None:

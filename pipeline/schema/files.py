@@ -43,7 +43,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 @cache
 def schema(kind: str) -> Schema:
-    """The JSON Schema of the files of one kind; the keys of run configs are in `SHARED`, beside it."""
+    """The JSON Schema of the files of one kind; the keys of run configs are in `SHARED`, next to it."""
     found = MAKERS[kind]()
     top, own = found if isinstance(found, tuple) else (found, {})
     return _with_shared({"$schema": DRAFT, **top, **({"definitions": own} if own else {})}, {*own})

@@ -8,9 +8,10 @@ from pipeline.study.spec import Scale, Study
 
 TEXT: Schema = {"type": "string"}
 NAMES: list[Schema] = [TEXT, {"type": "array", "items": TEXT}]
+EVAL: Schema = {"$ref": "#/definitions/any_eval"}
 AXIS: Schema = {"$ref": "#/definitions/axis"}
 COLUMNS: Schema = {"type": "object", "additionalProperties": {"$ref": "#/definitions/Column"}}
-LIKE: Schema = {**TEXT, "description": "Key of the entry beside this one that it starts from; its own keys win"}
+LIKE: Schema = {**TEXT, "description": "Key of a sibling entry from which this one starts; its own keys override it"}
 OVER: Schema = {
     "anyOf": [*NAMES, {"type": "object", "additionalProperties": AXIS}],
     "description": "Axes: there is one entry for each of their values, with what the value changes",
@@ -28,6 +29,10 @@ def study() -> tuple[Schema, dict[str, Schema]]:
     _, found = schemas_of([Study])
     _let(found["Row"], "run", anyOf=[TEXT, found["Row"]["properties"]["run"]])
     _let(found["RunSpec"], "set", **RUN)
+    for name in ("Column", "EvalSpec"):
+        _let(found[name], "set", **EVAL)
+    _let(found["EvalSpec"], "at", additionalProperties=EVAL)
+    found["EvalSpec"] = _entry(found["EvalSpec"], {"like": LIKE})
     for name in ("Table", "Figure"):
         _let(found[name], "columns", anyOf=[COLUMNS, TEXT, {"type": "array", "items": {"anyOf": [TEXT, COLUMNS]}}])
         notes = {"anyOf": NAMES, "description": "Names of texts of the study, before the note"}
@@ -50,12 +55,12 @@ def scale() -> tuple[Schema, dict[str, Schema]]:
     for key in ("recipe", "task", "kind"):
         _let(top, key, additionalProperties=RUN)
     _let(top, "method", additionalProperties={"$ref": "#/definitions/any_method"})
-    _let(top, "eval", additionalProperties={"$ref": "#/definitions/any_eval"})
+    _let(top, "eval", additionalProperties=EVAL)
     return top, found
 
 
 def _let(schema: Schema, key: str, **keywords: Any) -> None:
-    """Give a key these keywords in place of its own; it keeps its meaning and its default."""
+    """Give a key these keywords instead of its own; it keeps its meaning and its default."""
     keys = schema["properties"]
     kept = {name: keys[key][name] for name in ("description", "default", "type") if name in keys[key]}
     if "anyOf" in keywords or "$ref" in keywords:

@@ -1,7 +1,7 @@
 """The short forms of a study file, written out before it is validated: a pure function from mapping to mapping.
 
-`like: KEY`, in an entry of recipes, runs, tables, figures, columns or rows: start from the entry KEY beside it. Maps
-are merged deep, everything else is replaced, `over` and `along` included.
+`like: KEY`, in an entry of recipes, evals, runs, tables, figures, columns or rows: start from the sibling entry KEY.
+Maps are merged deep, everything else is replaced, `over` and `along` included.
 
 `over:`, in a run, column or row: one entry for each value of an axis, or of a grid of axes. An axis is a map from the
 key of a value to what it changes in the entry, with its `label`; a text alone is the label, and without one it is the
@@ -64,6 +64,8 @@ def expand(raw: Mapping[str, Any]) -> Expanded:
     sections = study.without(*SHORT_FORMS).map
     if "recipes" in sections:
         sections["recipes"] = expander.likes(sections["recipes"])
+    if "evals" in sections:
+        sections["evals"] = expander.likes(sections["evals"])
     if "runs" in sections:
         sections["runs"] = expander.entries(sections["runs"], OF_RUNS)
     for key in ("tables", "figures"):
@@ -150,11 +152,11 @@ class _Expander:
         if like is None:
             return entry
         if not isinstance(like.value, str):
-            self._problem(like.place, f"found {_plain(like)!r}, expected the key of one entry beside it")
+            self._problem(like.place, f"found {_plain(like)!r}, expected the key of one sibling entry")
         elif like.value in (*chain, key):
             self._circle(section, [*chain, key], like.value)
         elif like.value not in section.map:
-            self._problem(like.place, f"no entry {like.value!r} beside it; {nearest(str(like.value), section.map)}")
+            self._problem(like.place, f"no sibling entry {like.value!r}; {nearest(str(like.value), section.map)}")
         else:
             return _merged(self._like(section, like.value, [*chain, key]), entry.without("like"))
         return entry.without("like")
@@ -165,7 +167,7 @@ class _Expander:
         first = circle.index(min(circle))
         circle = [*circle[first:], *circle[: first + 1]]
         place = section.map[circle[0]].map["like"].place
-        self._problem(place, f"entries are like each other: {' -> '.join(circle)}; break the cycle")
+        self._problem(place, f"entries refer to each other with `like`: {' -> '.join(circle)}; break the cycle")
 
     def entries(self, section: Node, kind: str) -> Node:
         """Entries with their likes and grids written out, in the order of the file."""
@@ -174,7 +176,7 @@ class _Expander:
             for new_key, new in self._grid(key, entry, kind).items():
                 if new_key in found:
                     place = found[new_key].place
-                    self._problem(entry.place, f"makes {new_key!r}, and so does {'.'.join(place)}; rename one of them")
+                    self._problem(entry.place, f"defines {new_key!r}, as does {'.'.join(place)}; rename one of them")
                 found[new_key] = new
         return Node(found, section.place) if section.map else section
 
@@ -218,7 +220,7 @@ class _Expander:
         if over and over.map:
             axes += [self._values(axis) for axis in over.map.values()]
         elif over and over.value and kind == OF_CELLS:
-            self._problem(over.place, "columns and rows go along the study's axes: write `along`, or a map of axes")
+            self._problem(over.place, "columns and rows use the study's axes with `along`; `over` needs a map of axes")
         elif over:
             axes += self._named_axes(over)
         return [[value.of_kind(kind) for value in axis] for axis in axes if axis]

@@ -55,7 +55,7 @@ def default_scale(targets: Iterable[str]) -> str:
     scales = [*dict.fromkeys(found.values())]
     if len(scales) > 1:
         listed = ", ".join(f"{target} at {scale}" for target, scale in found.items())
-        raise ConfigError(f"these targets run at different scales: {listed}; call them one by one, or name one scale")
+        raise ConfigError(f"these targets run at different scales: {listed}; run them one by one, or name one scale")
     return scales[0] if scales else DEFAULT
 
 

@@ -40,17 +40,17 @@ class RunSpec(Strict):
     recipe: list[str] = Field(
         default_factory=list, description="recipes of this study or of configs/recipe, in this order"
     )
-    budget: float = Field(1.0, gt=0, description="share of the recipe's epochs, whatever they are at a scale")
+    budget: float = Field(1.0, gt=0, description="share of the recipe's epochs, however many that is at a scale")
     init: str | None = Field(
         None, description="key of the run of this study whose encoder it starts from, or file:<path>"
     )
     stand_in: str | None = Field(
-        None, description="key of the run it starts from at scales without weight files, in place of the file in `init`"
+        None, description="key of the run that replaces the file in `init` at scales without weight files"
     )
-    set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; wins over everything")
+    set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; overrides everything else")
     train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
     """Whether the run is trained; false: the weight file in `init` is evaluated as it is."""
-    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds; wins over the study's and the scale's")
+    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds; overrides the study's and the scale's")
 
     @model_validator(mode="after")
     def _has_weights(self) -> "RunSpec":
@@ -59,10 +59,26 @@ class RunSpec(Strict):
                 f"init is {self.init!r}, and train: false evaluates a weight file; write init: {FILE}<path>"
             )
         if self.stand_in and not (self.init or "").startswith(FILE):
-            raise ValueError(f"stand_in is in place of a weight file, and init is {self.init!r}; leave out stand_in")
+            raise ValueError(f"stand_in replaces a weight file, but init is {self.init!r}; leave out stand_in")
         if not self.train and (self.seeds or 1) > 1:
             raise ValueError(f"seeds is {self.seeds}, and a weight file has one; leave out seeds, or write 1")
         return self
+
+
+class EvalSpec(Strict):
+    """An evaluation of a study: a file of configs/eval, with other values for some of its keys."""
+
+    short_forms: ClassVar[tuple[str, ...]] = ("like",)
+
+    eval: str
+    """A file of configs/eval."""
+    set: dict[str, Any] = Field(
+        default_factory=dict,
+        description="keys of the evaluation's config; overrides the file and the scale's keys for it",
+    )
+    at: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="scale -> keys of the config at this scale; overrides `set`"
+    )
 
 
 class Column(Strict):
@@ -77,7 +93,10 @@ class Column(Strict):
     label: str
     """Head of the column."""
     eval: str | None = None
-    """A file of configs/eval, or `train` for the metrics of training itself."""
+    """A file of configs/eval, a name in the study's `evals`, or `train` for the metrics of training itself."""
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="keys of the config of `eval`, for this column; overrides everything else"
+    )
     metric: str | None = None
     """Metric of the evaluation that the cells show."""
     file: str | None = Field(None, description="picture or sound that the evaluation writes, such as rebuilt.png")
@@ -93,9 +112,9 @@ class Column(Strict):
     """Column that is subtracted from `delta`."""
     x: float | None = Field(None, description="place on the axis of a figure")
     scales: list[str] = Field(
-        default_factory=list, description="at other scales its cells are not computed, and say so; none: at every scale"
+        default_factory=list, description="scales at which its cells are computed; empty: every scale"
     )
-    """Scales at which the cells are computed; elsewhere they say so; none: every scale."""
+    """Scales at which the cells are computed; at others they give the reason. Empty: every scale."""
     direction: Direction = "none"
     """Whether more (up) or less (down) is better; none: neither."""
     decimals: int = Field(1, ge=0, le=6)
@@ -110,7 +129,9 @@ class Column(Strict):
     @model_validator(mode="after")
     def _has_one_source(self) -> "Column":
         if self.delta and self.run:
-            raise ValueError("a difference is of another column, whose run it takes; leave out run")
+            raise ValueError("a difference uses the run of its column; leave out run")
+        if self.set and self.eval in (None, TRAIN):
+            raise ValueError(f"set changes keys of an evaluation, found eval: {self.eval or 'null'}; leave out set")
         given = [key for key in ("eval", "metric", "file", "delta", "against", "minus") if getattr(self, key)]
         if given not in (["eval", "metric"], ["eval", "file"], ["eval"], ["delta", "against"], ["delta", "minus"]):
             found = ", ".join(given) or "none of them"
@@ -132,12 +153,12 @@ class Row(Strict):
     why: str = ""
     """Why cells of this row have no run."""
     eval: str | dict[str, str] | None = Field(
-        None, description="evaluation in place of the columns', such as of an untrained network; or by column"
+        None, description="evaluation that replaces the columns', for all of them or by column"
     )
-    metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; wins over the column's")
+    metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; overrides the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
     scales: list[str] = Field(default_factory=list, description="like those of a column")
-    """Scales at which the cells are computed; elsewhere they say so; none: every scale."""
+    """Scales at which the cells are computed; at others they give the reason. Empty: every scale."""
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
     def eval_of(self, key: str, column: Column) -> str | None:
@@ -182,7 +203,7 @@ class Table(Strict):
             for key, column in self.columns.items():
                 if column.eval and not (column.metric or column.file or key in row.metrics or row.why):
                     raise ValueError(
-                        f"columns.{key} has no metric, and rows.{row_id}.metrics gives it none; give either"
+                        f"columns.{key} has no metric, and neither has rows.{row_id}.metrics; give one of them"
                     )
         return self
 
@@ -270,7 +291,7 @@ class Claim(Strict):
     margin: float | None = Field(
         None,
         gt=0,
-        description="stands for the tolerance of columns that have none: what >= and <= between cells leave room for, "
+        description="used for columns without a tolerance: what >= and <= between cells allow, "
         "and the smallest difference that says anything where noise is not known",
     )
 
@@ -306,7 +327,7 @@ class Study(Strict):
     scales: list[str] = Field(
         default_factory=list, min_length=1, description="where it runs, its default first; see pipeline/study/scales.py"
     )
-    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds of every run; wins over the scale's")
+    seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds of every run; overrides the scale's")
     headline: dict[str, list[str]] | None = None
     """Table or figure -> its rows that `make demo` runs, and `snakemake headline` at other scales; null: every row."""
     headline_at: dict[str, dict[str, list[str]]] = Field(
@@ -319,9 +340,13 @@ class Study(Strict):
     )
     common: dict[str, Any] = Field(default_factory=dict)
     """Keys of the run config that every run has."""
-    set: dict[str, Any] = Field(default_factory=dict, description="keys of every run; wins over everything")
+    set: dict[str, Any] = Field(default_factory=dict, description="keys of every run; overrides everything else")
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Name -> keys of the run config, for runs whose `recipe` lists it."""
+    evals: dict[str, EvalSpec] = Field(
+        default_factory=dict,
+        description="evaluations with other values for some keys; columns and rows use their names like files",
+    )
     runs: dict[str, RunSpec] = Field(default_factory=dict)
     """Runs by their keys."""
     tables: dict[Annotated[str, _begins_with("t", "table")], Table] = Field(default_factory=dict)
@@ -405,7 +430,7 @@ class Scale(Strict):
     """At what size studies are run: other fragments in place of the papers', and another recipe."""
 
     note: str
-    """What readers of tables must know of this scale."""
+    """What readers of tables must know about this scale."""
     comparable: bool = Field(description="whether the papers' numbers can be expected at this scale")
     papers: bool = Field(True, description="whether studies of papers run here, and their numbers are shown")
     seeds: int = Field(1, ge=1, le=1000, description="number of seeds of every run; a study and a run may have another")
@@ -423,25 +448,25 @@ class Scale(Strict):
     """Whether weight files are used; false: a run with a `stand_in` starts from that run, not from its file."""
     recipe: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="file of configs/recipe -> its keys at this scale; recipes that follow it win",
+        description="file of configs/recipe -> its keys at this scale; later recipes override it",
     )
     run: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the run config that every run has here; wins over a study's recipes."""
+    """Keys of the run config that every run has at this scale; overrides a study's recipes."""
     task: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="task, such as pretrain -> like run, for its methods alone; wins over it"
+        default_factory=dict, description="task, such as pretrain -> like run, only for its methods; overrides it"
     )
     kind: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="kind of data, such as images -> like run, for its runs alone; wins over both"
+        default_factory=dict, description="kind of data, such as images -> like run, only for its runs; overrides both"
     )
     method: dict[str, dict[str, Any]] = Field(default_factory=dict, description="method -> its keys at this scale")
     eval: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """File of configs/eval -> its keys at this scale."""
     words: dict[str, str] = Field(
-        default_factory=dict, description="words in labels, titles and notes of tables -> those that are true here"
+        default_factory=dict, description="words in labels, titles and notes of tables -> the words for this scale"
     )
     stand_ins: dict[str, str] = Field(
         default_factory=dict,
-        description="models and data of the papers -> what runs in their place here; the report shows both names",
+        description="models and data of the papers -> what runs instead at this scale; the report shows both names",
     )
     max_budget: float | None = Field(None, gt=0, description="no run takes more than this share of its recipe's epochs")
 
@@ -451,7 +476,7 @@ class Scale(Strict):
         replaced = (self.replace_model, self.replace_data, self.recipe, self.run, self.task, self.kind, self.method)
         return not any(replaced) and self.weight_files and self.max_budget is None
 
-    def true_here(self, text: str) -> str:
+    def apply_wording(self, text: str) -> str:
         """A text of a study with this scale's words in place of the papers'."""
         for word, other in self.words.items():
             text = text.replace(word, other)

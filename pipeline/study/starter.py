@@ -94,7 +94,7 @@ def new_study(data: Any, labelled: DataConfig | None, machine: Machine, force: b
     if known != text and WRITTEN_BY not in known:
         raise ConfigError(f"{shown(path)} exists, and `describe` did not write it; choose another --name")
     if known != text and not force:
-        raise ConfigError(f"{shown(path)} exists with other lines; use --force to overwrite it, or leave out --study")
+        raise ConfigError(f"{shown(path)} exists with different content; use --force, or leave out --study")
     return path, text
 
 

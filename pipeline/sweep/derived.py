@@ -55,7 +55,7 @@ class DerivedStudy:
             return False
         if read_yaml(self.path) != self.content:
             raise ConfigError(
-                f"{shown(self.path)} exists and has another content; rename it, delete it, or choose another name"
+                f"{shown(self.path)} exists with different content; rename it, delete it, or choose another name"
             )
         return True
 

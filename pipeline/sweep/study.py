@@ -16,7 +16,7 @@ from pipeline.study.written import read_study
 from pipeline.sweep.axes import Axis, parse_axes
 from pipeline.sweep.derived import ABOUT, DerivedStudy, derived_name, read_study_file
 from pipeline.sweep.drawn import figure_of, table_of
-from pipeline.sweep.measure import groups_of
+from pipeline.sweep.measure import Group, groups_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def sweep_of(asked: Asked) -> DerivedStudy:
         "derived_from": parent,
         **({} if seeds is None else {"seeds": seeds}),
         **{key: value for key in ("common", "recipes", "set") if (value := getattr(study, key))},
+        **({"evals": evals} if (evals := _evals(study, groups)) else {}),
         "axes": {axis.name: axis.written() for axis in axes},
         "runs": _runs(runs, study, chosen, axes, drop_seeds=asked.seeds is not None),
         "tables": {f"t{at}": table_of(group, axes, study) for at, group in enumerate(groups, 1)},
@@ -59,13 +60,19 @@ def sweep_of(asked: Asked) -> DerivedStudy:
     return DerivedStudy(_name(asked, axes, content), parent, content, heading, partial(_option_of, asked, axes))
 
 
+def _evals(study: Study, groups: list[Group]) -> dict[str, Any]:
+    """The study's own evaluations whose metrics are compared."""
+    asked = {measure.eval for measure, _ in groups}
+    return {name: spec.model_dump() for name, spec in study.evals.items() if name in asked}
+
+
 def _chosen(study: Study, parent: str, run: str) -> list[str]:
     """Keys of the runs that are swept."""
     trained = [key for key, spec in study.runs.items() if spec.train]
     if run and run not in study.runs:
         raise ConfigError(f"study {parent} has no run {run!r}; {nearest(run, study.runs)}")
     if (run and run not in trained) or not trained:
-        raise ConfigError(f"{parent}.{run}: nothing is trained; choose one of {', '.join(trained) or 'another study'}")
+        raise ConfigError(f"{parent}.{run}: is not trained; choose one of {', '.join(trained) or 'another study'}")
     return [run] if run else trained
 
 

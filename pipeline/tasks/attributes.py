@@ -26,7 +26,7 @@ class Attributes(Task):
     def num_outputs(cls, data: AttributeConfig) -> int:
         if not data.has_attributes:
             raise ConfigError(
-                f"data set {data.name!r} is of kind {data.kind}, whose images have one class each; this method needs "
+                f"data set {data.name!r} is of kind {data.kind}, with one class per image; this method needs "
                 "images with attributes: choose a set of kind attributes, or another method"
             )
         return data.num_classes

@@ -105,5 +105,5 @@ class AveragePrecision(Metric):
         records = [record for number in sorted(self.batches) for record in self.batches[number]]
         found = average_precision(records, self.resamples, self.seed)
         if "ap_b" not in found.metrics:
-            raise DataError(f"none of {len(records)} images has an object that counts; average precision needs some")
+            raise DataError(f"none of {len(records)} images has an object that counts; average precision needs one")
         return Found(found.metrics, found.errors, len(records))

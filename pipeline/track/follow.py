@@ -44,7 +44,7 @@ def follow(graph: Graph, site: Site, stop: StopRequest) -> None:
         try:
             stack.enter_context(_sole_mirror(graph))
         except LaunchError:
-            log.info("another process mirrors scale %s into MLflow already: nothing to do", graph.scale)
+            log.info("another process mirrors scale %s into MLflow already; there is nothing to do", graph.scale)
             return
         _Follower(graph, site, stop).run()
 
@@ -88,11 +88,11 @@ class _Follower:
                 going_on = self.mirror.runs.end_stopped() if is_last else 0
         except LaunchError as error:
             if self.pause_s == PAUSE_S:
-                log.warning("%s; trying again until the work is over", error)
+                log.warning("%s; trying again until the workflow ends", error)
             self.mirror, self.pause_s = None, min(2 * self.pause_s, LONGEST_PAUSE_S)
         else:
             if self.pause_s > PAUSE_S:
-                log.info("MLflow answers again and has everything")
+                log.info("MLflow answers again and is up to date")
             self.pause_s, self.caught_up_at = PAUSE_S, began
         return going_on
 
@@ -102,7 +102,7 @@ class _Follower:
             return
         behind = [name for name in _begun(self.graph) if _changed_at(self.graph, name) >= self.caught_up_at]
         log.warning(
-            "MLflow at %s does not have yet: %s; when it answers, `python -m pipeline track --scale %s` catches up",
+            "MLflow at %s still lacks: %s; when it answers, `python -m pipeline track --scale %s` catches up",
             *(without_password(self.uri), ", ".join(behind) or "the newest tables", self.graph.scale),
         )
 

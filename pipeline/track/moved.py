@@ -1,4 +1,4 @@
-"""A copied or moved SQLite database: its artifacts are beside it, wherever it is now.
+"""A copied or moved SQLite database: its artifacts are next to it, wherever it is now.
 
 MLflow stores absolute paths of artifacts and has no call to change them, so a copied project would write into the
 folder of the original. This is the only place that edits MLflow's tables. A server decides itself where artifacts go,

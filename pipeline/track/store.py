@@ -132,7 +132,7 @@ class Experiment:
         run.latest = wanted
 
     def attach(self, run: Tracked, files: dict[str, str]) -> None:
-        """Add artifacts by name, in place of older ones."""
+        """Add artifacts by name, instead of older ones."""
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
         if files and run.tags.get(FILES) != digest:
             for name, text in files.items():
@@ -196,7 +196,7 @@ def answering(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         message = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise LaunchError(
-            f"MLflow at {without_password(uri)} did not take the results ({without_password(message)}); nothing is "
+            f"MLflow at {without_password(uri)} did not accept the results ({without_password(message)}); nothing is "
             "lost: start the server or fix MLFLOW_TRACKING_URI, then run `python -m pipeline track` again"
         ) from None
 

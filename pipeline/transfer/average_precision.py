@@ -31,7 +31,7 @@ METRICS = tuple(name.replace("*", letter) for letter in KINDS for name in STATIS
 
 @dataclass(frozen=True)
 class Objects:
-    """Of one image: boxes (n, 4) as x, y, width, height, labels (n,) from 1, and a compressed RLE each."""
+    """Objects of one image: boxes (n, 4) as x, y, width, height, labels (n,) from 1, and a compressed RLE each."""
 
     boxes: np.ndarray
     labels: np.ndarray

@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
 
 
 def anchors_of(grids: Sizes, strides: Sequence[int], sides: Sequence[float], ratios: Sequence[float]) -> list[Tensor]:
-    """Of each map (rows * cols * ratios, 4): the areas side^2 and height / width as given, centred at whole strides."""
+    """Make anchors (rows * cols * ratios, 4) per map: areas side^2, given height / width, centred at strides."""
     levels = []
     for (rows, cols), stride, side in zip(grids, strides, sides, strict=True):
         heights = side * torch.tensor(ratios).sqrt()

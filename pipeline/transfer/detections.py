@@ -10,7 +10,7 @@ from pipeline.transfer.boxes import BOX_WEIGHTS, clipped, decode, has_area, supp
 
 
 class Detections(NamedTuple):
-    """Of one image, the surest first: boxes (n, 4), scores (n,), labels (n,) from 1, mask probabilities (n, s, s)."""
+    """One image, most confident first: boxes (n, 4), scores (n,), labels (n,) from 1, mask probabilities (n, s, s)."""
 
     boxes: Tensor
     scores: Tensor
@@ -18,8 +18,8 @@ class Detections(NamedTuple):
     masks: Tensor
 
 
-class Kept(NamedTuple):
-    """Of B images, `most` slots each: boxes (B, most, 4), scores and labels (B, most), and how many slots are used."""
+class KeptDetections(NamedTuple):
+    """Detections of B images: boxes (B, most, 4), scores and labels (B, most), and the number of slots in use."""
 
     boxes: Tensor
     scores: Tensor
@@ -40,7 +40,7 @@ def keep_best(
     least: float,
     threshold: float,
     most: int,
-) -> Kept:
+) -> KeptDetections:
     """At most `most` boxes of each image, of a score above `least`, that overlap no better one of their class.
 
     logits (B * R, 1 + K), deltas (B * R, K, 4), proposals (B, R, 4), usable (B, R).
@@ -51,7 +51,7 @@ def keep_best(
     images = [_best_of(b, s, w, threshold, most) for b, s, w in zip(boxes, scores, wanted, strict=True)]
     counts = [len(found[1]) for found in images]
     padded = [torch.stack([_padded(part, most) for part in parts]) for parts in zip(*images, strict=True)]
-    return Kept(padded[0], padded[1], padded[2], counts)
+    return KeptDetections(padded[0], padded[1], padded[2], counts)
 
 
 def _best_of(

@@ -30,7 +30,7 @@ from pipeline.transfer.boxes import (
 
 
 class Judged(NamedTuple):
-    """Of all anchors: logits (B, A) of holding an object, and how to move them to its box (B, A, 4), float32."""
+    """For all anchors: logits (B, A) of holding an object, and offsets to its box (B, A, 4), float32."""
 
     logits: Tensor
     deltas: Tensor
@@ -60,7 +60,7 @@ def proposal_losses(
     share: float,
     overlap: tuple[float, float],
 ) -> tuple[Tensor, Tensor]:
-    """Of whether there is an object, and of its box; `priority` (B, A) decides which anchors are sampled."""
+    """Return the losses of objectness and boxes; `priority` (B, A) decides which anchors are sampled."""
     matched = [match(target["boxes"], anchors, *overlap, is_best_kept=True) for target in targets]
     objects, positive, negative = (torch.stack(parts) for parts in zip(*matched, strict=True))
     chosen, positive, valid = sample(positive, negative, priority, count, share)

@@ -29,7 +29,7 @@ from pipeline.transfer.rasters import rasterised
 
 
 class BoxHead(nn.Module):
-    """Of regions (n, width, side, side): logits (n, 1 + K), and for each class how to move the box (n, K, 4)."""
+    """Map regions (n, width, side, side) to logits (n, 1 + K) and box offsets for each class (n, K, 4)."""
 
     def __init__(
         self, width: int, side: int, num_classes: int, num_convs: int, fc_widths: Sequence[int], has_norm: bool
@@ -56,7 +56,7 @@ class BoxHead(nn.Module):
 
 
 class MaskHead(nn.Module):
-    """Of regions (n, width, side, side): logits (n, K, 2 side, 2 side), a mask for each class."""
+    """Map regions (n, width, side, side) to mask logits for each class (n, K, 2 side, 2 side)."""
 
     def __init__(self, width: int, num_classes: int, num_convs: int, has_norm: bool) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def of_label(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def masks_within(target: Mapping[str, Tensor], objects: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """Of an image's regions, their objects (R,) and boxes (R, 4) -> (R, side, side) of 0 and 1."""
+    """Crop target masks for an image's regions: objects (R,), boxes (R, 4) -> (R, side, side) of 0 and 1."""
     if "edges" not in target:
         return mask_targets(target["masks"], objects, boxes, side)
     drawn = rasterised(target["edges"], objects, boxes, side)

@@ -63,26 +63,26 @@ def weighted_statistics(evaluation: Any, weights: np.ndarray) -> np.ndarray:
 
 
 def _matched(evaluation: Any, area: int) -> Iterator[Matched]:
-    """Of each class. An image's result is a tuple: matches, ids, scores, ignored objects, ignored detections."""
+    """Yield each class. An image's result is a tuple: matches, ids, scores, ignored objects, ignored detections."""
     num_images, num_thresholds = len(evaluation.params.imgIds), len(evaluation.params.iouThrs)
     for category in range(len(evaluation.params.catIds)):
         first = (category * AREAS + area) * num_images
         images = [each.__getstate__() for each in evaluation._evalImgs_cpp[first : first + num_images]]
         matches, _, scores, no_objects, ignored, *_ = zip(*images, strict=True)
         lengths = np.array([len(each) for each in scores])
-        order = np.argsort(-_joined(scores, np.float64), kind="mergesort")
+        order = np.argsort(-_concatenate(scores, np.float64), kind="mergesort")
         image = np.repeat(np.arange(num_images), lengths)[order]
         starts = np.cumsum(lengths) - lengths
         rank = order - starts[image]
         # An image has (thresholds, detections) in one list.
         places = num_thresholds * starts[image] + np.arange(num_thresholds)[:, None] * lengths[image] + rank
-        counts = ~_joined(ignored, np.bool_)[places]
-        is_right = (_joined(matches, np.int64)[places] > 0) & counts
+        counts = ~_concatenate(ignored, np.bool_)[places]
+        is_right = (_concatenate(matches, np.int64)[places] > 0) & counts
         objects = np.array([len(each) - sum(each) for each in no_objects])
         yield Matched(image, rank, is_right, counts, objects)
 
 
-def _joined(lists: Iterable[list[Any]], kind: Any) -> np.ndarray:
+def _concatenate(lists: Iterable[list[Any]], kind: Any) -> np.ndarray:
     return np.fromiter(chain.from_iterable(lists), kind)
 
 

@@ -117,7 +117,7 @@ def test_evaluation_set__val_alone_with_two_of_the_classes__is_prepared_and_open
 def test_evaluation_set__train_split_asked_for__says_that_there_is_none(tmp_path):
     cfg, folder = config("imagenet", **COUNTS), write_two_wnids(tmp_path / "data")
     message = message_of(find_samples, cfg, folder, "train")
-    assert message == "data set 'small_imagenet' has no train split (num_train is 0): it is for evaluations alone"
+    assert message == "data set 'small_imagenet' has no train split (num_train is 0): it is only for evaluations"
 
 
 def test_labels_in__subset_of_the_classes__finds_each_by_its_name(tmp_path):

@@ -1,4 +1,4 @@
-"""Every key bites: each field of the configs of `detection` and `segmentation`, changed alone, changes what is seen."""
+"""Each field of the configs of `detection` and `segmentation`, changed by itself, changes what a model sees."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ CASES = [(name, key) for name, own in OWN.items() for key in {**BOTH, **own}]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Both sets with noise in place of colours, which flips and crops then change."""
+    """Both sets with noise instead of colours, which flips and crops then change."""
     root, draw = tmp_path_factory.mktemp("sets"), np.random.default_rng(0)
     found = {"coco": write_coco(root / "coco"), "ade20k": write_ade20k(root / "ade20k")}
     for path in root.rglob("*.jpg"):
@@ -94,8 +94,13 @@ def test_table__every_field__is_in_it(name):
 @pytest.mark.parametrize("name", OWN)
 def test_fields__that_say_which_samples_and_how_they_are_seen__are_told_apart(name):
     cfg = config(name)
-    assert not {*cfg.counted} & {*cfg.seen}
-    assert {*type(cfg).model_fields} - {*cfg.counted, *cfg.seen} == {"name", "kind", "part_of", "channels"}
+    assert not {*cfg.identity_fields} & {*cfg.view_fields}
+    assert {*type(cfg).model_fields} - {*cfg.identity_fields, *cfg.view_fields} == {
+        "name",
+        "kind",
+        "part_of",
+        "channels",
+    }
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ class Numbers(DataKind):
     """Without a mistake: a sample is a number."""
 
     class Config(BaseDataConfig):
-        counted: ClassVar[tuple[str, ...]] = ("largest", "num_train", "num_val")
+        identity_fields: ClassVar[tuple[str, ...]] = ("largest", "num_train", "num_val")
         kind: Literal["numbers"] = "numbers"
         largest: int = Field(9, ge=1)
 
@@ -62,7 +62,7 @@ class RandomView(Numbers):
 
 class Careless(DataKind):
     class Config(BaseDataConfig):
-        counted: ClassVar[tuple[str, ...]] = ("lagest", "num_train", "num_val")
+        identity_fields: ClassVar[tuple[str, ...]] = ("lagest", "num_train", "num_val")
         kind: Literal["numbers"] = "numbers"
         largest: int = 9
 
@@ -85,8 +85,8 @@ def test_check__view_of_evaluation_that_draws__is_told_where_it_belongs():
     [
         "Careless.Config.kind is not 'careless', by which Careless is registered",
         "Careless.Config.largest is a number without a range",
-        "Careless.Config names 'lagest' in counted, seen or shaping, which is no field; remove it there",
-        "Careless.Config.largest is in none of counted, seen and shaping, so a set with another value would be taken",
+        "Careless.Config names 'lagest' in identity_fields, view_fields, cost_fields, but has no such field",
+        "Careless.Config.largest is in none of identity_fields, view_fields, cost_fields, so a set with another",
         "Careless.Config has no input_size; return the height and width",
         'Careless.layout is empty, and messages about a wrong folder show it: layout = "train/',
         'Careless.obtained is empty, and messages about a wrong folder show it: obtained = "record them"',

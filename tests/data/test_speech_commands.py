@@ -16,7 +16,7 @@ from tiny_sounds import OTHERS, SOUNDS, sound_config, write_sounds, write_wav
 from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.data.audio.clips import LENGTH, PackedRecordings, as_wav, decoded_wav
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.readers.speech_commands import NOISE, RELEASED_WORDS, Found, chosen, released_unknown
+from pipeline.data.readers.speech_commands import NOISE, RELEASED_WORDS, ClipLists, chosen, released_unknown
 from pipeline.data.store.manifest import read_manifest
 from pipeline.data.store.opening import open_split
 from pipeline.data.store.prepare import prepare
@@ -39,7 +39,7 @@ def sounds(tmp_path):
 
 def published_names():
     """All names that count, with made-up speakers for the keywords and the released ones of other words."""
-    found = Found(noise=[f"{NOISE}/a.wav"])
+    found = ClipLists(noise=[f"{NOISE}/a.wav"])
     for part, counts in PUBLISHED.items():
         names = [
             f"{word}/{part[:2]}{number:06x}_nohash_0.wav"

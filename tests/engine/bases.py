@@ -1,4 +1,4 @@
-"""Runs that the bites of every key start from: for each method and family of models one that it can have."""
+"""Runs that the effects of every key start from: for each method and family of models one that it can have."""
 
 from pipeline.core.config import merge
 

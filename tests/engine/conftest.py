@@ -47,7 +47,7 @@ def results(prepared, tmp_path):
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Records a run; beside it lie the files that some of them start from."""
+    """Records a run; next to it lie the files that some of them start from."""
     recorder = Recorder(tmp_path_factory.mktemp("every_key"))
     finer = {"data": {"image_size": 56}}
     files = {"other": {}, "finer": finer, "finer_swin": merge(bases.SWIN, finer, {"model": {"pos_embed": "learn"}})}
@@ -59,7 +59,7 @@ def record(tmp_path_factory):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """In place of SLURM: jobs are in the states that the test gives them."""
+    """Instead of SLURM: jobs are in the states that the test gives them."""
     cluster = Cluster()
     monkeypatch.setattr(slurm, "scancel", cluster.cancel)
     monkeypatch.setattr(slurm, "LOOK_S", 0.001)

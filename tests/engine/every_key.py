@@ -64,7 +64,7 @@ OTHERS = {**TEXTS, "segmentation": SCENES, "detection": OBJECTS, "audio": TONES}
 
 
 @dataclass(frozen=True)
-class Bite:
+class FieldEffect:
     """Another value of a field, where the run shows it, and the keys around it with which it matters.
 
     `at` names what changes first. start, batches, draws (several words: all of them): a run of one update shows exactly

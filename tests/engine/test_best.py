@@ -97,7 +97,7 @@ def test_keep_best__two_processes__keep_the_same_step_and_weights(images, tmp_pa
 
 
 def found_with(losses, accuracy=50.0):
-    """In place of a validation: the losses of the validations one after the other."""
+    """Instead of a validation: the losses of the validations one after the other."""
     left = iter(losses)
 
     def measure(*_, **__):
@@ -145,5 +145,5 @@ def test_name__validate_every__is_part_of_it(keep):
 
 def test_keep_best__method_that_nothing_judges__is_refused():
     mae = {"method": {"name": "mae"}, "model": {"pos_embed": "sincos"}}
-    with pytest.raises(ConfigError, match="nothing says which validation of method mae is; set it to last"):
+    with pytest.raises(ConfigError, match="method mae has no metric to choose by; set it to last"):
         tiny_run(mae, {"optim": {"keep": "best"}})

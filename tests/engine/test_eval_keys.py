@@ -1,10 +1,10 @@
 """Changing any single key of an evaluation changes what it finds; with nothing changed, it finds the same."""
 
 import bases
-import eval_bites
+import eval_field_effects
 import pytest
 from corrupted_sets import sets_of_roles
-from eval_bites import eval_config
+from eval_field_effects import eval_config
 from every_key import below, short_run
 from threaded_server import server_in_a_thread
 from tiny_runs import ALONE
@@ -61,16 +61,16 @@ def unchanged(evaluate, known):
 
 
 def step_that_takes_its_loss(method, batch, precision, compiled, steps):
-    """In place of seconds, which differ each time, a number that depends on all that a step is given."""
+    """Instead of seconds, which differ each time, a number that depends on all that a step is given."""
     loss = method(batch.images, batch.targets, method.draw(batch, 0.5)).loss.item()
     return StepCost([loss + 1000 * steps + len(batch.images)] * 3, warm_up_s=0.0, peak_memory_gib=None)
 
 
-@pytest.mark.parametrize("key", eval_bites.EVALS)
+@pytest.mark.parametrize("key", eval_field_effects.EVALS)
 def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, unchanged, key):
     _, evaluation, name = key.split(".", 2)
-    for bite in eval_bites.EVALS[key]:
-        assert evaluate(evaluation, bite.base, **below(name, bite.other)) != unchanged(evaluation, bite.base)
+    for effect in eval_field_effects.EVALS[key]:
+        assert evaluate(evaluation, effect.base, **below(name, effect.other)) != unchanged(evaluation, effect.base)
 
 
 @pytest.mark.parametrize("name", EVALS.names())

@@ -198,7 +198,7 @@ def test_command__of_a_model__prints_numbers_with_errors_and_reasons(tmp_path, r
 
 def test_command__of_a_job_with_weights__is_refused(capsys):
     assert main(["evaluate", "--job", "some-job", "--weights", "x.pth"]) == 1
-    assert "go with --model" in capsys.readouterr().err
+    assert "are for --model" in capsys.readouterr().err
 
 
 def test_command__weights_that_are_not_there__says_so(tmp_path, results, capsys):
@@ -324,4 +324,4 @@ def test_evaluate_foreign__probe_without_the_train_split__says_how_to_get_it(tmp
 
 def test_command__of_a_job_with_a_train_split__is_refused(capsys):
     assert main(["evaluate", "--job", "some-job", "--train"]) == 1
-    assert "go with --model" in capsys.readouterr().err
+    assert "are for --model" in capsys.readouterr().err

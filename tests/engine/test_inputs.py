@@ -182,7 +182,7 @@ def test_checkpoint__of_other_inputs__is_not_used(place, caplog):
     paths.identity.unlink()
     place.relabel()
     place.train(run)
-    assert "the checkpoint after step 7 is of other inputs and not used" in caplog.text
+    assert "the checkpoint after step 7 was made from other inputs and is ignored" in caplog.text
     assert paths.record().provenance["resumed_at_step"] == 0
 
 

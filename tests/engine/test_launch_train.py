@@ -110,7 +110,7 @@ def test_train__run_that_a_surviving_training_works_on__waits_for_it_before_it_t
     with caplog.at_level("INFO"):
         code, _, folder = launched(Site())
     assert code == 0 and steps == [*[folder.lock.name] * 3, "GPU"]
-    assert caplog.messages.count(f"process 7 on n1 works on {folder.name}; waiting for it") == 1
+    assert caplog.messages.count(f"process 7 on n1 is working on {folder.name}; waiting for it") == 1
 
 
 def test_train__asked_to_stop_while_another_process_trains_the_run__is_to_be_continued(launched, monkeypatch):
@@ -158,5 +158,5 @@ def test_train__gpu_that_is_full__is_an_error_with_the_run_and_what_to_set(tmp_p
 
 
 def test_train__weight_file__is_refused(launched):
-    with pytest.raises(ConfigError, match="is a weight file that is evaluated as it is; there is nothing to train"):
+    with pytest.raises(ConfigError, match="evaluated without training; there is nothing to train"):
         launched(Site(), config={"init": "file:weights.pth", "train": False})

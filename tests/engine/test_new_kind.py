@@ -66,8 +66,8 @@ class Sentences(Samples):
 
 class SentenceKind(DataKind):
     class Config(BaseDataConfig):
-        counted: ClassVar[tuple[str, ...]] = ("num_train", "num_val")
-        shaping: ClassVar[tuple[str, ...]] = ("length", "vocabulary")
+        identity_fields: ClassVar[tuple[str, ...]] = ("num_train", "num_val")
+        cost_fields: ClassVar[tuple[str, ...]] = ("length", "vocabulary")
 
         kind: Literal["sentences"] = "sentences"
         length: int = Field(gt=0, description="words at most")

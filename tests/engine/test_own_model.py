@@ -157,7 +157,7 @@ def test_evaluate__image_size_that_is_asked_for__resamples_and_says_so(weights, 
 
 def test_evaluate__job_with_arguments_of_a_model__is_refused(capsys):
     assert main(["evaluate", "--job", "some-job", "--data", "photos"]) == 1
-    assert "go with --model" in capsys.readouterr().err
+    assert "are for --model" in capsys.readouterr().err
 
 
 def attack(weights, *more):

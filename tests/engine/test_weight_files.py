@@ -9,7 +9,7 @@ from tiny_runs import ALONE, tiny_run
 
 from pipeline.core.errors import CheckpointError
 from pipeline.core.files import digest
-from pipeline.evals.evaluate import Planned, Workshop
+from pipeline.evals.evaluate import EvalContext, Planned
 
 pytestmark = pytest.mark.slow
 
@@ -40,19 +40,19 @@ def test_weight_file__evaluated_with_a_key__is_locked_first(lab, tmp_path, use):
 
 
 def test_subject__of_a_run_or_of_a_weight_file__is_in_evaluation_mode(lab, tmp_path):
-    workshop = Workshop(lab.results, lab.site, ALONE)
+    context = EvalContext(lab.results, lab.site, ALONE)
     (file,) = weight_file(lab, tmp_path / "mini.safetensors").subjects.values()
-    assert not workshop.subject(lab.run).method.training and not workshop.subject(file).method.training
+    assert not context.subject(lab.run).method.training and not context.subject(file).method.training
 
 
 def test_subjects__of_two_weight_files__have_their_own_weights(lab, tmp_path):
     (one,) = weight_file(lab, tmp_path / "one.safetensors").subjects.values()
     lab.change_weights()
     (other,) = weight_file(lab, tmp_path / "other.safetensors").subjects.values()
-    workshop = Workshop(lab.results, lab.site, ALONE)
-    heads = [workshop.subject(run).method.encoder.head.weight for run in (one, other, one)]
+    context = EvalContext(lab.results, lab.site, ALONE)
+    heads = [context.subject(run).method.encoder.head.weight for run in (one, other, one)]
     assert heads[0].equal(-heads[1]) and heads[2] is heads[0]
-    assert workshop.weights(one) != workshop.weights(other)
+    assert context.weights(one) != context.weights(other)
 
 
 def test_weight_file__without_its_classifier__is_refused_in_one_message(lab, tmp_path):

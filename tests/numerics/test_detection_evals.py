@@ -99,7 +99,7 @@ def test_drawn__one_object__is_framed_and_half_covered_in_the_colour_of_its_clas
     top = (SIDE - SIDE // 2) // 2  # the picture is twice as wide as high
     assert found[:, top + 120, 220].tolist() == [(100 + value) // 2 for value in PALETTE[1]]
     assert found[:, top + 50, 250].tolist() == list(PALETTE[1])  # the frame
-    assert found[:, top + 180, 20].tolist() == [100] * 3  # the picture beside it
+    assert found[:, top + 180, 20].tolist() == [100] * 3  # the picture next to it
     assert found[:, 0, 0].tolist() == [255] * 3
     nothing = drawn(torch.full((1, 20, 40), 100, dtype=torch.uint8), record, objects, ["thing"], np.zeros(0, dtype=int))
     assert nothing[:, top : top + SIDE // 2].unique().tolist() == [100]

@@ -118,7 +118,7 @@ def test_scale__runs_of_few_epochs__do_not_take_the_curve_that_moves_once_an_epo
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_config__curve_of_epochs_that_never_leaves_the_warm_up__is_refused_with_what_to_do(epochs):
     numbers = {"global_batch": 8, "micro_batch": 8, "base_lr": 1e-3, "lr_curve": "all_epochs"}
-    with pytest.raises(ValidationError, match=f"epochs {epochs} would see no other rate; set lr_curve to all_steps"):
+    with pytest.raises(ValidationError, match=f"epochs is {epochs}; set lr_curve to all_steps"):
         OptimConfig(**numbers, epochs=epochs, warmup_epochs=0.5)
     assert OptimConfig(**numbers, epochs=epochs).lr_curve == "all_epochs"
 
@@ -138,7 +138,7 @@ def test_after_warmup__fewer_updates_than_an_epoch_has__is_the_whole_curve():
 def test_config__curve_of_epochs_with_lengths_in_updates__is_refused_with_what_to_do(length):
     numbers = {"global_batch": 8, "micro_batch": 8, "base_lr": 1e-3, "lr_curve": "all_epochs"}
     key = [*length][-1]
-    with pytest.raises(ValidationError, match=f"moves once an epoch, found {key} {length[key]}; give .*epochs, or set"):
+    with pytest.raises(ValidationError, match=f"once per epoch, found {key} {length[key]}; give .*epochs, or set"):
         OptimConfig(**numbers, **length)
     assert OptimConfig(**{**numbers, "lr_curve": "all_steps"}, **length).lr_curve == "all_steps"
 
@@ -201,11 +201,11 @@ def test_poly__every_update__is_mmsegmentations(power):
         ({"epochs": 3}, "give one of them"),
         ({"iterations": None}, "give one of them"),
         ({"warmup_epochs": 1.0}, "give one of them, and 0 or null"),
-        ({"milestones": (0.9, 0.5)}, "in rising order"),
-        ({"lr_curve": "poly"}, "no other curve has any"),
-        ({"milestones": ()}, "the curve `steps` needs milestones"),
+        ({"milestones": (0.9, 0.5)}, "increasing milestones"),
+        ({"lr_curve": "poly"}, "other curves accept neither"),
+        ({"milestones": ()}, "the curve `steps` needs increasing milestones"),
         ({"decay_every": 10}, "or decay_every"),
-        ({"milestones": (), "decay_every": 10, "lr_curve": "poly"}, "no other curve has any"),
+        ({"milestones": (), "decay_every": 10, "lr_curve": "poly"}, "other curves accept neither"),
         ({"milestones": (), "decay_every": 0}, "greater than or equal to 1"),
         (
             {"milestones": (), "lr_curve": "poly", "warmup_curve": "constant"},

@@ -163,7 +163,7 @@ def psnr(found, wanted):
 
 @pytest.fixture(scope="module")
 def recovered():
-    """An image of four patches from its own gradients, and beside it another one, which is the wrong one for it.
+    """An image of four patches from its own gradients, and next to it another one, which is the wrong one for it.
 
     From some starts the attack ends in a local minimum, here not.
     """

@@ -203,7 +203,7 @@ def test_positions__before_warmup_is_over__are_all_there():
 
 
 def test_positions__without_the_unknown_embedding__is_refused():
-    with pytest.raises(ValidationError, match="positions moves no patch and hides positions alone; set unknown: true"):
+    with pytest.raises(ValidationError, match="positions moves no patch and hides only positions; set unknown: true"):
         MJP.Config(shuffle="positions", unknown=False)
 
 

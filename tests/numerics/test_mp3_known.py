@@ -188,7 +188,7 @@ def test_measure__some_told__reports_no_top5():
 
 @pytest.mark.parametrize(("ratio", "count"), [(0.01, 0), (0.99, 12)])
 def test_ratio__that_tells_none_or_all__is_refused(ratio, count):
-    with pytest.raises(ConfigError, match=f"known_ratio {ratio} tells {count} of 12 positions; tell some, not all"):
+    with pytest.raises(ConfigError, match=f"known_ratio {ratio} reveals {count} of 12 positions; reveal some, not all"):
         mp3(known_ratio=ratio)
 
 

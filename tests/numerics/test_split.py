@@ -16,7 +16,15 @@ from torch.nn import functional as F
 from pipeline.core.errors import ConfigError, LaunchError
 from pipeline.models.encoder import build_encoder
 from pipeline.permutation.protections import FeatureProtection
-from pipeline.permutation.split import ANSWERS, ProtocolError, SplitRecipe, joined, split, start_positions, train_step
+from pipeline.permutation.split import (
+    ANSWERS,
+    ProtocolError,
+    SplitRecipe,
+    join_parts,
+    split,
+    start_positions,
+    train_step,
+)
 from pipeline.permutation.wire import RemoteServer, ServerPlan, Wire, serve, server_process
 
 ROWS, PLAIN = FeatureProtection(rows=True), FeatureProtection()
@@ -137,7 +145,7 @@ def test_training__of_both_sides__gives_the_weights_of_the_whole_model(model, pr
     server.train_with(RECIPE, EPOCH_STEPS)
     losses = train(client, server, dtype)
     torch.testing.assert_close(losses, expected_losses, rtol=0, atol=tolerance)
-    assert_states_close(joined(client, server).state_dict(), expected.state_dict(), tolerance)
+    assert_states_close(join_parts(client, server).state_dict(), expected.state_dict(), tolerance)
     before = encoder.state_dict()
     assert max((value - before[name]).abs().max() for name, value in expected.state_dict().items()) > 1e-3
 
@@ -220,7 +228,7 @@ def test_updates__of_a_side_that_was_stopped__go_on_where_they_were():
     for client, server in sides:
         for batch in images[3:]:
             train_step(client, server, *batch, F.binary_cross_entropy_with_logits, seeded())
-    assert_states_close(joined(*sides[1]).state_dict(), joined(*sides[0]).state_dict(), 0)
+    assert_states_close(join_parts(*sides[1]).state_dict(), join_parts(*sides[0]).state_dict(), 0)
 
 
 def test_updates__as_released__leave_cls_and_the_last_norm_as_they_are():

@@ -382,6 +382,6 @@ MISTAKES = {
         STUDY,
         "\nclaims:",
         "\ntitle: x\n\nclaims:",
-        f"{STUDY}: title: written a second time in line ",
+        f"{STUDY}: title: written again in line ",
     ),
 }

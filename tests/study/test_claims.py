@@ -278,8 +278,8 @@ def test_resolve__cells_of_another_study__are_found_and_its_table_is_named():
         ("s.t2.bass:top1 > 1", "no cell s.t2.bass:top1: no row 's.t2.bass'; did you mean 's.t2.base'?"),
         ("s.t2.base:top2 > 1", "no cell s.t2.base:top2: no column 'top2'; did you mean 'top"),
         ("s.t2.base:top1*2 > 1", "no column 'top1*2'; did you mean 'top1'? valid: top1, top5 (to multiply, put spaces"),
-        ("s.t2.eta-*:top1 > 1", "a set of 3 cells stands alone; put it into mean, min or max"),
-        ("abs(s.t2.eta-*:top1) > 1", "a set of 3 cells stands alone; put it into mean, min or max"),
+        ("s.t2.eta-*:top1 > 1", "3 cells are not one number; put them into mean, min or max"),
+        ("abs(s.t2.eta-*:top1) > 1", "3 cells are not one number; put them into mean, min or max"),
         ("mean(s.t2.base:top1) > 1", "is not allowed; use cells"),
     ],
 )

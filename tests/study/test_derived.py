@@ -136,7 +136,7 @@ def test_file__of_a_changed_study__edited_by_hand__is_never_overwritten(mine):
     study = changed()
     study.write("demo")
     study.path.write_text(study.path.read_text().replace("epochs: 2", "epochs: 3"))
-    with pytest.raises(ConfigError, match="exists and has another content"):
+    with pytest.raises(ConfigError, match="exists with different content"):
         study.graph("demo")
 
 

@@ -1,6 +1,7 @@
 """Evaluations in the graph: their names, their jobs, and evaluations without a run, through the command line."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -249,7 +250,7 @@ def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run
     toy.write("study/toy.yaml", {"title": "toy", **study})
     (problem,) = toy.problems()
     assert problem.startswith(
-        "configs/study/toy.yaml: runs.b.data: shop is for evaluations alone: num_train is 0 in configs/data/shop.yaml"
+        "configs/study/toy.yaml: runs.b.data: shop is only for evaluations: num_train is 0 in configs/data/shop.yaml"
     )
 
 
@@ -337,6 +338,78 @@ def test_row__with_an_evaluation_for_one_column__takes_that_number_alone_from_it
 
     assert cells["top1"].sources[0].startswith("evals/other-")
     assert cells["consistency"].sources[0].startswith("evals/consistency-")
+
+
+def own_evaluation(toy, evals: dict, **column) -> None:
+    """The toy study with evaluations of its own, and another evaluation behind its column top1."""
+    study = {**toy.read("study/toy.yaml"), "evals": evals}
+    study["tables"]["t1"]["columns"]["top1"] |= column
+    toy.write("study/toy.yaml", study)
+
+
+def top1_entry(toy, evals: dict, **column):
+    own_evaluation(toy, evals, **column)
+    graph = build_graph("demo")
+    source = graph.table("toy.t1").rows["toy.t1.a"].cells["top1"].sources[0]
+    return graph.evals[source.split("/")[1]]
+
+
+def test_evals_of_a_study__change_keys_of_a_file_and_give_the_result_their_name(toy):
+    toy.write("scale/demo.yaml", {**toy.read("scale/demo.yaml"), "eval": {"classify": {"shuffle_ratio": 0.5}}})
+    evals = {"mixed": {"eval": "classify", "set": {"shuffle_ratio": 0.2}}, "same": {"eval": "classify"}}
+    mixed, same = top1_entry(toy, evals, eval="mixed"), top1_entry(toy, evals, eval="same")
+    assert (mixed.fragment, mixed.file, mixed.config["shuffle_ratio"]) == ("mixed", "classify", 0.2)
+    assert (same.fragment, same.config["shuffle_ratio"]) == ("same", 0.5)  # as the scale says for the file
+
+
+def test_evals_of_a_study__name_as_a_file_of_configs__has_the_same_result(toy):
+    """A file that becomes an entry of a study leaves all names of results as they are."""
+    toy.write("eval/other.yaml", {**toy.read("eval/classify.yaml"), "shuffle_ratio": 0.2})
+    own_evaluation(toy, {}, eval="other")
+    before = {*build_graph("demo").evals}
+    (toy.configs / "eval/other.yaml").unlink()
+    own_evaluation(toy, {"other": {"eval": "classify", "set": {"shuffle_ratio": 0.2}}})
+    assert {*build_graph("demo").evals} == before
+
+
+def test_evals_of_a_study__keys_at_a_scale__override_the_others_there(toy):
+    evals = {"mixed": {"eval": "classify", "set": {"shuffle_ratio": 0.2}}}
+    evals["mixed"]["at"] = {"demo": {"shuffle_ratio": 0.1}, "tiny": {"shuffle_ratio": 0.3}}
+    assert top1_entry(toy, evals, eval="mixed").config["shuffle_ratio"] == 0.1
+
+
+def test_column__set__changes_keys_of_its_evaluation(toy):
+    entry = top1_entry(toy, {}, set={"shuffle_ratio": 0.2})
+    assert (entry.fragment, entry.config["shuffle_ratio"]) == ("classify", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("evals", "column", "line"),
+    [
+        (
+            {"mixed": {"eval": "classify", "set": {"shuffle_ration": 0.2}}},
+            {"eval": "mixed"},
+            "toy.yaml: evals.mixed.set: shuffle_ration: unknown key; did you mean 'shuffle_ratio'",
+        ),
+        ({"mixed": {"eval": "clasify"}}, {}, "toy.yaml: evals.mixed.eval: no eval 'clasify'; did you mean 'classify'"),
+        (
+            {"consistency": {"eval": "classify"}},
+            {},
+            "toy.yaml: evals.consistency: configs/eval has a file of this name",
+        ),
+        ({"mixed": {"eval": "classify"}}, {"eval": "mixd"}, "columns.top1.eval: no eval 'mixd'; did you mean 'mixed'"),
+        ({}, {"set": {"shuffle_ration": 0.2}}, "columns.top1.set: shuffle_ration: unknown key; did you mean"),
+        (
+            {},
+            {"eval": "train", "metric": "val_top1", "set": {"a": 1}},
+            "set changes keys of an evaluation, found eval: train",
+        ),
+    ],
+)
+def test_evals_of_a_study__mistake__is_named_with_its_line(toy, evals, column, line):
+    own_evaluation(toy, evals, **column)
+    (found,) = [each for each in toy.problems() if line in each]
+    assert re.search(r"\(line \d+\)$", found), found
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def distinct(graph, run_of):
 
     def essence(name):
         run = run_of(name)
-        shape = [getattr(run.data, field) for field in run.data.shaping]
+        shape = [getattr(run.data, field) for field in run.data.cost_fields]
         return SHARE.sub("share", repr((run.method, run.model, run.task, shape, run.optim.layer_decay)))
 
     found = {(essence(name), run.init and essence(run.init)): name for name, run in graph.runs.items()}

@@ -235,16 +235,16 @@ def test_expand__shapes_that_are_wrong__are_left_to_validation(shape):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("runs: {a: {}, b: {like: aa}}", "runs.b.like: no entry 'aa' beside it; did you mean 'a'? valid: a, b"),
+        ("runs: {a: {}, b: {like: aa}}", "runs.b.like: no sibling entry 'aa'; did you mean 'a'? valid: a, b"),
         (
             "runs: {a: {like: b}, b: {like: a}}",
-            "runs.a.like: entries are like each other: a -> b -> a; break the cycle",
+            "runs.a.like: entries refer to each other with `like`: a -> b -> a; break the cycle",
         ),
         (
             "runs: {d: {like: c}, c: {like: b}, a: {like: c}, b: {like: a}}",
-            "runs.a.like: entries are like each other: a -> c -> b -> a; break the cycle",
+            "runs.a.like: entries refer to each other with `like`: a -> c -> b -> a; break the cycle",
         ),
-        ("runs: {a: {like: [b]}, b: {}}", "runs.a.like: found ['b'], expected the key of one entry beside it"),
+        ("runs: {a: {like: [b]}, b: {}}", "runs.a.like: found ['b'], expected the key of one sibling entry"),
         ("runs: {r*: {over: {e: [1, 2]}}}", "runs.r*.over.e: found [1, 2]; expected a map of the axis's values"),
         ("runs: {r*: {over: {}}}", "runs.r*.over: found {}, expected the name of an axis"),
         ("runs: {r*: {over: [3]}}", "runs.r*.over.0: found 3, expected the name of an axis"),
@@ -283,10 +283,10 @@ def test_expand__shapes_that_are_wrong__are_left_to_validation(shape):
         ),
         ("runs: {r*: {over: {e: 3}}}", "runs.r*.over.e: found 3; expected a map of the axis's values"),
         ("runs: {r*: {over: {e: {0.10: }}}}", "runs.r*.over.e.0.1: found the key 0.1, expected text; put it in quotes"),
-        ("runs: {r*: {over: {e: {1: }}}, r1: {}}", "runs.r1: makes 'r1', and so does runs.r*; rename one of them"),
+        ("runs: {r*: {over: {e: {1: }}}, r1: {}}", "runs.r1: defines 'r1', as does runs.r*; rename one of them"),
         (
             "axes: {e: {1: }}\ntables: {t1: {rows: {r*: {over: [e]}}}}",
-            "tables.t1.rows.r*.over: columns and rows go along",
+            "tables.t1.rows.r*.over: columns and rows use the study's axes",
         ),
         (
             "column_sets: {one: {}}\ntables: {t1: {columns: [onne]}}",

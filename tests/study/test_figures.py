@@ -218,14 +218,14 @@ def test_figure__of_pictures_asked_for_as_svg__is_refused():
 
 
 def test_picture__that_is_none__names_the_file():
-    with pytest.raises(DataError, match=r"evals/a\.png: found no whole picture.*expected PNG, JPEG or WebP"):
+    with pytest.raises(DataError, match=r"evals/a\.png: found no complete picture.*expected PNG, JPEG or WebP"):
         open_picture(b"<svg onload='x'/>", "evals/a.png", embed)
 
 
 def test_picture__that_was_cut_short__is_one_message_and_not_half_a_picture():
     buffer = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(buffer, "PNG")
-    with pytest.raises(DataError, match=r"evals/a\.png: found no whole picture"):
+    with pytest.raises(DataError, match=r"evals/a\.png: found no complete picture"):
         open_picture(buffer.getvalue()[:1000], "evals/a.png", embed)
 
 
@@ -241,5 +241,5 @@ def test_sound__whole__is_embedded_with_its_length():
     ids=["empty", "foreign", "one byte short", "half a header", "no samples", "another RIFF"],
 )
 def test_sound__that_is_none_or_was_cut_short__is_one_message(content):
-    with pytest.raises(DataError, match=r"evals/a\.wav: found no whole sound.*expected WAV.*delete its folder"):
+    with pytest.raises(DataError, match=r"evals/a\.wav: found no complete sound.*expected WAV.*delete its folder"):
         open_sound(content, "evals/a.wav", embed)

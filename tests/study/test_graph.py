@@ -89,7 +89,7 @@ def test_figure_5_of_st__trained_to_convergence__is_longer_than_figure_4(shipped
 def test_vit_s__of_timm__is_evaluated_at_the_papers_own_size_alone(shipped, row):
     table = f"mjp.{row.split('.')[0]}"
     small, paper = (shipped[scale].tables[table].rows[f"mjp.{row}"] for scale in ("demo", "paper"))
-    assert {cell.why for cell in small.cells.values()} == {"computed at scale paper alone"}
+    assert {cell.why for cell in small.cells.values()} == {"computed only at scale paper"}
     assert all(cell.sources for cell in paper.cells.values())
     assert any(not shipped["paper"].runs[run].trained for run in paper.run_names())
 
@@ -387,7 +387,7 @@ def test_runs__same_data_name_for_other_images__are_refused(project, key, value)
     line = next(number for number, text in enumerate(lines, 1) if text.startswith("  g: "))
 
     assert project.problems() == [
-        f"configs/study/mjp.yaml: runs.g: data 'fashion_mnist' has another {key} than in other runs; "
+        f"configs/study/mjp.yaml: runs.g: data 'fashion_mnist' differs from other runs in {key}; "
         f"give it another name (line {line})"
     ]
 

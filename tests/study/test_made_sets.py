@@ -70,7 +70,7 @@ def test_reference__two_studies_with_other_runs__are_refused(toy):
     other = study()
     other["runs"]["resnet"] = {**RESNET, "set": {"seed": 7}}
     toy.write("study/other.yaml", {"title": "other", "scales": ["demo"], **other})
-    assert any("data 'fashion_mnist_a' has another reference" in line for line in toy.problems())
+    assert any("data 'fashion_mnist_a' differs from other runs in reference" in line for line in toy.problems())
 
 
 @pytest.mark.slow

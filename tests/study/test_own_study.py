@@ -151,7 +151,7 @@ def test_template__copied_and_given_a_scale__is_a_study(project, scale):
 
 @pytest.fixture
 def without_paper(measured):
-    """The toy study with everything measured, and no numbers of a paper; beside it the same study of a paper."""
+    """The toy study with everything measured, and no numbers of a paper; next to it the same study of a paper."""
     for name, run in measured.runs.items():
         run.config["method"]["fidelity"] = "corrected"
         config = measured.results.run(name).config

@@ -37,6 +37,7 @@ def toy_graph(seeds: dict[str, int], holds: list[str]) -> Graph:
             "evals": {
                 f"classify-{name}": {
                     "fragment": "classify",
+                    "file": "classify",
                     "config": {},
                     "subjects": {"model": name},
                     "data": {},

@@ -335,7 +335,7 @@ MISTAKES = {
     ),
     "evaluation of two without a second run": (
         lambda t: t["columns"]["top1"].update(eval="ensemble"),
-        "columns.top1.run: ensemble is of several runs; name a role for each: {first: ..., second: ...}",
+        "columns.top1.run: ensemble compares several runs; name a role for each: {first: ..., second: ...}",
     ),
     "positions of a run that predicts none": (
         lambda t: t["columns"]["top1"].update(eval="mp3_positions", metric="at_0"),

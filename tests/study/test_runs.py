@@ -203,7 +203,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
             f"configs/{STUDY}: recipes.pretrain: optim.wamup: unknown key; ",
         ),
         ({"budget": 0}, {}, f"configs/{STUDY}: runs.a.budget: found 0; input should be greater than 0"),
-        ({"init": "file:"}, {}, f"configs/{STUDY}: runs.a.init: found 'file:' alone; expected a path behind it"),
+        ({"init": "file:"}, {}, f"configs/{STUDY}: runs.a.init: found 'file:' without a path; write it as file:PATH"),
         (
             {},
             {"method": {"mp33": {}}},
@@ -234,7 +234,7 @@ def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
             {"recipe": {"mpj": {"optim": {"eps": 1e-3}}}},
             f"configs/{DEMO}: recipe: no recipe 'mpj'; did you mean 'mjp'?",
         ),
-        ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not here"),
+        ({}, {"task": {"pretrain": {"init": "a"}}}, f"configs/{DEMO}: task.pretrain: init: not allowed here"),
     ],
     ids=lambda value: value.split(": ", 1)[1][:40] if isinstance(value, str) else "",
 )

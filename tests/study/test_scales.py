@@ -69,7 +69,7 @@ def test_default_scale__named_by_the_study__is_the_first(mine):
 
 
 def test_default_scale__of_studies_that_differ__is_refused(mine):
-    with pytest.raises(ConfigError, match="different scales: mjp_table4 at demo, mine at own; call them one by one"):
+    with pytest.raises(ConfigError, match="different scales: mjp_table4 at demo, mine at own; run them one by one"):
         default_scale(["mjp_table4", "mine"])
 
 

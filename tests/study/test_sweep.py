@@ -140,7 +140,7 @@ def test_name__of_another_sweep__is_another_and_the_same_sweep_keeps_its_file(mi
 
 def test_name__chosen_and_taken_by_another_sweep__is_refused(mine):
     swept("mine.plain", LR, name="rates").write("demo")
-    with pytest.raises(ConfigError, match=r"sweep_rates\.yaml exists and has another content; rename it"):
+    with pytest.raises(ConfigError, match=r"sweep_rates\.yaml exists with different content; rename it"):
         swept("mine.plain", LR, seeds=2, name="rates").write("demo")
 
 
@@ -202,7 +202,7 @@ def test_mistake__elsewhere_in_the_call__names_the_option_and_the_nearest(mine, 
 
 @pytest.fixture
 def started(monkeypatch, mine):
-    """Commands in place of Snakemake, with the studies that were there when it began."""
+    """Commands instead of Snakemake, with the studies that were there when it began."""
     calls = []
 
     class Process:

@@ -185,7 +185,7 @@ def test_missing__result_file_damaged__is_an_error_that_names_it(measured):
     path = result_of(measured, A)
     path.write_text('{"classify": {"metr')
 
-    with pytest.raises(DataError, match=rf"{shown(path)} is damaged .*; run the workflow, which makes it again"):
+    with pytest.raises(DataError, match=rf"{shown(path)} is damaged .*; run the workflow to compute it again"):
         fill_table(measured, "toy.t1", "all")
 
 

@@ -76,6 +76,7 @@ def toy_graph() -> Graph:
     evals = {
         name_of(key, run): {
             "fragment": key,
+            "file": key,
             "config": {},
             "subjects": {"model": run},
             "data": {},

@@ -19,7 +19,7 @@ from pipeline.core.files import write_json
 from pipeline.results.records import read_record, write_record
 from pipeline.study.resolve import graph as graph_module
 from pipeline.study.resolve.entries import Graph
-from pipeline.study.resolve.graph import Kept, build_graph
+from pipeline.study.resolve.graph import StoredGraph, build_graph
 from pipeline.track.store import Experiment
 
 
@@ -29,13 +29,13 @@ def copy(tmp_path_factory) -> Project:
 
 
 @pytest.fixture(scope="session")
-def kept(copy, tmp_path_factory) -> Kept:
+def kept(copy, tmp_path_factory) -> StoredGraph:
     """What the copy's configs say, kept where its commands look for it."""
     made = made_once(tmp_path_factory, "demo", write_demo)
-    graph = read_record(made / "graph.json", Kept).graph
+    graph = read_record(made / "graph.json", StoredGraph).graph
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_module, "CONFIGS", copy.root / "configs")
-        kept = Kept(key=graph_module._source_key(), graph=graph)
+        kept = StoredGraph(key=graph_module._source_key(), graph=graph)
     write_record(copy.root / "results/demo/graph.json", kept)
     return kept
 
@@ -51,7 +51,7 @@ def new_scale(copy, demo, kept) -> Iterator[Callable[[str], Graph]]:
 
     def make(name: str) -> Graph:
         graph = demo.model_copy(update={"scale": name})
-        write_json(graph.results.graph, Kept(key=kept.key, graph=graph).model_dump(mode="json"))
+        write_json(graph.results.graph, StoredGraph(key=kept.key, graph=graph).model_dump(mode="json"))
         return graph
 
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def database(copy, tmp_path_factory) -> Path:
 
 
 def write_demo(folder: Path) -> None:
-    write_record(folder / "graph.json", Kept(key="", graph=build_graph("demo")))
+    write_record(folder / "graph.json", StoredGraph(key="", graph=build_graph("demo")))
 
 
 def write_database(folder: Path) -> None:

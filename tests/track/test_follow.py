@@ -93,7 +93,7 @@ def test_track__server_is_down__one_message_and_nothing_lost(copy, new_scale):
     log_steps(begin(graph, next(iter(graph.runs))), range(1, 11))
     result = copy.run("python", "-m", "pipeline", "track", "--scale", graph.scale, MLFLOW_TRACKING_URI=NOBODY)
     assert result.returncode == 1
-    assert "did not take the results" in result.stderr and "nothing is lost" in result.stderr
+    assert "did not accept the results" in result.stderr and "nothing is lost" in result.stderr
     assert "Traceback" not in result.stderr
 
 

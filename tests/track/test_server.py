@@ -55,7 +55,7 @@ def returned(copy, new_scale, server):
         evaluate(graph, name, top1=70.5)
         draw_table(graph, "mjp.t4")
         before = digests(folder.folder)
-        wait_until(lambda: "did not take the results" in follower.output())
+        wait_until(lambda: "did not accept the results" in follower.output())
         server.start()
         follower.terminate()
         follower.wait(timeout=PATIENCE_S)
@@ -79,7 +79,7 @@ def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_bac
 
 def test_server__down_while_followed__one_line_says_so_and_the_follower_ends_well(returned):
     assert returned["code"] == 0 and "Traceback" not in returned["log"]
-    assert returned["log"].count("did not take the results") == 1
+    assert returned["log"].count("did not accept the results") == 1
 
 
 def test_server__artifacts__go_through_it(returned, server):

@@ -96,7 +96,7 @@ def follower(results, monkeypatch):
 
     def update():
         if mirrored.is_down:
-            raise LaunchError("MLflow did not take the results")
+            raise LaunchError("MLflow did not accept the results")
 
     mirrored.update = update
     monkeypatch.setattr(follow, "Mirror", lambda graph, uri, workers: mirrored)
@@ -115,7 +115,7 @@ def test_follow__mlflow_is_down__is_asked_ever_less_often_and_said_once(follower
     follower.mirrored.is_down = False
     with caplog.at_level(logging.INFO):
         follower._pass()
-    assert follower.pause_s == 3 and caplog.messages[1:] == ["MLflow answers again and has everything"]
+    assert follower.pause_s == 3 and caplog.messages[1:] == ["MLflow answers again and is up to date"]
 
 
 def test_follow__last_pass__says_how_many_runs_go_on_and_another_ends_none(follower):
@@ -132,7 +132,7 @@ def test_follow__mlflow_down_to_the_end__names_the_runs_that_it_lacks(follower, 
     follower._pass()
     follower._log_exit()
     assert caplog.messages[-1] == (
-        "MLflow at http://127.0.0.1:9 does not have yet: new; when it answers, "
+        "MLflow at http://127.0.0.1:9 still lacks: new; when it answers, "
         "`python -m pipeline track --scale demo` catches up"
     )
 

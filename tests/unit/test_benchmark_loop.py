@@ -45,7 +45,7 @@ def test_main__together_on_a_cpu__measures_loops_and_bare_steps_and_writes_both(
 
 
 def test_watch__when_its_turn_comes__leaves_out_what_was_made_ahead(tmp_path):
-    watch = watching.Watch(2, torch.device("cpu"), watching.Turn(tmp_path, 0), num_ahead=3)
+    watch = watching.Watch(2, torch.device("cpu"), watching.MeasurementLock(tmp_path, 0), num_ahead=3)
     batches = watch._iterated("waiting for data", range(20))
     trained = [next(batches)]
     assert not watch.is_raised
@@ -54,7 +54,7 @@ def test_watch__when_its_turn_comes__leaves_out_what_was_made_ahead(tmp_path):
 
 def take_turn(work, is_due, span):
     is_due.wait()
-    watching.Turn(work, 2).wait()
+    watching.MeasurementLock(work, 2).wait()
     begun = time.time()
     time.sleep(2 * watching.SETTLE_S)
     span[:] = begun, time.time()

@@ -113,11 +113,11 @@ def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph, squeu
     with held(trains.lock):
         found = find_leftovers([Freshness(graph, SITE)])
         assert not found.items
-        assert "mjp-old-s0-000000 is left alone: it is training" in str(found)
+        assert "mjp-old-s0-000000 is skipped: it is training" in str(found)
         assert "SLURM job 77 may still run; `scancel 77` first" in str(found)
     with held(graph.results.workflow_lock):
         said = str(find_leftovers([Freshness(graph, SITE)]))
-        assert said.startswith("scale demo is left alone: Snakemake works on it")
+        assert said.startswith("scale demo is skipped: Snakemake is working on it")
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_below__key_is_no_mapping__names_file_and_value():
 def test_read_yaml__key_written_twice__names_file_key_and_line(tmp_path):
     path = write(tmp_path, "optim:\n  epochs: 5\n  lr: 1\n  epochs: 6\n")
 
-    with pytest.raises(ConfigError, match=r"some\.yaml: epochs: written a second time in line 4"):
+    with pytest.raises(ConfigError, match=r"some\.yaml: epochs: written again in line 4"):
         read_yaml(path)
 
 

@@ -226,19 +226,19 @@ def test_build_encoder__speech_transformer__has_the_papers_70_thousand_parameter
 @pytest.mark.parametrize(
     ("model", "key", "value", "reason"),
     [
-        (tiny_swin, "depth", 2, "depth is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none; remove it"),
+        (tiny_swin, "depth", 2, "depth is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 does not have it"),
         (tiny_swin, "act_layer", "relu", "act_layer is for a vit"),
         (tiny_swin, "pool", "avg", "pool is for a vit"),
-        (tiny_swin, "pos_embed", "relative", "a Swin has relative positions of its own"),
+        (tiny_swin, "pos_embed", "relative", "a Swin always has relative positions"),
         (tiny_swin, "num_heads", 2, "num_heads of a Swin is a list, one number for each stage, found 2"),
         (tiny_swin, "num_heads", (2, 2, 2), "num_heads has 3 stages, depths has 2; make them equal"),
-        (tiny_model, "depths", (2, 2), "depths is for a swin, vit_tiny_patch16_224 is none"),
+        (tiny_model, "depths", (2, 2), "depths is for a swin, vit_tiny_patch16_224 does not have it"),
         (tiny_resnet, "window_size", 7, "window_size is for a vit or swin"),
         (tiny_model, "num_heads", (2, 2), "num_heads of a ViT is one number"),
         (tiny_resnet, "depth", 2, "depth is for a vit"),
-        (tiny_swin, "dropout", 0.1, "dropout is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 is none"),
+        (tiny_swin, "dropout", 0.1, "dropout is for a vit or bert or gpt2, swin_tiny_patch4_window7_224 does not"),
         (partial(tiny_model, window_size=3), "dropout", 0.1, "with windows has no dropout, found 0.1; remove it"),
-        (tiny_swin, "pos_embed", "rope", "pos_embed: rope is for a ViT, swin_tiny_patch4_window7_224 is none"),
+        (tiny_swin, "pos_embed", "rope", "pos_embed: rope is for a ViT, swin_tiny_patch4_window7_224 does not have it"),
         (partial(tiny_model, window_size=3), "pos_embed", "rope", "a ViT with windows has no pos_embed: rope"),
         (partial(tiny_model, add_relative=True), "pos_embed", "rope", "add_relative adds to absolute positions"),
         (tiny_model, "add_absolute", True, "add_absolute adds a table to rotations, found pos_embed: learn"),
@@ -283,7 +283,7 @@ def test_build_encoder__rotations_of_heads_that_4_does_not_divide__names_the_fie
 
 
 def test_build_encoder__unknown_architecture__names_near_ones():
-    with pytest.raises(ConfigError, match=r"'vit_tiniest' is not a timm architecture; near it: .*vit_"):
+    with pytest.raises(ConfigError, match=r"'vit_tiniest' is not a timm architecture; similar names: .*vit_"):
         tiny_encoder(arch="vit_tiniest")
 
 

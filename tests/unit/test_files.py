@@ -106,7 +106,7 @@ def test_held_in_turn__by_another__waits_and_says_for_whom(tmp_path, caplog):
         assert has_waited and release.is_set()
     other.join()
     (line,) = caplog.messages
-    assert line.startswith("process ") and line.endswith(" works on a set; waiting for it")
+    assert line.startswith("process ") and line.endswith(" is working on a set; waiting for it")
 
 
 def test_draft_of__asked_twice_by_one_process__is_another_hidden_name(tmp_path, monkeypatch):

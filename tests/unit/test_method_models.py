@@ -36,7 +36,7 @@ IMPOSSIBLE = {
     ),
     "mjp that hides positions without the unknown one": (
         Case("mjp", {"shuffle": "positions", "unknown": False}),
-        "shuffle: positions moves no patch and hides positions alone; set unknown: true",
+        "shuffle: positions moves no patch and hides only positions; set unknown: true",
     ),
     "mjp on a ResNet, all of it": (Case("mjp", {}, RESNET), "model tiny_resnet has none"),
     "mjp with fixed positions": (Case("mjp", {}, SINCOS), "works on learned positions, model tiny has sincos"),
@@ -56,7 +56,7 @@ IMPOSSIBLE = {
     ),
     "mask_rcnn, Swin that halves too often": (
         Case("mask_rcnn", {}, scene_swin(patch_size=16)),
-        "data.image_size 64 is no multiple of 128, the stride of the coarsest map",
+        "data.image_size 64 is not a multiple of the largest stride, 128",
     ),
     "upernet on a ResNet": (Case("upernet", {}, RESNET), "works on a ViT or a Swin, found model.arch test_resnet"),
     "upernet, taps of a Swin": (Case("upernet", {"taps": (0, 0, 1, 1)}, SWIN), "method.taps are blocks of a ViT"),
@@ -127,8 +127,8 @@ def test_parse_run__model_the_method_accepts__is_a_run_of_its_task(case):
         (Case("mae", {}, BERT), "books", "is for the tasks text_classify, but method mae has task pretrain"),
         (Case("supervised", {}, BERT), "books_stream", "is for the tasks language, but method supervised has task"),
         (Case("language_model", {}, GPT2), "books", "but method language_model has task language"),
-        (Case("language_model", {}, BERT), "books_stream", "names the next word with a gpt2, found model.arch bert"),
-        (Case("masked_language", {}, GPT2), "books_stream", "names hidden words with a bert, found model.arch gpt2"),
+        (Case("language_model", {}, BERT), "books_stream", "predicts next words with a gpt2, found model.arch bert"),
+        (Case("masked_language", {}, GPT2), "books_stream", "predicts hidden words with a bert, found model.arch gpt2"),
         (
             Case("masked_language", {"mask_prob": 0.9, "random_prob": 0.2}, BERT),
             "books_stream",

@@ -182,11 +182,11 @@ def test_parameter_groups__layer_decay__is_smaller_the_deeper_the_layer(arch):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"patch_size": 4}, "patch_size is for a vit or swin or cnn, bert is none; remove it"),
-        ({"depths": (2, 2)}, "depths is for a swin, bert is none"),
-        ({"pool": "avg"}, "pool is for a vit, bert is none"),
+        ({"patch_size": 4}, "patch_size is for a vit or swin or cnn, bert does not have it; remove it"),
+        ({"depths": (2, 2)}, "depths is for a swin, bert does not have it"),
+        ({"pool": "avg"}, "pool is for a vit, bert does not have it"),
         ({"cls_std": 0.1}, "cls_std is for a vit"),
-        ({"drop_path": 0.1}, "drop_path is for a vit or swin or cnn, bert is none"),
+        ({"drop_path": 0.1}, "drop_path is for a vit or swin or cnn, bert does not have it"),
         ({"pos_embed": "sincos"}, "bert has learned positions, found pos_embed sincos; remove it"),
         ({"num_heads": (2, 2)}, "num_heads of a bert is one number"),
         ({"num_heads": 3}, "num_heads 3 does not divide embed_dim 32"),

@@ -9,7 +9,7 @@ from pipeline.engine.optim import OptimConfig, build_optimizer
 
 DECAY = 0.07
 SPARED = re.compile(r"(^|\.)(pos_embed|relative_position_bias_table|rel_pos_[hw]|freqs|cls_token|unknown|index)$")
-# As their released codes do: CLS is decayed, or the positions that have an unknown one beside them.
+# As their released codes do: CLS is decayed, or the positions that have an unknown one next to them.
 DECAYED = {"mae": {"encoder.cls_token"}, "droppos": {"encoder.cls_token"}, "mjp": {"encoder.pos_embed", "unknown"}}
 # One case for each method, fidelity and model.
 KINDS = {

@@ -360,7 +360,7 @@ def test_load_encoder__truncated_checkpoint__says_so(part, is_zip, tmp_path):
     path = tmp_path / "cut.pth"
     torch.save({"model": vit().state_dict()}, path, _use_new_zipfile_serialization=is_zip)
     path.write_bytes(path.read_bytes()[: int(part * path.stat().st_size)])
-    with pytest.raises(CheckpointError, match=r"cut.pth could not be read .* fetch it again"):
+    with pytest.raises(CheckpointError, match=r"cut.pth could not be read .* download it again"):
         load_encoder(vit(), path)
 
 
@@ -387,7 +387,7 @@ def test_load_encoder__foreign_file__says_what_it_begins_with(content, tmp_path)
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
         load_encoder(vit(), path)
-    assert repr(content[:9]) in str(caught.value) and "fetch it again" in str(caught.value)
+    assert repr(content[:9]) in str(caught.value) and "download it again" in str(caught.value)
 
 
 @pytest.mark.parametrize(("content", "found"), [([1, 2], "a list"), ({"epoch": 3}, "no tensors but epoch")])

@@ -37,7 +37,7 @@ def graph(tmp_path, monkeypatch) -> Graph:
         "both": {**both, "evaluations": ["classify-1"], "needs": {"gpu": True, "hours": 0.26}},
         "without": {"runs": [], "data": [], "evaluations": ["april-1"], "needs": {"gpu": False, "memory_gb": 7}},
     }
-    entry = {"fragment": "", "config": {}, "subjects": {}, "data": {}}
+    entry = {"fragment": "", "file": "", "config": {}, "subjects": {}, "data": {}}
     evals = {"classify-1": {**entry, "job": "both"}, "april-1": {**entry, "job": "without", "site_files": ["lpips"]}}
     return Graph.model_validate(
         {

@@ -95,12 +95,12 @@ class SpeechAugment(Strict):
 class AudioConfig(BaseDataConfig):
     """A set of spoken words. Classes: silence, unknown, then the words; those with a share of 0 are left out."""
 
-    counted: ClassVar[tuple[str, ...]] = (
+    identity_fields: ClassVar[tuple[str, ...]] = (
         *("source", "words", "unknown", "silence", "val_list"),
         *("num_train", "num_val"),
     )
-    seen: ClassVar[tuple[str, ...]] = ("features", "mean", "std", "augment")
-    shaping: ClassVar[tuple[str, ...]] = ("features", "words", "unknown", "silence")
+    view_fields: ClassVar[tuple[str, ...]] = ("features", "mean", "std", "augment")
+    cost_fields: ClassVar[tuple[str, ...]] = ("features", "words", "unknown", "silence")
     channels: ClassVar[int] = 1
 
     kind: str = "audio"

@@ -1,6 +1,6 @@
 """Views of a clip, and what a batch of them becomes on the device: shifted, mixed with noise, and seen as coefficients.
 
-As in TC-ResNet, whose data MP3 uses: a shift of up to a tenth with zeros in place of what is missing, noise from any
+As in TC-ResNet, whose data MP3 uses: a shift of up to a tenth with zeros instead of what is missing, noise from any
 place of any noise file, the sum clipped. A view draws for its own clip, so that it does not depend on its batch, on the
 number of processes or of loader workers; the arithmetic is done for all clips of a batch at once.
 """
@@ -76,7 +76,7 @@ class ClipBatches:
 
 
 def shifted(waves: Tensor, shifts: Tensor) -> Tensor:
-    """(B, samples), each later by its own number of samples, at most all; zeros in place of what is missing."""
+    """(B, samples), each later by its own number of samples, at most all; zeros instead of what is missing."""
     count, length = waves.shape
     # All windows of each wave between zeros, without a copy; four times as fast as a gather of single samples.
     windows = F.pad(waves, (length, length)).unfold(1, length, 1)

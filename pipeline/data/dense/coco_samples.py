@@ -54,7 +54,7 @@ class CocoSamples(Files):
         return f"{self.name(index)}\t{self.image_id(index)}\t{self._digest(index)}"
 
     def _digest(self, index: int) -> str:
-        """Of all that is known of the objects of a picture."""
+        """Digest everything that is known about the objects of a picture."""
         objects, known = self.table.objects(index), hashlib.sha256()
         for column in (objects.ids, objects.labels, objects.boxes, objects.areas, objects.crowds):
             known.update(column.tobytes())

@@ -37,13 +37,13 @@ from pipeline.data.store.manifest import SplitSummary
 class DetectionConfig(DenseConfig):
     """A set of pictures with objects."""
 
-    counted: ClassVar[tuple[str, ...]] = (
+    identity_fields: ClassVar[tuple[str, ...]] = (
         *("source", "num_classes", "num_train", "num_val", "drop_empty", "made_from"),
         *("train_images", "val_images", "train_annotations", "val_annotations"),
     )
     tasks: ClassVar[tuple[str, ...]] = ("detect",)
 
-    seen: ClassVar[tuple[str, ...]] = (*DenseConfig.seen, "outlines")
+    view_fields: ClassVar[tuple[str, ...]] = (*DenseConfig.view_fields, "outlines")
 
     kind: str = "detection"
     source: Literal["coco"] = "coco"

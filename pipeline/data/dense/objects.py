@@ -49,7 +49,7 @@ class ObjectTable:
     polygon_starts: np.ndarray  # int64 (objects + 1,): the first polygon of each object
     point_starts: np.ndarray  # int64 (polygons + 1,): the first number of each polygon
     points: np.ndarray  # float64: x, y, x, y ...
-    run_starts: np.ndarray  # int64 (objects + 1,): the first run of each object that has runs in place of polygons
+    run_starts: np.ndarray  # int64 (objects + 1,): the first run of each object that has runs instead of polygons
     runs: np.ndarray  # int64
 
     def __len__(self) -> int:

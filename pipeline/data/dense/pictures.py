@@ -59,8 +59,8 @@ InnerPath = Annotated[str, AfterValidator(_inside)]
 class DenseConfig(BaseDataConfig):
     """A set of pictures in which places are known: objects, or the class of each pixel. Squares of `image_size`."""
 
-    seen: ClassVar[tuple[str, ...]] = ("image_size", "mean", "std", "scale", "hflip")
-    shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
+    view_fields: ClassVar[tuple[str, ...]] = ("image_size", "mean", "std", "scale", "hflip")
+    cost_fields: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
     peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
 
     image_size: int = Field(gt=0, description="side of the square that a model is trained on, in pixels")

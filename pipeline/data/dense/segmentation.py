@@ -30,8 +30,15 @@ LIST_HEADER = ["image", "classes"]
 class SegmentationConfig(DenseConfig):
     """A set of pictures with the class of each pixel."""
 
-    counted: ClassVar[tuple[str, ...]] = ("source", "num_classes", "num_train", "num_val", "ignored", "made_from")
-    seen: ClassVar[tuple[str, ...]] = (*DenseConfig.seen, "max_class_share", "photometric")
+    identity_fields: ClassVar[tuple[str, ...]] = (
+        "source",
+        "num_classes",
+        "num_train",
+        "num_val",
+        "ignored",
+        "made_from",
+    )
+    view_fields: ClassVar[tuple[str, ...]] = (*DenseConfig.view_fields, "max_class_share", "photometric")
     tasks: ClassVar[tuple[str, ...]] = ("segment",)
 
     kind: str = "segmentation"

@@ -29,8 +29,8 @@ class CorruptedImages(ClassifiedImages):
         """`num_val` is the number of images of one severity of one corruption."""
 
         made: ClassVar[tuple[str, ...]] = ("table", "quality", "per_class", "image_size", "source_crop", "channels")
-        counted: ClassVar[tuple[str, ...]] = ("num_classes", "num_val", "made_from", "corruption", *made)
-        seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "mean", "std")
+        identity_fields: ClassVar[tuple[str, ...]] = ("num_classes", "num_val", "made_from", "corruption", *made)
+        view_fields: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "mean", "std")
 
         kind: Literal["corrupted"] = "corrupted"
         source: Literal["folder"] = "folder"
@@ -96,7 +96,7 @@ class CorruptedImages(ClassifiedImages):
         return self._seen(Split(samples, classes, [problem for _, found in listed for problem in found]))
 
     def is_there(self, folder: Path) -> bool:
-        """Published files have no recipe beside them."""
+        """Published files have no recipe next to them."""
         found = [folder / corruption / RECIPE for corruption in self.cfg.corruptions]
         if any(path.exists() for path in found) or not folder.is_dir():
             return False
@@ -110,7 +110,7 @@ class CorruptedImages(ClassifiedImages):
 
 
 def severity_of(name: str) -> int:
-    """Of a file, by its name in the set."""
+    """Return the severity of a file from its name in the set."""
     return int(name.split("/")[1])
 
 

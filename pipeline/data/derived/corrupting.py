@@ -116,7 +116,7 @@ def _begin(folder: Path, recipe: dict[str, Any]) -> None:
     if path.exists():
         if f'"{recipe["fingerprint"]}"' in path.read_text(errors="replace"):
             return
-        log.info("%s was made after another recipe; it is made again", folder)
+        log.info("%s was made with another recipe; it is made again", folder)
         remove_folder(folder)
     elif folder.is_dir() and any(folder.iterdir()):
         raise DataError(

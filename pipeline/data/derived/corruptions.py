@@ -1,7 +1,7 @@
 """The 15 corruptions of ImageNet-C (Hendrycks and Dietterich 2019), after the scripts that made the published sets.
 
 A function takes an image, uint8 (H, W, 3), its parameters at one severity and a generator of random numbers, and
-returns values from 0 to 255. Written with numpy, scipy and Pillow in place of OpenCV, scikit-image and ImageMagick. The
+returns values from 0 to 255. Written with numpy, scipy and Pillow instead of OpenCV, scikit-image and ImageMagick. The
 scripts are for squares of one size; here any rectangle is corrupted with the parameters of its table, in pixels.
 """
 

@@ -21,8 +21,8 @@ from pipeline.data.samples import Split, SplitName
 class FilteredConfig(DataConfig):
     """A set that is made; how many images it has is known afterwards."""
 
-    counted: ClassVar[tuple[str, ...]] = (
-        *DataConfig.counted,
+    identity_fields: ClassVar[tuple[str, ...]] = (
+        *DataConfig.identity_fields,
         *("made_from", "reference", "min_confidence", "min_images"),
     )
 

@@ -57,7 +57,7 @@ def _chosen(cfg: "FilteredConfig", samples: ImageSet, probabilities: np.ndarray)
     chosen = np.flatnonzero(wrong & (confidences >= cfg.min_confidence)).tolist()
     if len(chosen) < cfg.min_images:
         raise DataError(
-            f"{cfg.name}: {cfg.reference} gets {len(chosen)} of {len(samples)} images wrong with a confidence of "
+            f"{cfg.name}: {cfg.reference} classifies {len(chosen)} of {len(samples)} images wrongly with confidence "
             f"{cfg.min_confidence} or more ({int(wrong.sum())} with any), expected {cfg.min_images} (min_images); "
             "lower min_confidence or min_images in its config"
         )

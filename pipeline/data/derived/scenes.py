@@ -39,7 +39,7 @@ class Composed:
         """uint8 (SIDE, SIDE): the visible part of the garment at this place in `labels`."""
         return (self.owners == number + 1).astype(np.uint8)
 
-    def put(self, garments: Sequence["Placed"], label: int) -> bool:
+    def put(self, garments: Sequence["PlacedGarment"], label: int) -> bool:
         """One garment, or several as a heap; False if they would hide too much of another one."""
         inside = np.zeros((SIDE, SIDE), dtype=bool)
         for garment in garments:
@@ -57,7 +57,7 @@ class Composed:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedGarment:
     """A garment that is to lie at a place of the canvas: rows and columns."""
 
     pixels: np.ndarray
@@ -77,7 +77,7 @@ def compose(garments: ImageSet, split: SplitName, number: int) -> Composed:
         side = draw.randint(*SIDES)
         for _ in range(TRIES):
             place = draw.randint(0, SIDE - side), draw.randint(0, SIDE - side)
-            if scene.put([_placed(garments.image(index), side, place)], garments.labels[index]):
+            if scene.put([_place(garments.image(index), side, place)], garments.labels[index]):
                 break
     return scene
 
@@ -95,13 +95,13 @@ def _put_heap(scene: Composed, garments: ImageSet, draw: random.Random) -> None:
     left, top = 2, draw.randint(0, SIDE - HEAP_SIDE)
     chosen = [same[draw.randrange(len(same))] for _ in range(HEAP)]
     places = [(left + number * (HEAP_SIDE - 5), top) for number in range(HEAP)]
-    heap = [_placed(garments.image(index), HEAP_SIDE, at) for index, at in zip(chosen, places, strict=True)]
+    heap = [_place(garments.image(index), HEAP_SIDE, at) for index, at in zip(chosen, places, strict=True)]
     assert scene.put(heap, label)
 
 
-def _placed(image: Image.Image, side: int, corner: tuple[int, int]) -> Placed:
+def _place(image: Image.Image, side: int, corner: tuple[int, int]) -> PlacedGarment:
     from scipy.ndimage import binary_fill_holes  # as slow to import as all else that a launcher needs
 
     pixels = np.asarray(image.convert("L").resize((side, side), Image.Resampling.BILINEAR))
     left, top = corner
-    return Placed(pixels, binary_fill_holes(pixels >= GREY), np.s_[top : top + side, left : left + side])
+    return PlacedGarment(pixels, binary_fill_holes(pixels >= GREY), np.s_[top : top + side, left : left + side])

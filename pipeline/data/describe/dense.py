@@ -50,7 +50,7 @@ def object_lists(folder: Path) -> list[Path]:
 
 
 def describe_objects(folder: Path, lists: list[Path], choices: Choices, workers: int, progress: bool) -> Description:
-    """Of pictures with objects."""
+    """Describe pictures with objects."""
     _refuse_share(choices)
     names: dict[str, str] = {}
     for split in SPLITS:
@@ -77,7 +77,7 @@ def _looks_like_a_list(path: Path) -> bool:
 
 
 def _list_of(folder: Path, lists: list[Path], split: SplitName) -> Path:
-    """The list of a split, by its name; `instances_` ones where COCO's captions and keypoints lie beside them."""
+    """The list of a split, by its name; `instances_` ones where COCO's captions and keypoints lie next to them."""
     named = [path for path in lists if split in path.relative_to(folder).as_posix().lower()]
     chosen = [path for path in named if path.name.startswith("instances_")] or named
     if len(chosen) != 1:
@@ -112,7 +112,7 @@ def has_class_maps(folder: Path) -> bool:
 
 
 def describe_pixels(folder: Path, choices: Choices, workers: int, progress: bool) -> Description:
-    """Of pictures with the class of each pixel. 255 stands for no class where it occurs, else 0 does."""
+    """Describe pictures with a class per pixel. 255 means no class if it occurs, otherwise 0 does."""
     _refuse_share(choices)
     kind = Segmentation(SegmentationConfig(name=choices.name, **UNKNOWN))
     splits = {split: kind.read(folder, split) for split in SPLITS}

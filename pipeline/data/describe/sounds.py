@@ -36,7 +36,7 @@ def refuse_sounds_without_lists(folder: Path) -> None:
 
 
 def describe_sounds(folder: Path, choices: Choices, workers: int, progress: bool) -> Description:
-    """Of spoken words."""
+    """Describe spoken words."""
     _refuse_choices(choices)
     inside = folder / place_of(folder)
     words = sorted(path.name for path in inside.iterdir() if path.is_dir() and path.name[0] not in "._")

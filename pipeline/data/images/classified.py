@@ -30,12 +30,12 @@ LIST_HEADER = ["path", "label"]
 class DataConfig(BaseDataConfig):
     """A set of classified images."""
 
-    counted: ClassVar[tuple[str, ...]] = (
+    identity_fields: ClassVar[tuple[str, ...]] = (
         *("source", "num_classes", "num_train", "num_val", "val_share"),
         *("only_classes", "without_classes", "upright"),
     )
-    seen: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
-    shaping: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
+    view_fields: ClassVar[tuple[str, ...]] = ("augment", "eval_crop", "image_size", "mean", "std")
+    cost_fields: ClassVar[tuple[str, ...]] = ("image_size", "channels", "num_classes")
     has_attributes: ClassVar[bool] = False  # its labels are sets of attributes, not classes
     peak: ClassVar[float] = 255.0  # of what the views return; mean and std are those of values from 0 to 1
 
@@ -93,7 +93,7 @@ class DataConfig(BaseDataConfig):
                 f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
             )
         if self.val_share is not None and not self.num_train:
-            raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing is shared; leave it out")
+            raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing to split; leave it out")
         return self
 
     @model_validator(mode="after")

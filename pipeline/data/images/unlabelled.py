@@ -15,7 +15,7 @@ from pipeline.data.kind import KINDS, DataKind
 class UnlabelledConfig(DataConfig):
     """A set of images without labels."""
 
-    counted: ClassVar[tuple[str, ...]] = ("source", "num_train", "num_val", "val_share", "left_out", "upright")
+    identity_fields: ClassVar[tuple[str, ...]] = ("source", "num_train", "num_val", "val_share", "left_out", "upright")
     has_labels: ClassVar[bool] = False
 
     kind: str = "unlabelled"

@@ -29,7 +29,7 @@ Unknown = Literal["released"] | float
 
 
 @dataclass
-class Found:
+class ClipLists:
     """What there is in the published layout; nothing is decoded."""
 
     names: list[str] = field(default_factory=list)  # <word>/<file>.wav
@@ -65,7 +65,7 @@ def place_of(folder: Path) -> str:
 
 
 def chosen(
-    found: Found,
+    found: ClipLists,
     split: SplitName,
     choice: Choice,
     recordings: Callable[[Sequence[str]], Recordings],
@@ -92,8 +92,8 @@ def released_unknown(split: SplitName, val_list: ListName) -> list[str]:
     return [name for found, name in rows if found == part]
 
 
-def _look_into(folder: Path) -> Found:
-    found = Found()
+def _look_into(folder: Path) -> ClipLists:
+    found = ClipLists()
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.name == NOISE:
             found.noise = _wav_names(folder, NOISE)
@@ -114,7 +114,7 @@ def _wav_names(folder: Path, inside: str) -> list[str]:
     return sorted(f"{inside}/{name}" for name in names if name.lower().endswith(".wav") and name[0] != ".")
 
 
-def _of_split(found: Found, split: SplitName, choice: Choice) -> tuple[list[str], list[str]]:
+def _of_split(found: ClipLists, split: SplitName, choice: Choice) -> tuple[list[str], list[str]]:
     """Names of its keywords and of its other words; none where a list is missing."""
     if found.problems:
         return [], []
@@ -145,7 +145,7 @@ def _unknown(others: list[str], num_keywords: int, split: SplitName, choice: Cho
     return sorted(ranked[:count]), lines if len(others) < count else []
 
 
-def _word_problems(found: Found, keywords: list[str], split: SplitName, choice: Choice) -> list[str]:
+def _word_problems(found: ClipLists, keywords: list[str], split: SplitName, choice: Choice) -> list[str]:
     there, here = ({name.split("/")[0] for name in names} for names in (found.names, keywords))
     missing = [word for word in choice.words if word not in there]
     elsewhere = [word for word in choice.words if word in there - here and not found.problems]
@@ -153,7 +153,7 @@ def _word_problems(found: Found, keywords: list[str], split: SplitName, choice: 
     return problems + ([f"{split}: found no clips of {shortened(elsewhere)}"] if elsewhere else [])
 
 
-def _list_problems(found: Found) -> list[str]:
+def _list_problems(found: ClipLists) -> list[str]:
     there, problems = {*found.names}, []
     for part, names in found.lists.items():
         if missing := [name for name in names if name not in there]:

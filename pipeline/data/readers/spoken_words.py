@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.data.audio.clips import Clips, PackedRecordings, as_wav
-from pipeline.data.readers.speech_commands import NOISE, Choice, Found, chosen
+from pipeline.data.readers.speech_commands import NOISE, Choice, ClipLists, chosen
 from pipeline.data.samples import Split, SplitName
 
 FILE = "clips.xz"
@@ -29,7 +29,7 @@ def read_spoken_words(folder: Path, split: SplitName, choice: Choice) -> Split:
         nothing = PackedRecordings({})
         return Split(Clips(nothing, [], nothing), problems=[f"{FILE}: {reason}"])
     noise = [name for name in files if name.startswith(NOISE)]
-    found = Found([name for name in files if not name.startswith(NOISE)], lists, noise)
+    found = ClipLists([name for name in files if not name.startswith(NOISE)], lists, noise)
     return chosen(found, split, choice, lambda names: PackedRecordings({name: files[name] for name in names}))
 
 

@@ -111,7 +111,7 @@ class DerivedImages(ImageSet):
 class CachedImages(DerivedImages):
     """Images of a cache."""
 
-    gives_arrays = False  # in place of Pillow's images, for views that only cut
+    gives_arrays = False  # instead of Pillow's images, for views that only cut
 
     def __init__(self, images: ImageSet, pixels: np.ndarray, places: np.ndarray) -> None:
         super().__init__(images)

@@ -91,7 +91,7 @@ def find_samples(cfg: BaseDataConfig, folder: Path, split: SplitName, index: Pat
     """The samples of a split, none of them read yet."""
     kind = kind_of(cfg)
     if split not in cfg.splits:
-        raise DataError(f"data set {cfg.name!r} has no {split} split (num_train is 0): it is for evaluations alone")
+        raise DataError(f"data set {cfg.name!r} has no {split} split (num_train is 0): it is only for evaluations")
     if not folder.is_dir():
         raise data_error(cfg, folder, [f"folder {folder} not found"])
     manifest = read_manifest(index / MANIFEST) if index else None

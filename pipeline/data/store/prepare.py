@@ -205,7 +205,7 @@ def _manifest(
 
 def counts_of(cfg: BaseDataConfig) -> dict[str, Any]:
     """What the config says of a set and `prepare` compares with it."""
-    return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.counted}))
+    return json.loads(json.dumps({key: getattr(cfg, key) for key in cfg.identity_fields}))
 
 
 def reason_to_prepare(manifest: Manifest, cfg: BaseDataConfig, sources: Mapping[str, str | None]) -> str:

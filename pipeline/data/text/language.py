@@ -42,12 +42,12 @@ SOURCES: dict[str, PublishedSet[LineReader]] = {
 class LanguageConfig(TokenConfig):
     """A stream of tokens; `num_train` and `num_val` count windows."""
 
-    counted: ClassVar[tuple[str, ...]] = (
+    identity_fields: ClassVar[tuple[str, ...]] = (
         *("source", "num_train", "num_val"),
         *("tokenizer", "vocab_size", "length", "stride"),
     )
-    seen: ClassVar[tuple[str, ...]] = ("mask_token",)
-    shaping: ClassVar[tuple[str, ...]] = ("vocab_size", "length")
+    view_fields: ClassVar[tuple[str, ...]] = ("mask_token",)
+    cost_fields: ClassVar[tuple[str, ...]] = ("vocab_size", "length")
     tasks: ClassVar[tuple[str, ...]] = ("language",)
     sources: ClassVar[Mapping[str, PublishedSet]] = SOURCES
 

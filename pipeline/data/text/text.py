@@ -47,9 +47,9 @@ SOURCES: dict[str, PublishedSet[Reader]] = {
 class TextConfig(TokenConfig):
     """A set of classified texts."""
 
-    counted: ClassVar[tuple[str, ...]] = ("source", "num_classes", "num_train", "num_val", "tokenizer")
-    seen: ClassVar[tuple[str, ...]] = ("vocab_size", "length")
-    shaping: ClassVar[tuple[str, ...]] = ("vocab_size", "length", "num_classes")
+    identity_fields: ClassVar[tuple[str, ...]] = ("source", "num_classes", "num_train", "num_val", "tokenizer")
+    view_fields: ClassVar[tuple[str, ...]] = ("vocab_size", "length")
+    cost_fields: ClassVar[tuple[str, ...]] = ("vocab_size", "length", "num_classes")
     tasks: ClassVar[tuple[str, ...]] = ("text_classify",)
     own_tasks: ClassVar[Mapping[str, str]] = {"classify": "text_classify"}
     sources: ClassVar[Mapping[str, PublishedSet]] = SOURCES

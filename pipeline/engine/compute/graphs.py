@@ -1,4 +1,4 @@
-"""CUDA graphs: parts of a training step are recorded once and replayed, one launch in place of thousands.
+"""CUDA graphs: parts of a training step are recorded once and replayed, one launch instead of thousands.
 
 A small model's step is otherwise bound by the host. A recording (`pipeline/core/cuda_graph.py`) holds addresses, so
 all that it reads and writes keeps its place: weights, moments, averages, sums and meters are changed in place, and

@@ -31,7 +31,7 @@ class Adversarial(Evaluation):
         if columns is None:
             raise DataError(
                 f"{data.name} has no class of {model.run.data.name}, which the model was trained on; "
-                "expected images of classes that it knows: name another set in `data` of the evaluation"
+                "expected images of classes that it was trained on: name another set in `data` of the evaluation"
             )
         found = confidences(self, model, seen_by(model, data), columns)
         right, confidence = found.per_image[TOP1] / 100, found.per_image[CONFIDENCE] / 100

@@ -101,7 +101,7 @@ class Corruptions(Evaluation):
                 if origins[severity] != first:
                     raise DataError(
                         f"{data.name}: severity {severity} has other images than {next(iter(parts))}; expected the "
-                        "same clean images in all; delete the folder of one of them and have it made again"
+                        "same clean images in all; delete the folder of one of them, so that it is made again"
                     )
 
     def errors_on(self, model: Subject, data: CorruptedImages.Config) -> dict[str, np.ndarray]:

@@ -63,8 +63,8 @@ def attention_of(block: Any) -> Any:
     layer = getattr(block, "attn", None)
     if not (hasattr(layer, "attn_drop") and hasattr(layer, "fused_attn")):
         raise ConfigError(
-            f"{type(block).__name__} has no attention that can be looked at; expected a block of timm's "
-            "VisionTransformer: leave this evaluation out for this model"
+            f"{type(block).__name__} does not expose its attention; expected a block of timm's "
+            "VisionTransformer: skip this evaluation for this model"
         )
     return layer
 
@@ -91,7 +91,7 @@ def _shown_to(see: See, number: int, shape: tuple[int, ...]) -> Callable[[Any, A
         if attention.shape[1:] != shape:
             raise ConfigError(
                 f"block {number + 1} has attention of the shape {tuple(attention.shape[1:])}; expected {shape}: one "
-                "map for each head, from token to token; leave this evaluation out for this model"
+                "map for each head, from token to token; skip this evaluation for this model"
             )
         see(number, attention)
 

@@ -56,7 +56,7 @@ class AttentionMaps(Evaluation):
         depth = len(encoder.blocks)
         layers = [layer for layer in self.cfg.layers if layer <= depth]
         if not layers:
-            raise ConfigError(f"layers {list(self.cfg.layers)}: the model has {depth}; name one that it has")
+            raise ConfigError(f"layers {list(self.cfg.layers)}: the model has {depth}; name one of them")
         seen = {layer: HeadSums(encoder, attention_of(encoder.blocks[layer - 1]).num_heads) for layer in layers}
         chosen = spread(model.run.data.num_val, self.cfg.limit)
         for batch in self.batches(model.run.data, indices=chosen):

@@ -46,7 +46,7 @@ class CorrelationMaps(Evaluation):
         encoder = model.method.encoder
         grid = grid_of(encoder)
         if grid.size < 2:
-            raise ConfigError("the model has one patch; expected at least two, whose vectors can be compared")
+            raise ConfigError("the model has one patch; expected at least two, to compare their vectors")
         sums = CorrelationSums(grid)
         chosen = spread(model.run.data.num_val, self.cfg.limit)
         for batch in self.batches(model.run.data, indices=chosen):

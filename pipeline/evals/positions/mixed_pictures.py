@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
-from pipeline.evals.pictures import labelled_grid, note, outlined, placed
+from pipeline.evals.pictures import labelled_grid, note, outlined, place_patches
 from pipeline.evals.positions.mp3_positions import named_positions, num_context
 from pipeline.methods.mp3 import MP3
 from pipeline.models.patches import Grid, to_images, to_patches
@@ -78,4 +78,4 @@ def mixed(images: Tensor, pool: Tensor, grid: Grid) -> Tensor:
 
 
 def _input_and_rebuilt(image: Tensor, order: Tensor, named: Tensor, grid: Grid, count: int) -> tuple[Tensor, Tensor]:
-    return outlined(image, grid, order[:count]), placed(image, grid, order, named)
+    return outlined(image, grid, order[:count]), place_patches(image, grid, order, named)

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, only_for
-from pipeline.evals.pictures import labelled_grid, outlined, placed
+from pipeline.evals.pictures import labelled_grid, outlined, place_patches
 from pipeline.evals.positions.mp3_positions import named_positions, num_context
 from pipeline.methods.mp3 import MP3
 
@@ -54,7 +54,7 @@ class MP3Pictures(Evaluation):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What one image looks like at one eta: context, input, rebuilt."""
         count = num_context(method, eta)
-        context = placed(picture, method.grid, order[:count], order[:count])
-        unordered = placed(picture, method.grid, order, shown_at)
-        rebuilt = placed(picture, method.grid, order, predicted)
+        context = place_patches(picture, method.grid, order[:count], order[:count])
+        unordered = place_patches(picture, method.grid, order, shown_at)
+        rebuilt = place_patches(picture, method.grid, order, predicted)
         return context, outlined(unordered, method.grid, shown_at[:count]), rebuilt

@@ -18,7 +18,7 @@ from pipeline.data.readers.classes import class_names
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Percent, Subject, refused_by
 from pipeline.evals.heat import Colours, bar, coloured, enlarged
-from pipeline.evals.pictures import first_of_each_class, labelled_grid, placed
+from pipeline.evals.pictures import first_of_each_class, labelled_grid, place_patches
 from pipeline.evals.positions.mp3_positions import named_positions
 from pipeline.evals.positions.overlap import overlap_add
 from pipeline.models.patches import Grid
@@ -111,7 +111,9 @@ def spectrograms(words: Words, features: Any, etas: tuple[int, ...]) -> bytes:
     for number, name in enumerate(words.names):
         picture = enlarged(coloured(shares[number, ::-1], COLOURS), zoom)  # low tones at the bottom
         slots = [words.in_turn[number], *(words.places[eta][number] for eta in etas)]
-        rows.append((name, [picture, *(placed(picture, words.grid, words.order[number], slot) for slot in slots)]))
+        rows.append(
+            (name, [picture, *(place_patches(picture, words.grid, words.order[number], slot) for slot in slots)])
+        )
         captions.append(["", "", *(f"{_right(words, number, eta):.0f} % right" for eta in etas)])
     headings = ["original", "in random order", *(f"rebuilt, eta {eta / 100:g}" for eta in etas)]
 

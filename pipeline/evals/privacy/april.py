@@ -94,7 +94,7 @@ class April(LeakageEvaluation):
         return super().reason_against(cfg, subjects) or reason_against(subjects["model"].model, cfg.assumptions)
 
     def compute(self, model: Subject) -> Outcome:
-        log.info("the attacker has %s", self.cfg.assumptions.words())
+        log.info("the attacker is given %s", self.cfg.assumptions.words())
         self.settings = {name: setting_of(name, model.run) for name in self.cfg.settings}
         shuffler = Shuffler(model.method, self.cfg.shuffle_ratio, self.cfg.seed)
         values: dict[str, list[Tensor]] = defaultdict(list)

@@ -32,7 +32,7 @@ class ProbeConfig(EvalConfig):
     """Fields of every evaluation of a frozen encoder."""
 
     untrained: bool = Field(
-        False, description="in place of the trained encoder, one with the random weights from which a run starts"
+        False, description="instead of the trained encoder, one with the random weights from which a run starts"
     )
 
 
@@ -75,7 +75,7 @@ class Probe(Evaluation):
 
 
 def pooled_layers(method: Method, images: Tensor) -> list[Tensor]:
-    """Of each layer the mean over its patches, (B, D) in float32; stages differ in D."""
+    """Return the mean over the patches of each layer, (B, D) in float32; stages differ in D."""
     encoder = method.encoder
     stages = _stages(encoder)
     if stages is None:
@@ -136,5 +136,5 @@ def _feature_maps(encoder: Encoder, images: Tensor) -> list[Tensor]:
     except AttributeError:
         raise ConfigError(
             f"timm lists no intermediate layers of {type(encoder).__name__}; expected a model with "
-            "`forward_intermediates`: leave this evaluation out for this model"
+            "`forward_intermediates`: skip this evaluation for this model"
         ) from None

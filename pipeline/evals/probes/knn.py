@@ -77,10 +77,10 @@ class NearestNeighbours(Probe):
             wanted = {layer for layer in self.cfg.layers if layer < len(layers)} | {len(layers) - 1}
             kept.append(({layer: F.normalize(layers[layer], dim=1) for layer in sorted(wanted)}, batch.targets))
             if block and sum(len(labels) for _, labels in kept) >= block:
-                yield _joined(kept)
+                yield _join(kept)
                 kept = []
         if kept:
-            yield _joined(kept)
+            yield _join(kept)
 
     def _search(
         self,
@@ -179,6 +179,6 @@ def from_arrays(arrays: Arrays, device: torch.device) -> dict[int, Neighbours]:
     }
 
 
-def _joined(kept: list[tuple[dict[int, Tensor], Tensor]]) -> tuple[dict[int, Tensor], Tensor]:
+def _join(kept: list[tuple[dict[int, Tensor], Tensor]]) -> tuple[dict[int, Tensor], Tensor]:
     layers = {layer: torch.cat([features[layer] for features, _ in kept]) for layer in kept[0][0]}
     return layers, torch.cat([labels for _, labels in kept])

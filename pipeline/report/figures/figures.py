@@ -20,7 +20,7 @@ from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, view
 from pipeline.report.words import error, number
 
 FONTS = {"font.size": 12, "lines.linewidth": 1.8}
-BAR_CHARACTERS = 40  # of a bar's name, so that its number fits beside it
+BAR_CHARACTERS = 40  # of a bar's name, so that its number fits next to it
 BAR_HEIGHT = 8
 BAR_STEP = TEXT_HEIGHT + BAR_HEIGHT + 8
 CELL_HEIGHT = 28

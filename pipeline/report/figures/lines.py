@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from pipeline.core.files import parse_lines
 from pipeline.report.figures import curves, svg
 from pipeline.report.records import Cell, Drawing, FilledColumn, FilledRow, FilledTable, Read
-from pipeline.report.tables.view import joined, view
+from pipeline.report.tables.view import join_labels, view
 
 WIDTH = 400  # units; on a phone one is a bit less than a pixel
 PLOT_HEIGHT = 200
@@ -97,7 +97,7 @@ def read_curves(table: FilledTable, metric: str, read: Read) -> dict[str, list[c
     labels: dict[tuple[str, ...], str] = {}
     for row in [row for row in table.rows if row.selected]:
         runs = tuple(name for names in row.runs.values() for name in names)
-        labels[runs] = joined([*filter(None, [labels.get(runs)]), row.name])
+        labels[runs] = join_labels([*filter(None, [labels.get(runs)]), row.name])
     found = {label: [_read_curve(run, metric, read) for run in runs] for runs, label in labels.items()}
     return {label: kept for label, series in found.items() if (kept := [one for one in series if one is not None])}
 

@@ -83,7 +83,7 @@ def open_picture(content: bytes, name: str, place: Place) -> Picture:
             image.load()  # a picture that was cut short still has a size
     except (OSError, SyntaxError):
         raise DataError(
-            f"{name}: found no whole picture, expected PNG, JPEG or WebP; delete its folder and run the workflow again"
+            f"{name}: found no complete picture, expected PNG, JPEG or WebP; delete its folder, run the workflow again"
         ) from None
     return Picture(place(content, kind), width, height)
 
@@ -99,7 +99,7 @@ def open_sound(content: bytes, name: str, place: Place) -> Sound:
             seconds = count / file.getframerate()
     except (wave.Error, EOFError, ZeroDivisionError):
         raise DataError(
-            f"{name}: found no whole sound, expected WAV with PCM samples; delete its folder and run the workflow again"
+            f"{name}: found no complete sound, expected WAV with PCM samples; delete its folder, run the workflow again"
         ) from None
     return Sound(place(content, WAV), seconds)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipeline.report.collect import Content
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
-from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, joined, view
+from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, join_labels, view
 from pipeline.report.words import counted, error, number
 from pipeline.study.claims.decide import JudgedClaim, Verdict, all_of, verb_of
 from pipeline.study.targets import command_for, target_name
@@ -245,4 +245,4 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
     headings: dict[str, list[str]] = {}
     for heading, texts in groups.items():
         headings.setdefault(", ".join(texts), []).append(heading)
-    return [f"{joined(names)}: {text}" for text, names in headings.items()]
+    return [f"{join_labels(names)}: {text}" for text, names in headings.items()]

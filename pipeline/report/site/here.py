@@ -1,7 +1,7 @@
 """Names for what really ran, where a label is the name of a paper's model, data set, eta or number of epochs.
 
 At small scales one small ViT stands in for every ViT of the papers. A bar that is labelled ViT-L would then be a lie,
-so the report shows what ran and writes the paper's name beside it.
+so the report shows what ran and writes the paper's name next to it.
 """
 
 import re
@@ -48,7 +48,7 @@ def _has_paper(graph: Graph, study: str) -> bool:
 
 
 def in_words_of_scale(graph: Graph, text: str) -> str:
-    """A text with the names of what runs at this scale in place of the papers' names."""
+    """A text with the names of what runs at this scale instead of the papers' names."""
     if not graph.stand_ins:
         return text
     words = sorted(graph.stand_ins, key=len, reverse=True)

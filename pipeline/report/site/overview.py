@@ -72,7 +72,7 @@ def scatter(tables: list[FilledTable], titles: dict[str, str]) -> Scatter | None
 
 
 def _compared(tables: list[FilledTable]) -> Iterator[tuple[FilledTable, ShownRow, ShownColumn, str, Cell]]:
-    """Every number that has the paper's beside it, where it is shown, and the label of its own column."""
+    """Every number that has the paper's next to it, where it is shown, and the label of its own column."""
     for shown in map(view, tables):
         for row in shown.rows:
             for column in shown.columns:

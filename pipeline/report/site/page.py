@@ -43,7 +43,7 @@ class Report:
 
 
 def write_report(content: Content, out: Path, title: str, scale: str, read: Read, subtitle: str = "") -> list[Path]:
-    """Writes the first page to the file `out` and the others to the folder beside it; returns all files, it first.
+    """Writes the first page to the file `out` and the others to the folder next to it; returns all files, it first.
 
     `read` gives the content of a file of this scale.
     """

@@ -84,7 +84,7 @@ def write_noise(graph: Graph, tables: Iterable[FilledTable]) -> Path:
     if not found:
         raise DataError(
             f"no number at scale {graph.scale} has several seeds; write seeds: 4 into "
-            f"{shown(CONFIGS / 'scale' / f'{graph.scale}.yaml')}, run Snakemake, then this again"
+            f"{shown(CONFIGS / 'scale' / f'{graph.scale}.yaml')}, run Snakemake, then run this command again"
         )
     noise, path = Noise(metrics=_with_known(graph, found)), noise_file(graph.scale)
     text = yaml.safe_dump(noise.model_dump(mode="json"), sort_keys=True, width=120, default_flow_style=None)

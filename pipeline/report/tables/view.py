@@ -22,7 +22,7 @@ class ShownRow(NamedTuple):
 
     @property
     def label(self) -> str:
-        return joined([self.first.name, *[row.name for row in self.others]])
+        return join_labels([self.first.name, *[row.name for row in self.others]])
 
     @property
     def paper_label(self) -> str:
@@ -47,7 +47,7 @@ class ShownColumn(NamedTuple):
 
     @property
     def label(self) -> str:
-        return joined([self.first.name, *[column.name for column in self.others]])
+        return join_labels([self.first.name, *[column.name for column in self.others]])
 
     @property
     def paper_label(self) -> str:
@@ -162,10 +162,10 @@ def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
 
 def _paper_label(first: FilledRow | FilledColumn, others: Sequence[FilledRow] | Sequence[FilledColumn]) -> str:
     sides: list[FilledRow | FilledColumn] = [first, *others]
-    return joined(side.label for side in sides) if any(side.here for side in sides) else ""
+    return join_labels(side.label for side in sides) if any(side.here for side in sides) else ""
 
 
-def joined(labels: Iterable[str]) -> str:
+def join_labels(labels: Iterable[str]) -> str:
     """Names of one thing, the words that all of them end with only once: "ViT-B, ViT-L top-1 (%)"."""
     words = [label.split() for label in dict.fromkeys(labels)]
     if len(words) == 1:

@@ -90,7 +90,7 @@ class Comparison:
                 return value
             case ast.Name(id=name) if name in self.sets:
                 cells = len(self.named[name])
-                raise ConfigError(f"{self.text!r}: a set of {cells} cells stands alone; put it into mean, min or max")
+                raise ConfigError(f"{self.text!r}: {cells} cells are not one number; put them into mean, min or max")
             case ast.Name(id=name) if name in found:
                 return found[name][0]
         raise ConfigError(
@@ -144,7 +144,7 @@ def _try_out(comparison: Comparison) -> None:
         comparison.operators  # noqa: B018 - raises for one that is not allowed
         comparison.terms({cell: draw.uniform(1, 2) for cell in comparison.cells})
     except ArithmeticError:
-        raise ConfigError(f"{comparison.text!r} divides by 0 for any numbers in its cells") from None
+        raise ConfigError(f"{comparison.text!r} always divides by 0") from None
 
 
 def _operation(op: ast.AST, text: str) -> Operator:

@@ -57,7 +57,7 @@ class ModelBuilder:
 
 def _key(run: "RunConfig") -> str:
     """Names what a model depends on."""
-    shape = {key: getattr(run.data, key) for key in run.data.shaping}
+    shape = {key: getattr(run.data, key) for key in run.data.cost_fields}
     method, model = run.method.model_dump(mode="json"), run.model.model_dump(mode="json", exclude={"name"})
     return fingerprint([method, model, shape, run.task], 16)
 

@@ -33,7 +33,7 @@ def add_origin(draft: Draft, data: "BaseDataConfig", where: str) -> None:
         if origin.name != source:
             raise ConfigError(
                 f"{where}: data {data.name!r} is made from {source!r}, which is {origin.name!r} at scale "
-                f"{draft.graph.scale}; give the scale a set in place of {data.name!r} too"
+                f"{draft.graph.scale}; give the scale a set instead of {data.name!r} too"
             )
 
 
@@ -70,8 +70,8 @@ def add_data(draft: Draft, data: "BaseDataConfig", where: str) -> None:
     """Everyone sees a data set through a view of their own, but must mean the same images by its name."""
     content = data.model_dump(mode="json")
     known = draft.graph.data.setdefault(data.name, content)
-    keys = [key for key in content if key not in data.seen and content[key] != known.get(key)]
+    keys = [key for key in content if key not in data.view_fields and content[key] != known.get(key)]
     if keys:
         raise ConfigError(
-            f"{where}: data {data.name!r} has another {', '.join(keys)} than in other runs; give it another name"
+            f"{where}: data {data.name!r} differs from other runs in {', '.join(keys)}; give it another name"
         )

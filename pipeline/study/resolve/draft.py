@@ -41,6 +41,11 @@ class Draft:
     def file(self) -> str:
         return shown(CONFIGS / "study" / f"{self.name}.yaml")
 
+    def file_of_eval(self, name: str) -> str:
+        """The file of configs/eval behind an evaluation that a column names."""
+        own = self.study.evals.get(name)
+        return own.eval if own else name
+
     @cached_property
     def expected_file(self) -> str:
         return shown(CONFIGS / "expected" / f"{self.name}.yaml")

@@ -42,7 +42,8 @@ class RunEntry(Record):
 class EvalEntry(Record):
     """An evaluation of certain subjects on certain data with a certain config; its name is that of its result."""
 
-    fragment: str  # the file of configs/eval
+    fragment: str  # the name that columns give it: a file of configs/eval, or an entry of the study's `evals`
+    file: str  # the file of configs/eval from which its keys come
     config: dict[str, Any]
     subjects: dict[str, str]  # role -> run
     data: dict[str, dict[str, Any]]  # role -> config of a data set, beside those of the subjects

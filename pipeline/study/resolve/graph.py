@@ -26,6 +26,7 @@ from pipeline.results import results_of
 from pipeline.study.claims.decide import ResolvedClaim, resolve
 from pipeline.study.resolve.draft import Draft, check_names
 from pipeline.study.resolve.entries import Graph, StudyEntry
+from pipeline.study.resolve.evals import check_evals
 from pipeline.study.resolve.rows import add_table
 from pipeline.study.resolve.runs import add_run, in_init_order
 from pipeline.study.scales import has_paper, runs_at
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Kept(Record):
+class StoredGraph(Record):
     """graph.json: the graph, and what it was made from."""
 
     key: str
@@ -53,7 +54,7 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     `check`: every model is built once too, without memory, and no folder is created.
     """
     path, key = results_of(scale).graph, _source_key()
-    kept = _read_kept(path)
+    kept = _read_stored(path)
     if kept and kept.key == key and (kept.is_checked or not check):
         return kept.graph
     built = kept.built if kept and _code(kept.key) == _code(key) else []
@@ -65,25 +66,25 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     else:
         graph = build_graph(scale)
     if path.parent.exists() or not check:
-        _write_kept(path, Kept(key=key, built=built, is_checked=check, graph=graph))
+        _write_stored(path, StoredGraph(key=key, built=built, is_checked=check, graph=graph))
     return graph
 
 
-def _read_kept(path: Path) -> Kept | None:
+def _read_stored(path: Path) -> StoredGraph | None:
     try:
-        return Kept.model_validate_json(path.read_bytes())
+        return StoredGraph.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None  # missing, damaged, or of an older version; it is made anew
 
 
-def _write_kept(path: Path, kept: Kept) -> None:
+def _write_stored(path: Path, kept: StoredGraph) -> None:
     try:
         write_text(path, _one_entry_per_line(kept))
     except PatchworkError as error:  # results of somebody else may be looked at all the same
         log.warning("the graph is not kept: %s", error)
 
 
-def _one_entry_per_line(kept: Kept) -> str:
+def _one_entry_per_line(kept: StoredGraph) -> str:
     """The graph as JSON in which a job finds its own entries (`_found`) without parsing those of all others."""
     content = kept.model_dump(mode="json")
     graph = content.pop("graph")
@@ -261,6 +262,8 @@ def _add_study(draft: Draft, collector: _Collector) -> None:
     study = draft.study
     with collector:
         check_names(study, draft.file)
+    with collector:
+        check_evals(study, draft.file)
     main_claim = next((f"{draft.name}.{key}" for key, claim in study.claims.items() if claim.main), "")
     draft.graph.stories[draft.name] = StudyEntry(title=study.title, about=study.about, main_claim=main_claim)
     draft.study = study.at(draft.scale, draft.graph.scale)

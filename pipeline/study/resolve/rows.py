@@ -1,5 +1,6 @@
 """From the tables and figures of a study to cells: which results each of them takes its number or picture from."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,8 +10,9 @@ from pipeline.core.config import Layers, fingerprint, nearest, parse, science
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import METHODS, TASKS
 from pipeline.study.resolve.data import data_configs
-from pipeline.study.resolve.draft import Draft, fragment, fragment_names
+from pipeline.study.resolve.draft import Draft, fragment_names
 from pipeline.study.resolve.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
+from pipeline.study.resolve.evals import eval_layers
 from pipeline.study.spec import MEAN, TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
     lines += _missing_runs(table, cells, where)
     if lines:
         raise ConfigError("\n".join(lines))
-    true_here = draft.scale.true_here
+    true_here = draft.scale.apply_wording
     draft.graph.tables[f"{draft.name}.{name}"] = TableEntry(
         study=draft.name,
         study_title=draft.study.title,
@@ -51,7 +53,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
 def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellEntry]) -> RowEntry:
     row = table.rows[key]
     return RowEntry(
-        label=draft.scale.true_here(row.label),
+        label=draft.scale.apply_wording(row.label),
         headline=draft.study.is_headline(name, key),
         outside_headline=draft.study.outside_headline(name, key),
         runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
@@ -169,7 +171,7 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
     """A column's cell in every row, with the evaluations behind them; returns what is wrong."""
     column, lines = table.columns[key], []
     for name in dict.fromkeys(row.eval_of(key, column) for row in table.rows.values()):
-        asked = column.model_copy(update={"eval": name})
+        asked = column.model_copy(update={"eval": name, "set": column.set if name == column.eval else {}})
         rows = {row_id: row for row_id, row in table.rows.items() if row.eval_of(key, column) == name}
         try:
             source = None if name == TRAIN else _source(draft, asked, where)
@@ -193,6 +195,7 @@ class _Source:
     """The evaluation behind a column; what all cells of a study share that ask for it is worked out once."""
 
     fragment: str
+    file: str  # of configs/eval
     evaluation: "type[Evaluation]"
     cfg: "EvalConfig"
     data: "dict[str, BaseDataConfig]"
@@ -211,8 +214,8 @@ class _Source:
 
 
 def _source(draft: Draft, column: Column, where: str) -> _Source:
-    name = column.eval or ""
-    return draft.sources.get(name) or draft.sources.setdefault(name, _read_source(draft, name, where))
+    key = f"{column.eval} {json.dumps(column.set, sort_keys=True, default=str)}"
+    return draft.sources.get(key) or draft.sources.setdefault(key, _read_source(draft, column, where))
 
 
 def _roles(source: _Source | None) -> tuple[str, ...]:
@@ -226,21 +229,20 @@ def _check_roles(column: Column, wanted: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}.run: found the roles {found}; {column.eval} has {has}")
     if not isinstance(column.run, dict) and len(wanted) > 1:
         roles = ", ".join(f"{role}: ..." for role in wanted)
-        raise ConfigError(f"{where}.run: {column.eval} is of several runs; name a role for each: {{{roles}}}")
+        raise ConfigError(f"{where}.run: {column.eval} compares several runs; name a role for each: {{{roles}}}")
 
 
-def _read_source(draft: Draft, name: str, where: str) -> _Source:
+def _read_source(draft: Draft, column: Column, where: str) -> _Source:
     from pipeline.evals.base import EVALS
 
-    own = fragment("eval", name, f"{where}.eval")
-    layers = Layers(own, (f"{draft.scale_file}: eval.{name}", draft.scale.eval.get(name, {})))
-    layers.default = own[0]
+    name = column.eval or ""
+    layers = eval_layers(draft, column, where)
     try:
         evaluation = EVALS.get(layers.merged().get("name", ""))
     except ConfigError as error:
         raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
     cfg = parse(evaluation.Config, layers)
-    return _Source(name, evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
+    return _Source(name, draft.file_of_eval(name), evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
 
 
 def _data_sets(
@@ -312,7 +314,7 @@ def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | No
 def _elsewhere(draft: Draft, part: Row | Column) -> str:
     """Why a row or a column that is for other scales has no numbers here."""
     is_here = not part.scales or draft.graph.scale in part.scales
-    return "" if is_here else f"computed at scale {', '.join(part.scales)} alone"
+    return "" if is_here else f"computed only at scale {', '.join(part.scales)}"
 
 
 def _runs_by_role(draft: Draft, row: Row, column: Column, roles: tuple[str, ...]) -> dict[str, list[str]]:
@@ -347,7 +349,7 @@ def _add_eval(draft: Draft, source: _Source, subjects: dict[str, str]) -> str:
     name = source.names[key] = evaluation_name(source.fragment, source.science, subjects)
     is_grouped = [*subjects] == ["model"] and not _is_of_another(draft, subjects["model"])
     job = f"{subjects['model']}-{source.cfg.group}" if is_grouped else name
-    entry = EvalEntry(fragment=source.fragment, subjects=subjects, job=job, **source.written)
+    entry = EvalEntry(fragment=source.fragment, file=source.file, subjects=subjects, job=job, **source.written)
     if graph.evals.setdefault(name, entry) == entry:
         _add_to_job(draft, name, entry, source)
     return name

@@ -32,7 +32,7 @@ def add_run(draft: Draft, key: str) -> None:
     for source, content in layers:
         for name in ("init", "train"):
             if name in content:
-                raise ConfigError(f"{source}: {name}: not here; a run of a study says it, beside its method")
+                raise ConfigError(f"{source}: {name}: not allowed here; write it next to a run's method")
     lines = _add_overrides(draft, spec, layers)
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
     layers += _budget(layers, budget, f"{where}.budget")
@@ -133,7 +133,7 @@ def _fragments(draft: Draft, key: str) -> list[Layer]:
     file, content = fragments[-1]
     if draft.study.runs[key].train and _for_evaluations_alone(content):
         raise ConfigError(
-            f"{where}: {name} is for evaluations alone: num_train is 0 in {file}; train on another data set"
+            f"{where}: {name} is only for evaluations: num_train is 0 in {file}; train on another data set"
         )
     return fragments
 
@@ -195,7 +195,7 @@ def _budget(layers: Iterable[Layer], budget: float, where: str) -> list[Layer]:
 def _init(draft: Draft, spec: RunSpec, where: str, number: int) -> str | None:
     """The name of the run it starts from, of the same seed where that has several; or the file as it is written."""
     if spec.init == FILE:
-        raise ConfigError(f"{where}.init: found {spec.init!r} alone; expected a path behind it")
+        raise ConfigError(f"{where}.init: found {spec.init!r} without a path; write it as file:PATH")
     start = draft.study.runs.get(spec.init or "")
     if start and not start.train:
         raise ConfigError(f"{where}.init: run {spec.init!r} is a weight file; write its init here: {start.init}")
@@ -217,7 +217,7 @@ def _check_name(draft: Draft, run: "RunConfig", name: str, where: str) -> None:
     if known and keys:
         raise ConfigError(
             f"{where}: has the name {name}, as {known.label!r} of study {known.studies[0]} has, but another "
-            f"{', '.join(keys)}; runs of one name share their files: give both the same, or change what is in the "
+            f"{', '.join(keys)}; runs with one name share their files: make them equal, or change something in the "
             "name, such as the seed"
         )
 
