@@ -22,7 +22,8 @@ from pipeline.study.resolve.entries import Graph
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bytecode comes along: where Python may not write any, each process in a copy would compile the project anew.
-LEFT_OUT = [".venv", ".git", ".snakemake", "results", "tests", "*.egg-info", ".*_cache", "cache", "tmp"]
+LEFT_OUT = [".venv", ".git", ".snakemake", "*.egg-info", ".*_cache", "cache", "tmp"]
+LEFT_OUT_AT_THE_TOP = {"results", "tests"}
 
 
 class Project:
@@ -96,7 +97,12 @@ def counted_jobs(said: str) -> dict[str, int]:
 
 
 def copy_project(root: Path) -> Project:
-    shutil.copytree(ROOT, root, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    by_pattern = shutil.ignore_patterns(*LEFT_OUT)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return by_pattern(folder, names) | (LEFT_OUT_AT_THE_TOP if Path(folder) == ROOT else set())
+
+    shutil.copytree(ROOT, root, symlinks=True, ignore=left_out)
     return Project(root)
 
 

@@ -23,6 +23,7 @@ LAYERS = {
         "export",
         "frame",
         "plan",
+        "published",
         "schema",
         "sweep",
         "track",

@@ -1,1 +1,1 @@
-"""Results in git that a stranger can check: the metrics of a headline, and all that is drawn from them."""
+"""Keeps the results of a headline in git, and draws tables and verdicts again from their metrics."""

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from pipeline.core.config import CONFIGS, names, nearest, read_yaml, shown
 from pipeline.core.errors import CheckpointError, DataError
 from pipeline.core.files import digest, digest_by_stat, lock_of, remove, write_text
-from pipeline.results.records import EvalInputs, EvalResult, Inputs, TrainRecord, WeightsElsewhere, read_intact, read_record, short_digest
+from pipeline.results.records import (
+    EvalInputs,
+    EvalResult,
+    Inputs,
+    TrainRecord,
+    WeightsElsewhere,
+    read_intact,
+    read_record,
+    short_digest,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -385,9 +394,9 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
 
     `run` is its name, or as much of the beginning or end of it as no other finished run has.
     """
+    from pipeline.core.registry import KINDS, METHODS, TASKS
     from pipeline.models.encoder import ModelConfig
     from pipeline.models.weights import fill_weights, read_weights
-    from pipeline.core.registry import KINDS, METHODS, TASKS
 
     folder = find_run(run, scale)
     config = read_yaml(folder.config)

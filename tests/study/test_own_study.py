@@ -105,8 +105,8 @@ def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatc
     shutil.copytree(fingerprints.PACKAGE / "study", tmp_path / "study", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
     found = {claims_fingerprint(graph, "mine")}
-    for name in ("claims", "formula", "noise"):
-        path = tmp_path / "study" / f"{name}.py"
+    for name in ("decide", "formula", "noise"):
+        path = tmp_path / "study/claims" / f"{name}.py"
         path.write_text(path.read_text() + "\nCHANGED = 1\n")
         source._file_digest.cache_clear()
         found.add(claims_fingerprint(graph, "mine"))
@@ -114,7 +114,7 @@ def test_claims__any_code_that_judges_changed__are_judged_again(mine, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["page.css", "macros.html.j2", "draw.py"])
+@pytest.mark.parametrize("name", ["templates/page.css", "templates/macros.html.j2", "tables/draw.py"])
 def test_drawing__code_or_template_changed__draws_tables_and_report_again(mine, monkeypatch, tmp_path, name):
     import shutil
 
