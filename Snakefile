@@ -12,6 +12,7 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from pipeline.freshness.other_code import notices
 from workflow.console import Console
 from workflow.follower import Follower
+from workflow.live_line import LiveLine
 from workflow.unstarted import resubmit_unstarted
 
 min_version("9.27")
@@ -27,6 +28,7 @@ include: "workflow/rules/report.smk"
 localrules:
     all,
     demo,
+    headline,
 
 
 rule all:
@@ -38,6 +40,12 @@ rule all:
 rule demo:
     input:
         "results/demo/report/headline.html",
+
+
+# Few rows that decide the papers' main claims: `headline` of configs/study, or `headline_at` of this scale.
+rule headline:
+    input:
+        f"results/{SCALE}/report/headline.html",
 
 
 include: "workflow/rules/targets.smk"
@@ -57,8 +65,10 @@ if CALL.executor == "slurm":
     resubmit_unstarted(ExecutorPluginRegistry().get_plugin("slurm").executor)
 OUTPUT = workflow.output_settings
 CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
+LIVE_LINE = LiveLine(workflow, lambda: graph(SCALE))
 if not CALL.is_job:
     CONSOLE.install()
+    LIVE_LINE.install()
 # MLflow follows the results in the background. Dry runs and the processes of jobs call no hooks.
 FOLLOWER = Follower(SCALE)
 
@@ -72,11 +82,13 @@ onstart:
 
 
 onsuccess:
+    LIVE_LINE.stop()
     logger.info(FOLLOWER.stop())
     show_tables()
 
 
 onerror:
+    LIVE_LINE.stop()
     logger.info(FOLLOWER.stop())
     logger.info(
         f"interrupted; the same command continues: {CALL.command}"

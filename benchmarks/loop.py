@@ -39,7 +39,7 @@ from watching import LOOK_S, PROFILED, Kernels, MeasurementLock, Watch
 
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.core.files import read_lines
-from pipeline.data.images.gpu import residence
+from pipeline.data.images.gpu.interface import Completion
 from pipeline.data.loader import BATCHES_AHEAD
 from pipeline.data.store.prepare import prepare
 from pipeline.engine.compute.timing import ROUNDS, synchronise
@@ -296,7 +296,7 @@ def measure_loop(run: RunConfig, work: Path, site: Site, watch: Watch) -> dict[s
     steps, device = watch.steps, device_of(site.device)
     paths = RunFolder(work / "results", run.name)
     if site.cache:
-        residence.FREE_SHARE = 0.0  # as of a set that is too large for the GPU's memory
+        Completion.free_share = 0.0  # as of a set that is too large for the GPU's memory
     trainer = Trainer(run, paths, site.data["files"], site, World(0, 1, device), watch)
     watch.attach(trainer)
     with suppress(Requeue):

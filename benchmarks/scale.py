@@ -172,7 +172,8 @@ def train_as_one(options: argparse.Namespace) -> None:
     site = Site(device=options.device, workers=options.workers, compile=is_gpu and not options.eager, graphs="on")
     stop = StopAfter(2 * options.steps, trace)
     trainer: Any = Trainer(run, RunFolder(options.work / "results", run.name), images, site, world, stop)
-    trainer._loader = lambda load=trainer._loader: timed_batches(load(), trace)
+    batches = trainer.batches
+    batches.from_step = lambda step, load=batches.from_step: timed_batches(load(step), trace)
     trainer.checkpoints.save = lambda *given, save=trainer.checkpoints.save: timed_save(save, given, trace)
     with suppress(Requeue):
         trainer.fit()

@@ -12,14 +12,17 @@ costs. Rates compare within one run only, so the share of the measured matmul pe
 come with them.
 Writes results/benchmarks/step.json and prints a table. `python -m pipeline plan` takes speeds from there, and else from
 configs/speed/h200.json, which is the same file of an H200. With `--positions`, each kind is measured in turns with the
-first one, so that a machine that gets slower slows all of them, and results/benchmarks/positions.json is written.
+first one, so that a machine that gets slower slows all of them; on a CPU after every step, and in seconds of this
+process, which others that run there do not take. Ratios are medians. results/benchmarks/positions.json is written.
 """
 
 import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from pipeline.core.registry import TASKS
 from pipeline.core.trees import map_tree
 from pipeline.data.kind import parse_data
 from pipeline.engine.compute.precision import Precision, in_precision
-from pipeline.engine.compute.timing import time_step
+from pipeline.engine.compute.timing import build_step, time_step
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.models.encoder import ModelConfig
 from pipeline.plan.operations import count_operations
@@ -138,17 +141,41 @@ def compare_positions(case: Case, device: torch.device, options: argparse.Namesp
     size, is_gpu = case.batch or options.batch, device.type == "cuda"
     batch = random_batch(case, size, device)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(TURNS):
-        for kind, method in methods.items():
-            cost = time_step(method, batch, precision(device), is_gpu, options.steps, graphs=is_gpu)
-            seconds[kind].append(min(cost.rounds_s))
+    measures = on_gpu(methods, batch, options.steps) if is_gpu else on_cpu(methods, batch)
+    for _ in range(TURNS if is_gpu else TURNS * options.steps):
+        for kind, measure_turn in measures.items():
+            seconds[kind].append(measure_turn())
     found = {}
     for kind, each in seconds.items():
         ratios = [own / first for own, first in zip(each, seconds[options.positions[0]], strict=True)]
         found[kind] = {"images_per_s": size / statistics.median(each), "over_first": ratios}
-        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        low, ratio, high = statistics.quantiles(ratios, n=4)
+        spread = f"{ratio:.3f} (quartiles {low:.3f} and {high:.3f})"
         print(f"{case.name:24} {kind:12} {found[kind]['images_per_s']:>10,.1f} images/s  step x {spread}", flush=True)
     return found
+
+
+def on_gpu(methods: dict[str, Method], batch: Batch, steps: int) -> dict[str, Callable[[], float]]:
+    """The fastest of several rounds of a step that is compiled and recorded."""
+    device = batch.images.device
+    return {
+        kind: lambda method=method: min(time_step(method, batch, precision(device), True, steps, graphs=True).rounds_s)
+        for kind, method in methods.items()
+    }
+
+
+def on_cpu(methods: dict[str, Method], batch: Batch) -> dict[str, Callable[[], float]]:
+    """One step, in seconds of this process."""
+    steps = {kind: build_step(method, batch, precision(batch.images.device)) for kind, method in methods.items()}
+
+    def seconds_of(step: Callable[[], None]) -> float:
+        started = time.process_time()
+        step()
+        return time.process_time() - started
+
+    for step in steps.values():  # the first one allocates
+        step()
+    return {kind: partial(seconds_of, step) for kind, step in steps.items()}
 
 
 def build(case: Case, device: torch.device) -> Method:

@@ -62,7 +62,8 @@ class Watch(StopRequest):
 
     def attach(self, trainer: Any) -> None:
         """Count the seconds of the loop's parts, all of which it calls by these names."""
-        trainer._loader = lambda load=trainer._loader: self._iterated("waiting for data", load())
+        batches = trainer.batches
+        batches.from_step = lambda step, load=batches.from_step: self._iterated("waiting for data", load(step))
         trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
         trainer._meet = self._timed("meeting of processes", trainer._meet)
         trainer._take_update = self._timed("update", trainer._take_update)

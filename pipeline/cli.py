@@ -1,4 +1,4 @@
-"""`python -m pipeline <verb>`: what the rules call, and what people call by hand. One file of commands/ is one verb.
+"""Runs `python -m pipeline VERB`, which rules and people call. One file of commands/ is one verb.
 
 User mistakes end in one message and exit code 1; a run that was asked to stop exits with 75, which means "continue me".
 """
@@ -20,7 +20,18 @@ VERBS = {
     "before a run": ["describe", "download", "schema", "check", "doctor", "plan"],
     "a run or a study with other values": ["sweep"],
     "during a run": ["status"],
-    "after a run": ["summary", "verify", "merge", "explain", "frame", "noise", "attack", "export", "clean"],
+    "after a run": [
+        "summary",
+        "verify",
+        "merge",
+        "published",
+        "explain",
+        "frame",
+        "noise",
+        "attack",
+        "export",
+        "clean",
+    ],
     "a model": ["key", "lock", "unlock", "infer"],
     "the steps, in this order; the rules call them": [
         "prepare",
@@ -40,6 +51,7 @@ examples
   python -m pipeline plan --scale tiny mjp_table4   the cost of one table on Tiny ImageNet
   python -m pipeline status                         progress of every scale
   python -m pipeline summary mjp_table4             one table, as far as it is finished
+  python -m pipeline published --check              draw the results in git again from their metrics, and compare
   python -m pipeline explain mjp.t1.deit-s:top1     where this number comes from
   python -m pipeline evaluate --model resnet50      any timm model through the robustness evaluations
   python -m pipeline attack --model RUN --image cat.jpg --attack april   one image, recovered from a gradient

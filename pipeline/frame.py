@@ -1,4 +1,4 @@
-"""Every metric of a scale as one long frame, for a notebook or a spreadsheet."""
+"""Gives every metric of a scale as one long frame, for a notebook or a spreadsheet."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Facts of one machine or cluster: `configs/site/<name>.yaml`. Nothing here changes a result's fingerprint."""
+"""Reads the facts of one machine or cluster from `configs/site`. Nothing here changes a result's fingerprint."""
 
 import os
 from pathlib import Path

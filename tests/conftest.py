@@ -34,6 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker and of every pro
 # workflow/ come late, when test_workflow.py has finished the small project that they share.
 SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "track"]
 SLOWEST += ["workflow"]
+ALL_SLOW = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.M)
 
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and every process that they start as well.
@@ -59,6 +60,7 @@ def pytest_configure(config):
     elif not re.fullmatch(r"(third|all)-\d+", config.option.shuffle or "all-0"):
         raise pytest.UsageError(f"--shuffle={config.option.shuffle}: expected all, or a seed such as third-123456")
     config.option.loadscopereorder = False  # the order of files is that of SLOWEST
+    os.fsync = lambda descriptor: None  # a quarter of the fast part's time; no test cuts the power
 
 
 def pytest_configure_node(node):
@@ -69,6 +71,13 @@ def pytest_configure_node(node):
 def pytest_report_header(config):
     seed = config.option.shuffle
     return f"shuffled: --shuffle={seed} repeats the order of these tests" if seed else None
+
+
+def pytest_ignore_collect(collection_path: Path, config):
+    """The fast part does not import a file whose tests are all slow."""
+    if "not slow" in config.option.markexpr and collection_path.suffix == ".py":
+        return bool(ALL_SLOW.search(collection_path.read_text())) or None
+    return None
 
 
 def pytest_collection():

@@ -36,7 +36,7 @@ def write_training(graph: Graph, run: str, metrics: dict, **record) -> RunFolder
     for path in (folder.encoder, folder.heads, folder.timing):
         write_text(path, f"content of {path.name} of {run}")
     write_text(folder.metrics, "")
-    write_text(folder.config, yaml.safe_dump(graph.runs[run].config))
+    write_text(folder.config, yaml.dump(graph.runs[run].config, Dumper=yaml.CSafeDumper))
     about = {
         "files": {path.name: digest(path) for path in made},
         "inputs": Inputs(data="d", init=None),

@@ -9,14 +9,16 @@ from import_graph import picture
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from rooms import list_of_rooms
 from sections import ROOT, Section, readable, section, sections
 from usage import Usage
 
 TUTORIALS = ("paper", "images", "method", "cluster", "lock", "attack")
-QUICK_START = ("Quick start", "Run a paper", "Your own images")  # sections of README
+QUICK_START = ("Quick start", "Run a paper")  # sections of README
+OWN_IMAGES = "To train on images of your own, follow [the recipe](how-to/your-own-images.md).\n"
 EXAMPLES = ("headline/index.html", "index.html", "headline.html")  # the report of the demo, where there is one
 EXAMPLE = "example/report.md"
-PICTURE = "<!-- picture of imports -->"
+PICTURE, ROOMS = "<!-- picture of imports -->", "<!-- list of rooms -->"
 TUTORIAL_BOOST = 5  # in the search: a word of a question is in many keys, but whoever asks one wants the tutorial
 
 
@@ -50,7 +52,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if page.file.src_uri.startswith("tutorials/"):
         page.meta["search"] = {"boost": TUTORIAL_BOOST}
-    return markdown.replace(PICTURE, picture()) if PICTURE in markdown else markdown
+    if PICTURE in markdown:
+        markdown = markdown.replace(PICTURE, picture()).replace(ROOMS, list_of_rooms())
+    return markdown
 
 
 def _pages() -> dict[str, str]:
@@ -59,6 +63,7 @@ def _pages() -> dict[str, str]:
     found |= {f"extend/{each.slug}.md": each.page for each in sections("CONTRIBUTING.md")}
     start = [section("README.md", title) for title in QUICK_START]
     found["quick-start.md"] = "# Quick start\n\n" + "\n".join(f"## {each.title}\n\n{each.text}\n" for each in start)
+    found["quick-start.md"] += f"\n{OWN_IMAGES}"
     found["glossary.md"] = Section("Glossary", section("README.md", "Glossary").text).page
     found["changelog.md"] = readable((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     found["way-of-a-number.md"] = section("README.md", "How a number reaches the report").page

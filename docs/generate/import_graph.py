@@ -1,49 +1,49 @@
-"""A picture of the architecture: the folders of `pipeline` in layers, from what their files import.
+"""A picture of the architecture: the rooms of `pipeline` in their layers, from what their files import.
 
-Imports for type checkers are left out. Files that lie beside the folders are one box in each layer. A line leads from a
-box to what it uses; it is left out where another way leads there.
+A line leads from a room to what it uses in a layer below; it is left out where other lines lead there. Lines pass
+between the boxes of the layers that they cross, and those of a room stand out when the mouse is on it or the keyboard
+reaches it. Imports for type checkers are left out.
 """
 
 import ast
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from html import escape
 from typing import NamedTuple
 
+from rooms import LAYERS, rooms
+
 from pipeline.core.source import PACKAGE
 
 Graph = dict[str, set[str]]
-BOX_HEIGHT, LAYER, GAP, CHARACTER, MARGIN = 34, 92, 16, 7.6, 20
-MOST_NAMES = 5  # of files in one line of a box
+Place = tuple[str, int]  # a room, or where the line between two rooms passes a layer, and the layer
+BOX_HEIGHT, CHANNEL, GAP, CHARACTER, MARGIN, TITLE = 34, 64, 14, 7.6, 14, 142
+PASSAGE = 12  # width of the gap through which a line passes a layer
+WIDTH = 1180
+EVERYWHERE = "core"  # every room uses it: no lines lead there
 
 
 class Box(NamedTuple):
-    name: str
-    lines: list[str]
-    is_folder: bool
-    x: float
+    x: float  # of its middle
     y: float
     width: float
-
-    @property
-    def height(self) -> float:
-        return BOX_HEIGHT + 16 * (len(self.lines) - 1)
 
 
 def picture() -> str:
     """An SVG that is as wide as its page."""
     graph = folders_in_use()
-    layers = layers_of(graph)
-    groups = grouped(graph, layers)
-    boxes = {box.name: box for box in _placed(groups, layers)}
-    edges = [(start, end) for start, ends in essential(groups).items() for end in ends]
-    width = max(box.x + box.width for box in boxes.values()) + MARGIN
-    height = max(box.y + box.height for box in boxes.values()) + MARGIN
-    lines = "".join(_line(boxes[start], boxes[end]) for start, end in sorted(edges))
-    drawn = "".join(map(_drawn, boxes.values()))
+    drawn = essential(downwards(graph))
+    ways = [way_of(start, end) for start, ends in sorted(drawn.items()) for end in sorted(ends)]
+    places = placed(ways)
+    height = MARGIN + len(LAYERS) * (BOX_HEIGHT + CHANNEL) - CHANNEL + MARGIN
+    bands = "".join(map(_band, range(len(LAYERS)), LAYERS))
+    lines = "".join(_line(way, places) for way in ways)
+    boxes = "".join(_drawn(name, places[name, layer_of(name)], graph[name]) for name in rooms())
     return (
-        f'<svg class="imports" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {width:.0f}px" role="img"'
-        f' aria-label="What imports what">{lines}{drawn}</svg>'
+        f'<div class="imports-frame"><svg class="imports" viewBox="0 0 {WIDTH} {height}"'
+        f' style="max-width: {WIDTH}px" role="img" aria-label="What imports what">'
+        f"<style>{_styles()}</style>{bands}{lines}{boxes}</svg></div>"
     )
 
 
@@ -74,15 +74,31 @@ def _exists(name: str) -> bool:
     return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
 
 
-def layers_of(graph: Graph) -> dict[str, int]:
-    """The layer of each name: above everything that it uses. Names that use each other share a layer."""
-    layers, reached = dict.fromkeys(graph, 0), {name: _reached(graph, name) for name in graph}
-    circles = {name: {other for other in reached[name] if name in reached[other]} for name in graph}
-    for _ in graph:  # as often as there are layers at most
-        for name, ends in graph.items():
-            above = [layers[end] + 1 for end in ends - circles[name]]
-            layers[name] = max([layers[name], *above, *(layers[other] for other in circles[name])])
-    return layers
+def layer_of(name: str) -> int:
+    """Counted from the top."""
+    return next(number for number, names in enumerate(LAYERS.values()) if name in names)
+
+
+def upwards(graph: Graph) -> list[str]:
+    """Imports of a room in a higher layer: there are none."""
+    return [f"{name} imports {end}" for name in graph for end in graph[name] if layer_of(end) < layer_of(name)]
+
+
+def downwards(graph: Graph) -> Graph:
+    """Without what rooms of one layer use of each other, and what every room uses."""
+    return {
+        name: {end for end in ends - {EVERYWHERE} if layer_of(end) > layer_of(name)} for name, ends in graph.items()
+    }
+
+
+def essential(graph: Graph) -> Graph:
+    """Without the lines between names that another way connects."""
+    reached = {name: _reached(graph, name) for name in graph}
+
+    def follows(name: str, end: str) -> bool:
+        return any(end in reached[other] and name not in reached[other] for other in graph[name] - {end})
+
+    return {name: {end for end in ends if not follows(name, end)} for name, ends in graph.items()}
 
 
 def _reached(graph: Graph, start: str) -> set[str]:
@@ -96,67 +112,86 @@ def _reached(graph: Graph, start: str) -> set[str]:
     return found
 
 
-def grouped(graph: Graph, layers: dict[str, int]) -> Graph:
-    """The graph with the single files of a layer as one box, whose name is that of its files."""
-    groups = {name: name if (PACKAGE / name).is_dir() else f"layer {layers[name]}" for name in graph}
-    found: Graph = {}
-    for name, ends in graph.items():
-        here = found.setdefault(groups[name], set())
-        here |= {groups[end] for end in ends if layers[end] < layers[name] or (PACKAGE / end).is_dir()}
-        here.discard(groups[name])
+def way_of(start: str, end: str) -> list[Place]:
+    """From a room to one in a lower layer, with the places where the line passes the layers between."""
+    first, last = layer_of(start), layer_of(end)
+    return [(start, first), *((f"{start} {end}", layer) for layer in range(first + 1, last)), (end, last)]
+
+
+def placed(ways: list[list[Place]]) -> dict[Place, Box]:
+    """Every box and every passage; those of a layer are ordered by what they are connected with."""
+    rows: list[list[Place]] = [[(name, layer) for name in names] for layer, names in enumerate(LAYERS.values())]
+    for way in ways:
+        for place in way[1:-1]:
+            rows[place[1]].append(place)
+    neighbours: dict[Place, list[Place]] = {}
+    for way in ways:
+        for above, below in itertools.pairwise(way):
+            neighbours.setdefault(above, []).append(below)
+            neighbours.setdefault(below, []).append(above)
+    found: dict[Place, Box] = {}
+    for row in rows:
+        _spread(row, found)
+    for turn in range(24):
+        for row in rows if turn % 2 else rows[::-1]:
+            row.sort(key=lambda place: _middle([found[each].x for each in neighbours.get(place, [place])]))
+            _spread(row, found)
     return found
 
 
-def essential(graph: Graph) -> Graph:
-    """Without the lines between names that another way connects."""
-    reached = {name: _reached(graph, name) for name in graph}
-
-    def follows(name: str, end: str) -> bool:
-        return any(end in reached[other] and name not in reached[other] for other in graph[name] - {end})
-
-    return {name: {end for end in ends if not follows(name, end)} for name, ends in graph.items()}
+def _middle(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
-def _placed(groups: Graph, layers: dict[str, int]) -> list[Box]:
-    rows: dict[int, list[str]] = {}
-    for group in groups:
-        layer = int(group.split()[1]) if group.startswith("layer ") else layers[group]
-        rows.setdefault(layer, []).append(group)
-    texts = {group: _texts(group, layers) for group in groups}
-    widths = {group: max(map(len, text)) * CHARACTER + 24 for group, text in texts.items()}
-    whole = max(sum(widths[group] + GAP for group in row) for row in rows.values())
-    boxes, top = [], float(MARGIN)
-    for _, row in sorted(rows.items(), reverse=True):
-        left = MARGIN + (whole - sum(widths[group] + GAP for group in row)) / 2
-        for group in sorted(row, key=lambda name: name.startswith("layer ")):
-            boxes.append(Box(group, texts[group], not group.startswith("layer "), left, top, widths[group]))
-            left += widths[group] + GAP
-        top += LAYER - BOX_HEIGHT + max(box.height for box in boxes[-len(row) :])
-    return boxes
+def _spread(row: list[Place], found: dict[Place, Box]) -> None:
+    """Across the whole width, in the order of the row."""
+    widths = [PASSAGE if " " in name else len(rooms()[name].label) * CHARACTER + 22 for name, _ in row]
+    room = WIDTH - TITLE - MARGIN - sum(widths)
+    gap = room / (len(row) + 1)
+    left = TITLE + gap
+    for (name, layer), width in zip(row, widths, strict=True):
+        found[name, layer] = Box(left + width / 2, MARGIN + layer * (BOX_HEIGHT + CHANNEL), width)
+        left += width + gap
 
 
-def _texts(group: str, layers: dict[str, int]) -> list[str]:
-    if not group.startswith("layer "):
-        return [f"{group}/"]
-    files = [name for name, layer in layers.items() if f"layer {layer}" == group and not (PACKAGE / name).is_dir()]
-    return [", ".join(files[at : at + MOST_NAMES]) for at in range(0, len(files), MOST_NAMES)]
+def _line(way: list[Place], places: dict[Place, Box]) -> str:
+    """Curved between layers, straight where it passes one."""
+    start, end = way[0][0], way[-1][0]
+    curve = f"M{places[way[0]].x:.0f} {places[way[0]].y + BOX_HEIGHT}"
+    for above, below in itertools.pairwise(way):
+        x1, x2, y1, y2 = places[above].x, places[below].x, places[above].y + BOX_HEIGHT, places[below].y
+        bend = (y1 + y2) / 2
+        curve += f" C{x1:.0f} {bend:.0f} {x2:.0f} {bend:.0f} {x2:.0f} {y2}"
+        curve += f" V{y2 + BOX_HEIGHT}" if below != way[-1] else ""
+    title = f"<title>{escape(start)} uses {escape(end)}</title>"
+    return f'<path class="of-{start} of-{end}" d="{curve}">{title}</path>'
 
 
-def _line(start: Box, end: Box) -> str:
-    x1, y1 = start.x + start.width / 2, start.y + start.height
-    x2, y2 = end.x + end.width / 2, end.y
-    bend = (y2 - y1) / 2
-    title = f"<title>{escape(start.name)} imports {escape(end.name)}</title>"
-    curve = f"M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2:.0f}"
-    return f'<path d="{curve}">{title}</path>'
+def _styles() -> str:
+    """The lines of a room stand out, and the others fade, while it is looked at."""
+    fade = "svg.imports:has(.room:is(:hover, :focus)) path { opacity: 0.12; }"
+    lines = [
+        f"svg.imports:has(#room-{name}:is(:hover, :focus)) .of-{name}"
+        " { opacity: 1; stroke: var(--md-accent-fg-color); stroke-width: 2.5; }"
+        for name in rooms()
+    ]
+    return fade + "".join(lines)
 
 
-def _drawn(box: Box) -> str:
-    kind = "folder" if box.is_folder else "files"
-    first = box.y + (BOX_HEIGHT + 9) / 2
-    texts = "".join(
-        f'<text x="{box.x + box.width / 2:.0f}" y="{first + 16 * number:.0f}">{escape(text)}</text>'
-        for number, text in enumerate(box.lines)
+def _band(number: int, layer: str) -> str:
+    y = MARGIN + number * (BOX_HEIGHT + CHANNEL)
+    return (
+        f'<rect class="band" x="0" y="{y - 10}" width="{WIDTH}" height="{BOX_HEIGHT + 20}" rx="8"/>'
+        f'<text class="layer" x="{MARGIN}" y="{y + BOX_HEIGHT / 2 + 4:.0f}">{escape(layer)}</text>'
     )
-    size = f'width="{box.width:.0f}" height="{box.height:.0f}"'
-    return f'<g class="{kind}"><rect x="{box.x:.0f}" y="{box.y:.0f}" {size} rx="6"/>{texts}</g>'
+
+
+def _drawn(name: str, box: Box, ends: set[str]) -> str:
+    room = rooms()[name]
+    kind = "folder" if room.is_folder else "files"
+    title = escape(f"{room.label}: {room.about} It uses {', '.join(sorted(ends)) or 'no other room'}.")
+    return (
+        f'<g class="room {kind}" id="room-{name}" tabindex="0"><title>{title}</title>'
+        f'<rect x="{box.x - box.width / 2:.0f}" y="{box.y}" width="{box.width:.0f}" height="{BOX_HEIGHT}" rx="6"/>'
+        f'<text x="{box.x:.0f}" y="{box.y + BOX_HEIGHT / 2 + 4:.0f}">{escape(room.label)}</text></g>'
+    )

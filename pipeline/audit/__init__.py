@@ -1,0 +1,1 @@
+"""Answers questions about what is there: what is finished, where a number comes from, whether files are intact."""

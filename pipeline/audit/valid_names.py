@@ -62,7 +62,7 @@ def _keys() -> Iterator[tuple[str, list[str]]]:
         yield f"keys of a {what}", _fields(model)
 
 
-def _keys_of(what: str, registry: Registry[Any]) -> Iterator[tuple[str, list[str]]]:
+def _keys_of(what: str, registry: Registry) -> Iterator[tuple[str, list[str]]]:
     for name in registry.names():
         with suppress(ConfigError):  # `check` reports it
             yield f"keys of {what} {name}", _fields(registry.get(name).Config)

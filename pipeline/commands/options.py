@@ -64,7 +64,7 @@ def add_rows(parser: argparse.ArgumentParser, default: str) -> None:
         "--rows",
         choices=["headline", "all"],
         default=default,
-        help="headline: the few rows that `snakemake demo` runs; all: every row (default: %(default)s)",
+        help="headline: the few rows that `snakemake headline` runs; all: every row (default: %(default)s)",
     )
 
 

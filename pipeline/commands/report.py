@@ -15,8 +15,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--rows",
         default="all",
         metavar="{headline,all,STUDY}",
-        help="headline: the few rows that `snakemake demo` runs; all: every row; a study: all of its rows and nothing "
-        "else (default: %(default)s)",
+        help="headline: the few rows that `snakemake headline` runs; all: every row; a study: all of its rows and "
+        "nothing else (default: %(default)s)",
     )
     parser.add_argument("--single", action="store_true", help="write one page with everything in it, to send by mail")
     parser.add_argument("--open", action="store_true", help="open it in the browser")

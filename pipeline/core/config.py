@@ -191,8 +191,15 @@ def problems(
             found = "" if isinstance(item["input"], (dict, BaseModel)) else f"found {item['input']!r}; "
             others = [other for other in named if layers.origin(other) != layers.origin(key)]
             sources = "".join(f"; {prefix}{_dotted(other)} is in {layers.origin(other)}" for other in others)
-            lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}{sources}")
+            lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}{_meant(item)}{sources}")
     return lines
+
+
+def _meant(item: Any) -> str:
+    """The nearest of the words that a key may have, where another was found."""
+    words = re.findall("'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
+    close = difflib.get_close_matches(str(item["input"]), words, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _dotted(key: tuple[Any, ...]) -> str:

@@ -13,7 +13,7 @@ PLAIN_NAME = r"[a-z0-9_]+"  # of studies and scales
 ALLOWED = {NAME: "letters, digits, _ and -, a letter or digit first", PLAIN_NAME: "a to z, digits and _"}
 # Rules of the workflow, beside which a study would be a second rule of that name.
 RULES = (
-    *("all", "demo", "prepare_data", "train_run", "evaluate"),
+    *("all", "demo", "headline", "prepare_data", "train_run", "evaluate"),
     *("draw_table", "draw_figure", "judge_claims", "write_report"),
 )
 KINDS = {"study": PLAIN_NAME, "scale": PLAIN_NAME} | dict.fromkeys(["method", "model", "data", "eval", "recipe"], NAME)

@@ -9,7 +9,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, TypeVar
 
 from pydantic.errors import PydanticUserError
 
@@ -17,24 +17,21 @@ from pipeline.core.config import nearest, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.source import REGISTERED, REGISTRIES
 
-if TYPE_CHECKING:
-    from pipeline.data.kind import DataKind
-    from pipeline.evals.base import Evaluation
-    from pipeline.methods.base import Method
-    from pipeline.tasks.base import Task
-
 Entry = TypeVar("Entry")
 NOTEBOOK = "__main__"  # the module of its classes: a cell that is run again replaces what it registered
 CONFIG_CLASS = re.compile(r"^    class Config\(", re.M)  # of whatever plugs in
 
 
-class Registry(Generic[Entry]):
-    """Name -> class, registered in the modules of one package."""
+class Registry:
+    """Name -> class, registered in the modules of one package.
+
+    Their base classes lie on floors above this one: whoever asks for a class names its type.
+    """
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self.package = package
-        self._entries: dict[str, type[Entry]] = {}
+        self._entries: dict[str, Any] = {}
 
     def register(self, name: str) -> Callable[[type[Entry]], type[Entry]]:
         def add(entry: type[Entry]) -> type[Entry]:
@@ -51,7 +48,7 @@ class Registry(Generic[Entry]):
         """Every registered name; nothing is imported."""
         return sorted({*self._entries, *self.files()})
 
-    def get(self, name: str) -> type[Entry]:
+    def get(self, name: str) -> Any:
         if str(name) not in self._entries:
             path = self.files().get(str(name))
             if path is None:
@@ -101,7 +98,7 @@ class Registry(Generic[Entry]):
 
 
 # Here and not beside their base classes, so that names and digests are known without torch.
-METHODS: Registry["Method"] = Registry("method", "pipeline.methods")
-EVALS: Registry["Evaluation"] = Registry("evaluation", "pipeline.evals")
-TASKS: Registry["Task"] = Registry("task", "pipeline.tasks")
-KINDS: Registry["DataKind"] = Registry("kind of data", "pipeline.data")
+METHODS = Registry("method", "pipeline.methods")
+EVALS = Registry("evaluation", "pipeline.evals")
+TASKS = Registry("task", "pipeline.tasks")
+KINDS = Registry("kind of data", "pipeline.data")

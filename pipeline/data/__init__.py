@@ -1,0 +1,1 @@
+"""Reads data sets and turns their samples into batches: images, sounds, texts, objects, classes of pixels."""

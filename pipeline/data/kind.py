@@ -163,13 +163,13 @@ class DataKind(ABC):
     def eval_view(self) -> View:
         """The same for evaluation; nothing is random."""
 
-    def staged(self, view: View) -> View | None:
-        """A view in two parts, of which its `batch_transform` does the second one on the device; none: it has one."""
+    def deferred(self, view: View) -> View | None:
+        """Defer the part of a view that a GPU may do for whole batches; None where loader workers do all of it."""
         return None
 
     def batch_transform(self, smoothing: float, device: "torch.device") -> BatchTransform:
         """What classification does with batches of these views: as with images, unless a kind says otherwise."""
-        from pipeline.data.images.transforms import BatchTransform as ImageBatches
+        from pipeline.data.images.transforms import ImageBatches
 
         return ImageBatches(self.cfg, smoothing, device)
 

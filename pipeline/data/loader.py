@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,24 @@ from torch.utils.data import DataLoader, Dataset
 
 from pipeline.core.processes import STOP_SIGNALS, end_with_parent, stop_signals_blocked
 from pipeline.core.seeds import seed_everything
-from pipeline.data.images.gpu.handover import Handover, handover_for, sent
-from pipeline.data.images.gpu.staging import StagedView
 from pipeline.data.kind import View
 from pipeline.data.samples import Samples
 
 Collate = Callable[[list[Any]], tuple[Any, Any]]
 Key = tuple[int, int, int]  # epoch, position in the epoch, index of the image
+
+
+class Handover(Protocol):
+    """Memory of this process in which the workers of one pass hand over large tensors."""
+
+    def begin(self, worker: int) -> None:
+        """Called in a worker, first."""
+
+    def reduce(self, tensor: Tensor) -> Any:
+        """How a worker sends a tensor that lies there, as `pickle` reduces it; None for any other tensor."""
+
+
+HandoverFor = Callable[[int, int, int], Handover | None]  # for this size of a batch, so many workers, batches ahead
 
 BATCHES_AHEAD = 4  # that each worker of a training may have ready
 SENT_BY_VALUE = 2**19  # bytes of a tensor, at most: a pipe holds 64 kB at a time
@@ -81,20 +92,21 @@ class Loader(DataLoader):
         workers: int,
         ahead: int,
         collate: Collate | None,
+        handover: HandoverFor | None,
     ) -> None:
         super().__init__(
             views,
-            collate_fn=getattr(views.view, "collate", collate),  # what a device completes has a form of its own
+            collate_fn=collate,
             batch_sampler=keys,
             num_workers=workers,
             pin_memory=torch.cuda.is_available(),
             prefetch_factor=ahead if workers else None,
         )
-        self.num_bytes = views.view.num_bytes(batch) if isinstance(views.view, StagedView) else 0
+        self.size, self.handover = batch, handover
 
     def __iter__(self) -> Any:
         """Every pass has workers of its own, and memory in which they hand over pixels."""
-        handover = handover_for(self.num_workers, self.prefetch_factor or 0, self.num_bytes)
+        handover = self.handover(self.size, self.num_workers, self.prefetch_factor or 0) if self.handover else None
         self.worker_init_fn = partial(begin_worker, handover=handover)
         with stop_signals_blocked():  # a worker has torch's handlers first, which end it
             batches = super().__iter__()
@@ -137,10 +149,11 @@ def train_loader(
     world_size: int,
     workers: int,
     collate: Collate | None = None,
+    handover: HandoverFor | None = None,
 ) -> Loader:
     """Inputs and targets of this rank's micro-batches, from update `start` on."""
     views, keys = TrainViews(samples, view, plan.seed), MicroBatches(plan, start, rank, world_size)
-    return Loader(views, keys, plan.global_batch // plan.num_micro, workers, BATCHES_AHEAD, collate)
+    return Loader(views, keys, plan.global_batch // plan.num_micro, workers, BATCHES_AHEAD, collate, handover)
 
 
 def begin_worker(worker: int, handover: Handover | None = None) -> None:
@@ -153,16 +166,16 @@ def begin_worker(worker: int, handover: Handover | None = None) -> None:
     end_with_parent()
     if handover:
         handover.begin(worker)
-    ForkingPickler.register(Tensor, _sent)
+    ForkingPickler.register(Tensor, partial(_reduce, handover))
 
 
-def _sent(tensor: Tensor) -> Any:
+def _reduce(handover: Handover | None, tensor: Tensor) -> Any:
     """How a worker sends a tensor: a small one is copied through the pipe, a large one lies in memory that both map.
 
     For every such memory the receiver connects to the worker and waits for a thread of it that hardly gets a turn: four
     small tensors took 2 to 5 ms, as long as a step; by value they take 0.2 ms.
     """
-    if lying := sent(tensor):
+    if handover and (lying := handover.reduce(tensor)):
         return lying
     if tensor.nbytes > SENT_BY_VALUE or tensor.dtype not in SENT_TYPES or tensor.requires_grad:
         return reduce_tensor(tensor)
@@ -179,6 +192,7 @@ def eval_loader(
     collate: Collate | None = None,
     parts: Sequence[Sequence[int]] | None = None,
     pieces: int = 1,
+    handover: HandoverFor | None = None,
 ) -> Loader:
     """Inputs and targets, in order: every `world_size`-th batch, so that batches are the same for any number.
 
@@ -189,7 +203,7 @@ def eval_loader(
     mine = [chunk for part in parts for chunk in cut(part, batch)][rank::world_size]
     keys = [piece for chunk in mine for piece in cut(chunk, batch // pieces)]
     workers = min(workers, len(keys))  # others would start, which takes a while, and have nothing to do
-    return Loader(EvalViews(samples, view), keys, batch // pieces, workers, 2 if pieces == 1 else 4, collate)
+    return Loader(EvalViews(samples, view), keys, batch // pieces, workers, 2 if pieces == 1 else 4, collate, handover)
 
 
 def cut(indices: Any, size: int) -> list[Any]:

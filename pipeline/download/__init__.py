@@ -1,0 +1,1 @@
+"""Downloads published data sets, continues after interruptions, and compares checksums."""

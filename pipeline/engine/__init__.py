@@ -1,0 +1,1 @@
+"""Trains: the loop, its steps, the optimiser, checkpoints, validation and metrics."""

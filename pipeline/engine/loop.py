@@ -20,21 +20,13 @@ from pipeline.core.errors import CheckpointError, NumericsError
 from pipeline.core.registry import TASKS
 from pipeline.core.seeds import seed_everything
 from pipeline.core.trees import Tree, batch_size
-from pipeline.data.images.gpu.device_views import Ahead
-from pipeline.data.images.gpu.residence import completed_on_device
-from pipeline.data.images.gpu.staging import StagedView
-from pipeline.data.kind import kind_of
-from pipeline.data.loader import eval_loader, train_loader
-from pipeline.data.samples import SplitName
-from pipeline.data.store.manifest import MANIFEST, read_manifest
-from pipeline.data.store.opening import open_for_training, side_for_training
+from pipeline.engine.batches import open_batches, side_of_crops
 from pipeline.engine.best import BestWeights, Patience
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compute.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.compute.graphs import recorder_for
 from pipeline.engine.compute.precision import precision_of
 from pipeline.engine.compute.recompute import recompute_blocks
-from pipeline.engine.feeding import kept_if_placed, on_device, sizes_for
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
 from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
@@ -43,7 +35,7 @@ from pipeline.engine.parallel.distributed import World
 from pipeline.engine.parallel.meetings import Meetings
 from pipeline.engine.parallel.pauses import Pauses
 from pipeline.engine.protection import protect_gradients
-from pipeline.engine.run import RunConfig, batch_plan, check_world
+from pipeline.engine.run import RunConfig, check_world
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
@@ -52,10 +44,10 @@ from pipeline.models.weights import LoadReport, load_encoder
 from pipeline.results import RunFolder
 from pipeline.results.records import Inputs
 from pipeline.site import Site, weights_path
+from pipeline.tasks.base import Task
 
 log = logging.getLogger(__name__)
 
-SPLITS: tuple[SplitName, ...] = ("train", "val")
 SHRUNK_TO = "shrunk_to"  # among the inputs in a checkpoint: the side of the images that crops are cut from
 
 
@@ -90,7 +82,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.method, run.optim)
         self.schedule = build_schedule(self.optimizer, run.optim, run.steps_per_epoch)
         self.ema = _moving_average(self.method, run.optim.ema_decay)
-        self.task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
+        self.task: Task = TASKS.get(run.task)(run.data, world.device, run.optim.smoothing)
         self.recorder = recorder_for(site, self.method, world)
         self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()
@@ -105,13 +97,13 @@ class Trainer:
         state = self._usable_checkpoint()
         # Decided when the run began, and the same in all processes.
         self.shrunk_to: int | None = world.gather(self._side(state))[0]
-        self._open_data(data)
+        self.batches = open_batches(run, site, world, self.task, data, self._index, self.shrunk_to)
         self.checkpoints.require_space(self._num_bytes())
         self._restore(state)
 
     def fit(self) -> Found:
         """Train to the end, or until patience is over; returns the validation of the last or the best weights."""
-        run, micros = self.run, iter(self._loader())
+        run, micros = self.run, iter(self.batches.from_step(self.step))
         stopwatch = Stopwatch()
         pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
         bar = tqdm(total=run.total_steps, initial=self.step, unit="step", disable=None if self.world.is_main else True)
@@ -221,21 +213,6 @@ class Trainer:
             model = nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
         return compile_step(self.method, model) if self.site.compile else model
 
-    def _open_data(self, folder: Path) -> None:
-        data, index = self.run.data, self.paths.manifest(self.run.data.name).parent
-        kind, site = kind_of(data), self.site
-        splits = {each: open_for_training(data, folder, each, index, site.cache, self.shrunk_to) for each in SPLITS}
-        views, samples = [kind.train_view(), kind.eval_view()], [*splits.values()]
-        if on_device(site, self.world.device):
-            manifest = read_manifest(index / MANIFEST)
-            views, samples = completed_on_device(kind, views, splits, manifest, self.task, site.workers)
-            if isinstance(views[0], StagedView) and self.world.device.type == "cuda":
-                self.task.transform.prepare(records=site.graphs != "off", compiles=site.compile)
-        (self.train_view, view), (self.train_samples, val) = views, samples
-        self.val_sizes = sizes_for(self.task, self.world.device, self.task.at_once)
-        loader = eval_loader(val, view, self.val_sizes.batch, *self._share(), self.task.collate)
-        self.val_loader = kept_if_placed(loader, val)
-
     def _side(self, state: dict[str, Any]) -> int | None:
         """The side of the images that crops of training are cut from, as a cache has them; none: as their files are.
 
@@ -244,17 +221,12 @@ class Trainer:
         if state:
             known = (state["inputs"] or {}).get(SHRUNK_TO)
             return int(known) if known else None
-        data = self.run.data
-        return side_for_training(data, self.paths.manifest(data.name).parent) if self.site.cache else None
+        return side_of_crops(self.run, self.site, self._index)
 
-    def _loader(self) -> Any:
-        plan, samples = batch_plan(self.run), self.train_samples
-        loader = train_loader(plan, samples, self.train_view, self.step, *self._share(), self.task.collate)
-        return Ahead(loader, self.task.transform.views) if isinstance(self.train_view, StagedView) else loader
-
-    def _share(self) -> tuple[int, int, int]:
-        """What a loader must know of this process."""
-        return self.world.rank, self.world.size, self.site.workers
+    @property
+    def _index(self) -> Path:
+        """The folder of the manifest of its data set."""
+        return self.paths.manifest(self.run.data.name).parent
 
     def _sync_gradients(self, is_last: bool) -> AbstractContextManager:
         return self.model.no_sync() if self._has_ddp and not is_last else nullcontext()
@@ -285,8 +257,8 @@ class Trainer:
 
     def _validate(self) -> None:
         method = self.exported
-        measure, sizes = type(method).measure, self.val_sizes
-        found = measure_set(method, self.val_loader, self.task, self.world, self.precision, measure, sizes=sizes)
+        measure, batches, sizes = type(method).measure, self.batches.validation, self.batches.sizes
+        found = measure_set(method, batches, self.task, self.world, self.precision, measure, sizes=sizes)
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]

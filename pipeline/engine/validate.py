@@ -1,6 +1,6 @@
 """Running a trained method over a validation set, sharded over processes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,8 +9,8 @@ from torch import nn
 
 from pipeline.core.seeds import random_state, seed_everything
 from pipeline.core.trees import Tree
+from pipeline.engine.batches import Loaded, Sizes
 from pipeline.engine.compute.precision import Precision, in_precision
-from pipeline.engine.feeding import Sizes, ahead
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.parallel.distributed import World
 from pipeline.methods.base import Batch, Method
@@ -33,7 +33,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def measure_set(
     method: Method,
-    loader: Iterable[Any],
+    batches: Loaded,
     task: Task,
     world: World,
     precision: Precision,
@@ -45,14 +45,14 @@ def measure_set(
     """What `measure` finds in every batch, put together by a metric (by default the task's).
 
     Every piece of the set has a generator seeded by its number, so that random masks do not depend on the number of
-    processes. `sizes` are those of the loader; without them its batches are the pieces. A process that was left without
+    processes. `sizes` are those of the batches; without them batches are the pieces. A process that was left without
     a batch takes part all the same. The method is left in the mode it was in. Nothing waits for the device before the
     metric is asked.
     """
     metric, times = metric or task.metric(), sizes.times if sizes else 1
     measured = Pieces(method, measure, seed, sizes)
     with evaluating(method):
-        for place, (inputs, targets) in enumerate(ahead(loader, task)):
+        for place, (inputs, targets) in enumerate(batches):
             number = (world.rank + place * world.size) * times
             with in_precision(precision, world.device):
                 for first, values in measured(*task.eval_batch(inputs, targets), number):

@@ -7,12 +7,10 @@ result of its own as soon as it is done.
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import islice
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -20,7 +18,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from tqdm import tqdm
 
 from pipeline.core.config import Strict, science
 from pipeline.core.registry import EVALS as EVALS
@@ -28,14 +25,13 @@ from pipeline.core.registry import TASKS
 from pipeline.core.seeds import seed_everything
 from pipeline.data.images.classified import DataConfig
 from pipeline.data.images.transforms import eval_view
-from pipeline.data.kind import BaseDataConfig, kind_of
-from pipeline.data.loader import eval_loader
+from pipeline.data.kind import BaseDataConfig
 from pipeline.data.readers.classes import labels_in
 from pipeline.data.samples import SplitName
 from pipeline.data.store.manifest import Manifest, read_manifest
 from pipeline.data.store.opening import open_for_evaluation
+from pipeline.engine.batches import Source, open_evaluation, sizes_for
 from pipeline.engine.compute.precision import Precision, in_precision, precision_of
-from pipeline.engine.feeding import ahead, joined, on_device, pieces_for, sizes_for, staged_evaluation
 from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig
@@ -76,7 +72,7 @@ class EvalConfig(Strict):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the numbers that `compute` returns with this config."""
+        """The names of the numbers that `compute` returns with this config; a class attribute if it decides none."""
         return ()
 
     @property
@@ -233,12 +229,9 @@ class Evaluation:
         self, data: BaseDataConfig, split: SplitName, parts: Sequence[Indices], batch: int
     ) -> Iterator[Iterator[Batch]]:
         """The batches of each part, to be used up before the next: loader workers start once for all of them."""
-        task = TASKS.get("classify")(data, self.world.device)
-        pieces = pieces_for(task, self.world.device, batch)
-        loaded = ahead(self._loader(data, task, batch, pieces, split, parts), task)
-        for part in parts:
-            found = islice(loaded, math.ceil(len(part) / (batch // pieces)))
-            yield self._on_device(joined(found, pieces, self.world.device), task)
+        task: Task = TASKS.get("classify")(data, self.world.device)
+        for found in self.source(data, task, split).parts(parts, batch, self.label(data)):
+            yield self._on_device(found, task)
 
     def _on_device(self, batches: Iterable[Any], task: Task) -> Iterator[Batch]:
         for number, (inputs, targets) in enumerate(batches):
@@ -258,33 +251,21 @@ class Evaluation:
         `metric` is one of the task's kind, for who wants to ask it more.
         """
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
-        task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
+        task: Task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
         sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
-        pieces = pieces_for(task, self.world.device, sizes.batch)
-        loader = joined(ahead(self._loader(seen, task, sizes.batch, pieces), task), pieces, self.world.device)
+        batches = self.source(seen, task).once(sizes.batch, self.label(data))
         place = self.world, self.model_precision
-        found = measure_set(model, loader, task, *place, measure, self.cfg.seed, metric, sizes)
+        found = measure_set(model, batches, task, *place, measure, self.cfg.seed, metric, sizes)
         images = self.manifest(data).splits["val"].fingerprint
         return Outcome(found.metrics, found.errors, found.count, found.per_image, images=images)
 
-    def _loader(
-        self,
-        data: BaseDataConfig,
-        task: Task,
-        batch: int,
-        pieces: int = 1,
-        split: SplitName = "val",
-        parts: Sequence[Indices] | None = None,
-    ) -> "tqdm[tuple[Any, Any]]":
-        """Pieces of the batches of a split, of all or of parts of it, with a bar that shows how far they are."""
-        kind, samples = kind_of(data), self.open(data, split)
-        view = kind.eval_view()
-        if on_device(self.site, self.world.device):
-            view, samples = staged_evaluation(kind, samples, task)
-        place = self.world.rank, self.world.size, self.site.workers
-        chosen = None if parts is None else [np.asarray(part).tolist() for part in parts]
-        loader = eval_loader(samples, view, batch, *place, task.collate, chosen, pieces)
-        return tqdm(loader, f"{self.cfg.name} {data.name}", unit="batch", disable=None, leave=False)
+    def source(self, data: BaseDataConfig, task: Task, split: SplitName = "val") -> Source:
+        """The samples of a split, for a task that is not `classify`."""
+        return open_evaluation(data, self.open(data, split), task, self.site, self.world)
+
+    def label(self, data: BaseDataConfig) -> str:
+        """What the bar of a pass over a set is called."""
+        return f"{self.cfg.name} {data.name}"
 
 
 def spread(count: int, limit: int | None) -> np.ndarray:

@@ -25,8 +25,10 @@ from pipeline.engine.train import load_method
 from pipeline.export.card import model_card
 from pipeline.export.numbers import numbers_of
 from pipeline.export.onnx_file import ROUNDING, relative_difference, require_onnx, write_onnx
+from pipeline.export.rotary import refuse_other_than_plain_vit, rotary_model, rotary_weights
 from pipeline.methods.base import Method
 from pipeline.models.encoder import reason_not_of_timm, timm_arguments
+from pipeline.models.places import rotary_of
 from pipeline.permutation.new_files import new_folder, refuse_existing
 from pipeline.results import RunFolder, find_run
 from pipeline.site import Site
@@ -47,6 +49,8 @@ def export_run(name: str, out: Path, scale: str | None, site: Site, with_onnx: b
         require_onnx()
     torch.set_num_threads(site.threads)
     method = load_method(run, folder, World(0, 1, torch.device("cpu")))
+    if run.model.is_rotary:
+        refuse_other_than_plain_vit(method.export(), run.model.arch)
     lines = [("exported", f"{run.name} as {shown(out)}")]
     with new_folder(out) as draft:
         write_atomic(draft / WEIGHTS, save(_weights_for_timm(method.export()), {"format": "pt"}))
@@ -81,8 +85,9 @@ def _reason_against(run: RunConfig) -> str:
 
 
 def _weights_for_timm(encoder: Any) -> dict[str, Tensor]:
-    """timm takes every Swin without a classifier for one with the authors' old names, and renames its parts."""
-    weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
+    """Rotary models have names of their own in timm. Of a Swin without a classifier, it renames parts when it loads."""
+    weights = encoder.state_dict() if rotary_of(encoder) is None else rotary_weights(encoder)
+    weights = {name: value.contiguous() for name, value in weights.items()}
     if not hasattr(encoder, "layers") or "head.fc.weight" in weights:
         return weights
     return {
@@ -96,13 +101,16 @@ def _config(run: RunConfig, encoder: Any, manifest: Manifest | None) -> dict[str
     data: Any = run.data
     image_size, num_classes = run.method.encoder_size(data.input_size), int(encoder.num_classes)
     classes = (manifest.classes if manifest else None) or []
+    architecture, arguments = run.model.arch.split(".")[0], timm_arguments(run.model, image_size)
+    if run.model.is_rotary:
+        architecture, arguments = rotary_model(run.model, encoder, image_size)
     return {
-        "architecture": run.model.arch.split(".")[0],
+        "architecture": architecture,
         "num_classes": num_classes,
         "num_features": encoder.num_features,
         **({"global_pool": pool} if isinstance(pool := getattr(encoder, "global_pool", None), str) else {}),
         **({"label_names": classes} if len(classes) == num_classes else {}),
-        "model_args": timm_arguments(run.model, image_size),
+        "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [data.channels, *pair(image_size)],
             "num_classes": num_classes,

@@ -1,0 +1,1 @@
+"""Decides what must be made again after an edit, and why."""

@@ -14,6 +14,7 @@ from pipeline.core.naming import PLAIN_NAME
 from pipeline.data.store.manifest import MANIFEST
 from pipeline.results import drawn_in
 from pipeline.study.resolve.entries import Graph
+from pipeline.study.scales import DEFAULT
 from pipeline.study.targets import ROWS, rows_and_study, target_name
 
 
@@ -68,9 +69,9 @@ def is_output(file: str) -> bool:
 
 def files_of_targets(graph: Graph) -> dict[str, list[str]]:
     """What people type -> the files behind it."""
-    found = {"all": [report_file("all")]}
-    if graph.scale == "demo":
-        found["demo"] = [report_file("headline")]
+    found = {rows: [report_file(rows)] for rows in ROWS}
+    if graph.scale == DEFAULT:
+        found["demo"] = found["headline"]
     for table in graph.tables:
         found[target_name(table)] = [table_file(table, "all")]
     for study in graph.studies():

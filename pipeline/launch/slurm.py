@@ -77,6 +77,8 @@ class Launcher:
         without_progress, furthest, is_first = 0, self.paths.last_step(), True
         while not self.paths.is_finished(self.inputs):
             job = self._attach_or_submit()
+            if job is None:
+                break
             state = self._watch(job)
             if state is None:
                 break
@@ -95,8 +97,11 @@ class Launcher:
                     + log_tail(self.paths.jobs, job)
                 )
 
-    def _attach_or_submit(self) -> str:
-        """The job that works on this run, or a new one; never a second one: launchers do this one after the other."""
+    def _attach_or_submit(self) -> str | None:
+        """Return the job that works on this run, or submit one; None if the run has finished in the meantime.
+
+        There is never a second job: launchers do this one after the other.
+        """
         with self._sole_submitter():
             record = self._record()
             known = self._find(record) if record else None
@@ -106,7 +111,8 @@ class Launcher:
                     self._remember(known.id, record.time)
                     return known.id
                 self._cancel(known, record)
-            return self._submit()
+            # Its job may have ended while this launcher waited for the lock or for the queue.
+            return None if self.paths.is_finished(self.inputs) else self._submit()
 
     @contextmanager
     def _sole_submitter(self) -> Iterator[None]:

@@ -1,0 +1,1 @@
+"""Builds encoders of images and texts, and loads weights into them; all code for position embeddings is here."""

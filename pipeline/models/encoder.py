@@ -294,8 +294,8 @@ def reason_not_of_timm(cfg: ModelConfig) -> str:
         return "it is a ViT with windows, which no architecture of timm builds"
     if cfg.positions == "relative" or cfg.add_relative:
         return "its blocks have relative positions of this project, which no architecture of timm has"
-    if cfg.is_rotary:
-        return "its blocks rotate queries and keys; timm has such models under other names, which export does not write"
+    if cfg.is_rotary and cfg.act_layer == "relu":
+        return "timm's rotary models have the activation gelu and no other, found model.act_layer: relu"
     if cfg.family == "swin" and cfg.positions != "none":
         return f"it is a Swin with absolute positions (pos_embed: {cfg.positions}), which timm's Swin does not have"
     return ""

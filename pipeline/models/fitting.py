@@ -41,8 +41,8 @@ class Fitted:
 
 def fit(name: str, given: Mapping[str, Any], file: Path, may_resample: bool = False) -> Fitted:
     """The arguments of timm.create_model for a weight file, which must agree with those that are given."""
-    tensors = open_checkpoint(file)[1]
     encoder = build_on_meta(name, given)
+    tensors = open_checkpoint(file, encoder.state_dict())[1]
     found, own = _facts(encoder, tensors), _facts(encoder, encoder.state_dict())
     read = {key: value for key, value in found.items() if own.get(key) != value}
     wrong = {key: (read[key], given.get(key, own.get(key))) for key in read if key in given or key in UNREADABLE}

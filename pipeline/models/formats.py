@@ -9,6 +9,7 @@ beta. Everything else is taken for timm's own names, those of our exports.
 
 import argparse
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,14 @@ HEADS = ("cls.", "lm_head.", "classifier.")
 STATE_KEYS = ("model", "state_dict")
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")  # by DDP, by torch.compile
 OLD_SWIN = "layers.0.downsample.reduction.weight"
+ROTARY_SCALE = "blocks.0.gamma_1"
 
 
-def normalised(content: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The layout's name, and the tensors under timm's names with whatever lay beside the encoder."""
+def normalised(content: Any, path: Path, own: Collection[str] = ()) -> tuple[str, dict[str, Tensor]]:
+    """The layout's name, and the tensors under timm's names with whatever lay beside the encoder.
+
+    `own`: the names of the model that takes them. Where they are those of a rotary model of timm, its file keeps them.
+    """
     wrapper, tensors = _unwrapped(content, path)
     tensors = {WRAPPED.sub("", name): value for name, value in tensors.items()}
     layout = _layout(set(tensors), wrapper)
@@ -47,14 +52,24 @@ def normalised(content: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
         tensors = {_new_text_name(name, layout): value for name, value in tensors.items()}
     if layout == "swin":
         tensors = {_new_swin_name(name): value for name, value in tensors.items()}
+    if layout == "rope" and ROTARY_SCALE not in own:
+        tensors = _rope_as_vit(tensors)
     return layout, tensors
 
 
-def rope_as_vit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _rope_as_vit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a rotary model of timm under the names of a plain ViT."""
     renamed = {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name): value for name, value in tensors.items()}
     if "pos_embed" in renamed:  # its CLS has no position; here it has one, of zeros
         renamed["pos_embed"] = F.pad(renamed["pos_embed"], (0, 0, 1, 0))
+    return renamed
+
+
+def vit_as_rope(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The reverse: the tensors of a plain ViT with rotations under the names of timm's; CLS takes its position in."""
+    renamed = {re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", name): value for name, value in tensors.items()}
+    if (positions := renamed.get("pos_embed")) is not None:
+        renamed |= {"cls_token": renamed["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
     return renamed
 
 
@@ -107,7 +122,7 @@ def _layout(names: set[str], wrapper: str | None) -> str:
         return "mae" if "decoder_pos_embed" in names else "droppos"
     if OLD_SWIN in names:
         return "swin"
-    if "blocks.0.gamma_1" in names and "blocks.0.attn.q_bias" not in names and "blocks.0.attn.qkv.bias" in names:
+    if ROTARY_SCALE in names and "blocks.0.attn.q_bias" not in names and "blocks.0.attn.qkv.bias" in names:
         return "rope"
     if wrapper == "model" and "cls_token" in names:
         # MAE publishes its encoders without decoder and head, and fine-tunes with fc_norm.

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from pipeline.core.errors import CheckpointError
 from pipeline.core.files import digest
-from pipeline.models.formats import BESIDE, normalised, read_pickle, rope_as_vit
+from pipeline.models.formats import BESIDE, normalised, read_pickle
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import (
     PositionResampling,
@@ -92,9 +92,7 @@ class LoadReport:
 def load_encoder(encoder: Encoder, path: Path, resampling: PositionResampling = "timm") -> LoadReport:
     """Fill a timm encoder from a file; its positions and classifier may differ, nothing else."""
     own = encoder.state_dict()
-    layout, weights = open_checkpoint(path)
-    if layout == "rope" and "blocks.0.gamma_1" not in own:
-        weights = rope_as_vit(weights)
+    layout, weights = open_checkpoint(path, own)
     if is_windowed(encoder):
         own, weights = own | _as_sequence(own), weights | _as_sequence(weights)
     _refuse_other_design(own, weights, path)
@@ -141,8 +139,11 @@ def _position_source(
     return "formula" if _has_fixed_positions(encoder, own) else "start"
 
 
-def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The layout of a weight file and its tensors under timm's names; told by its first bytes, not by its suffix."""
+def open_checkpoint(path: Path, own: Collection[str] = ()) -> tuple[str, dict[str, Tensor]]:
+    """The layout of a weight file and its tensors under timm's names, for a model whose names are `own`.
+
+    The kind of file is told by its first bytes, not by its suffix.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(9)
@@ -154,9 +155,9 @@ def open_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
     except OSError as error:
         raise CheckpointError(f"{path} could not be opened ({error.strerror}); expected one weight file") from None
     if start[8:] == b"{":
-        return normalised(read_weights(path), path)
+        return normalised(read_weights(path), path, own)
     if start.startswith((b"PK\x03\x04", b"\x80")):
-        return normalised(read_pickle(path), path)
+        return normalised(read_pickle(path), path, own)
     raise CheckpointError(
         f"{path} begins with {start!r}; expected safetensors or a file that torch.save wrote. "
         "A failed download may have left a web page or a pointer: download it again"

@@ -1,0 +1,1 @@
+"""Attacks gradients and features to recover images, and measures how similar the result is."""

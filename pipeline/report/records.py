@@ -80,6 +80,7 @@ class FilledTable(Record):
     comparable: bool
     scale_note: str
     note: str
+    terms: dict[str, str] = Field({}, description="words of labels of its study -> what they mean")
     columns: list[FilledColumn]
     rows: list[FilledRow]
     figure: Drawing | None = None  # None: a table

@@ -16,7 +16,8 @@ from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, drawin
 from pipeline.report.words import AGAIN, MARK, MARKED, counted, error, number, shown_again
 from pipeline.study.targets import command_for, report_target, tables_of, target_name
 
-WHOLE = {"all": "all", "demo": "headline"}  # targets that stand for every study, and which rows of it
+# Targets that stand for every study, and which rows of it.
+WHOLE = {"all": "all", "headline": "headline", "demo": "headline"}
 
 
 def summarise_targets(freshness: Freshness, targets: Iterable[str]) -> str:

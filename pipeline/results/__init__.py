@@ -1,4 +1,4 @@
-"""Where every result lies, and whether a run is finished. No other module puts these paths together."""
+"""Knows where every result lies, and whether a run is finished. No other module puts these paths together."""
 
 import re
 from collections.abc import Callable
@@ -41,6 +41,11 @@ def made_folder(data: str) -> Path:
 def attack_folder(name: str) -> Path:
     """What an attack on an image of the user's own found. No scale owns it."""
     return RESULTS / "attacks" / name
+
+
+def published_folder(scale: str = "") -> Path:
+    """Results of a scale as they are kept in git; without a scale, the folder of all that are."""
+    return RESULTS / "published" / scale
 
 
 def compiled_folder() -> Path:

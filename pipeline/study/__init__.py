@@ -1,0 +1,1 @@
+"""Reads studies: a paper's tables, runs and claims as data."""

@@ -1,13 +1,14 @@
 """What study and scale files say: one paper as data, and the size at which it is run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pipeline.core.config import FILE, Strict, nearest
+from pipeline.study.claims.formula import matching_names
 
 Direction = Literal["up", "down", "none"]
 TRAIN = "train"  # the "evaluation" whose metrics training itself writes
@@ -185,6 +186,12 @@ class Table(Strict):
     rows: dict[str, Row] = Field(min_length=1)
     """Rows by their keys, from top to bottom."""
 
+    def roles_at(self, scale: str, without: Container[str]) -> set[str]:
+        """Roles of runs that some column shows at a scale; `without`: columns that do not count."""
+        columns = [column for key, column in self.columns.items() if key not in without]
+        shown = [column for column in columns if not column.scales or scale in column.scales]
+        return {role for column in shown for role in column.roles.values()}
+
     @model_validator(mode="after")
     def _has_metrics(self) -> "Table":
         """A column without a metric gets one from each row that it measures."""
@@ -277,6 +284,10 @@ class Claim(Strict):
     holds: list[str] = Field(min_length=1)
     """Comparisons of cells, such as `mine.t1.a:top1 > mine.t1.b:top1`; all must hold."""
     main: bool = Field(False, description="the claim of the paper that the report shows first")
+    remarks: dict[str, str] = Field(
+        default_factory=dict,
+        description="scale -> what an outcome there may come from that the paper does not expect; published with it",
+    )
     margin: float | None = Field(
         None,
         gt=0,
@@ -299,8 +310,9 @@ def _begins_with(letter: str, what: str) -> AfterValidator:
 class Study(Strict):
     """One paper: its runs, tables, figures and claims. `common` is in every run, `recipes` in those that name them.
 
-    `headline` is what `make demo` runs of a study at scale demo: the rows of each table or figure that it names;
-    without it, every row. `set` are keys of every run, which win over everything else.
+    `headline` is what `snakemake headline` runs of a study, and `make demo` at scale demo: the rows of each table or
+    figure that it names; without it, every row. `headline_at` has other rows for some scales. Of a row, cells may be
+    named as in claims: `mp3-none:cifar100_top1`. `set` are keys of every run, which win over everything else.
     `short_forms`, here and above, are keys that expand.py takes out before this is validated.
     """
 
@@ -309,12 +321,18 @@ class Study(Strict):
     title: str
     """Name of the paper or of your study."""
     about: str = Field("", description="what the paper does, in a few short sentences for the report")
+    terms: dict[str, str] = Field(
+        default_factory=dict, description="words of labels -> what they mean, in plain words; shown below the tables"
+    )
     scales: list[str] = Field(
         default_factory=list, min_length=1, description="where it runs, its default first; see pipeline/study/scales.py"
     )
     seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds of every run; overrides the scale's")
     headline: dict[str, list[str]] | None = None
-    """Table or figure -> its rows that `make demo` runs; null: every row."""
+    """Table or figure -> its rows that `make demo` runs, and `snakemake headline` at other scales; null: every row."""
+    headline_at: dict[str, dict[str, list[str]]] = Field(
+        default_factory=dict, description="scale -> its own `headline`, such as more rows where there is a GPU"
+    )
     derived_from: str | None = Field(
         None,
         description="study of which this one is a sweep or a copy with other keys: it is read after all others and "
@@ -338,9 +356,10 @@ class Study(Strict):
     claims: dict[str, Claim] = Field(default_factory=dict)
     """Claims by their keys."""
 
-    def at(self, scale: "Scale") -> "Study":
-        """This study at a scale that has weight files, or has none."""
-        return self.without_stand_ins() if scale.weight_files else self.with_stand_ins()
+    def at(self, scale: "Scale", name: str) -> "Study":
+        """This study at the scale of this name: with weight files or without, and with the headline of that scale."""
+        study = self.without_stand_ins() if scale.weight_files else self.with_stand_ins()
+        return study.model_copy(update={"headline": self.headline_at.get(name, self.headline)})
 
     def with_stand_ins(self) -> "Study":
         """This study with runs of its own in place of weight files, where it has such runs."""
@@ -373,7 +392,38 @@ class Study(Strict):
         return {**self.tables, **self.figures}
 
     def is_headline(self, table: str, row: str) -> bool:
-        return self.headline is None or row in self.headline.get(table, [])
+        return self.headline is None or bool(self._headline_patterns(table, row))
+
+    def outside_headline(self, table: str, row: str) -> list[str]:
+        """Columns of a headline row that the headline leaves out, because it names cells of the row."""
+        patterns = self._headline_patterns(table, row)
+        columns = [*self.all_tables[table].columns]
+        if not patterns or "" in patterns:
+            return []
+        kept = {key for pattern in patterns for key in matching_names(pattern, columns, f"no column in {table}:")}
+        return [key for key in columns if key not in kept]
+
+    def _headline_patterns(self, table: str, row: str) -> list[str]:
+        """What the headline says of the columns of a row; an empty text: all of them."""
+        entries = [entry.partition(":") for entry in (self.headline or {}).get(table, [])]
+        return [columns for key, _, columns in entries if key == row]
+
+    def headline_runs(self, scale: str) -> AbstractSet[str]:
+        """Keys of the runs that headline rows show at a scale, and of those that they start from.
+
+        None where the study does not name its rows: it then has one number of seeds for everything.
+        """
+        if self.headline is None:
+            return set()
+        shown = {
+            key
+            for name, table in self.all_tables.items()
+            for row_id, row in table.rows.items()
+            if self.is_headline(name, row_id) and (not row.scales or scale in row.scales)
+            for role, key in row.run.items()
+            if not role or role in table.roles_at(scale, self.outside_headline(name, row_id))
+        }
+        return self._with_starts(shown)
 
 
 class Scale(Strict):
@@ -384,6 +434,12 @@ class Scale(Strict):
     comparable: bool = Field(description="whether the papers' numbers can be expected at this scale")
     papers: bool = Field(True, description="whether studies of papers run here, and their numbers are shown")
     seeds: int = Field(1, ge=1, le=1000, description="number of seeds of every run; a study and a run may have another")
+    headline_seeds: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="number of seeds of the runs of headline rows, in place of `seeds`, of studies that name such rows",
+    )
     replace_model: dict[str, str] = Field(default_factory=dict)
     """Model of a study -> model that is trained here."""
     replace_data: dict[str, str] = Field(default_factory=dict)

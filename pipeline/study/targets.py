@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pipeline.core.config import nearest
 from pipeline.core.errors import ConfigError
 from pipeline.study.resolve.entries import Graph
-from pipeline.study.scales import OWN, default_scale, has_paper, stated_scales, study_of
+from pipeline.study.scales import DEFAULT, OWN, default_scale, has_paper, stated_scales, study_of
 
 ROWS = ("headline", "all")
 
@@ -30,8 +30,9 @@ def targets_of(graph: Graph) -> dict[str, list[Chosen]]:
     targets = {"all": [Chosen(table, "all") for table in graph.tables]}
     targets |= {study: [Chosen(table, "all") for table in graph.selected("all", study)] for study in graph.studies()}
     targets |= {target_name(table): [Chosen(table, "all")] for table in graph.tables}
-    if graph.scale == "demo":
-        targets["demo"] = [Chosen(table, "headline") for table in graph.selected("headline")]
+    targets["headline"] = [Chosen(table, "headline") for table in graph.selected("headline")]
+    if graph.scale == DEFAULT:
+        targets["demo"] = targets["headline"]
     return targets
 
 
@@ -56,10 +57,8 @@ def rows_and_study(report: str) -> tuple[str, str]:
 
 
 def report_target(report: str, scale: str) -> str:
-    """What makes a report; only the demo has a name for its headline, and a study's own has the study's."""
-    if report != "headline":
-        return report
-    return "demo" if scale == "demo" else f"results/{scale}/report/{report}.html"
+    """What makes a report: a target of its name; at scale demo the headline is the demo."""
+    return "demo" if (report, scale) == ("headline", DEFAULT) else report
 
 
 def check_target(target: str, known: Iterable[str], scale: str) -> None:

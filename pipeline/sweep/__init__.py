@@ -1,0 +1,1 @@
+"""Tries values of config keys: writes a study with all combinations and ranks what came out."""

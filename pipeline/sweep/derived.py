@@ -24,6 +24,7 @@ from pipeline.study.written import LINE, WrittenStudy
 
 ABOUT = "An ordinary study. To forget its results, delete this file, then run `python -m pipeline clean`."
 NAME_LENGTH = 48  # of the part of a name that people read
+NOT_COPIED = ("claims", "headline", "headline_at", "scales", "derived_from")  # what is of the parent alone
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -108,7 +109,7 @@ def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy
         raise ConfigError(f"--config set={change}: expected keys of a run, such as set='{{optim: {{epochs: 2}}}}'")
     change, raw = typed(change), read_study_file(parent)
     words = [f"{key} {value}" for key, value in leaves(change)]
-    kept = {key: value for key, value in raw.items() if key not in ("claims", "headline", "scales", "derived_from")}
+    kept = {key: value for key, value in raw.items() if key not in NOT_COPIED}
     content = {
         **kept,
         "title": f"{raw.get('title', parent)}, with {', '.join(words)}",
@@ -128,7 +129,7 @@ def _of_set(text: str) -> tuple[str, str]:
 
 def _only_study(graph: Graph, targets: list[str]) -> str:
     """The study that all targets are of."""
-    whole = [target for target in targets or ["all"] if target in ("all", "demo")]
+    whole = [target for target in targets or ["all"] if target in ("all", "headline", "demo")]
     files = [target for target in targets if "/" in target]
     found = [] if whole or files else sorted({graph.tables[each.table].study for each in tables_of(graph, targets)})
     if len(found) != 1:

@@ -53,7 +53,7 @@ def groups_of(scale: str, parent: str, study: Study, chosen: list[str], metric: 
 def _primaries(scale: str, parent: str, study: Study, chosen: list[str]) -> dict[str, Primary | None]:
     """The metric by which each run is judged, which may depend on the data set that it has at this scale."""
     spec = parse_file(Scale, CONFIGS / "scale" / f"{scale}.yaml")
-    draft = Draft(Graph(scale=scale, note="", comparable=False), spec, parent, study.at(spec), Expected())
+    draft = Draft(Graph(scale=scale, note="", comparable=False), spec, parent, study.at(spec, scale), Expected())
     for key in in_init_order(draft.study.runs, draft.file, nullcontext()):
         add_run(draft, key)
     runs = {key: draft.parsed[draft.runs[key][0]] for key in chosen if key in draft.runs}

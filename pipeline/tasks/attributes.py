@@ -8,7 +8,7 @@ from torch import Tensor
 from pipeline.core.errors import ConfigError
 from pipeline.core.sizes import pair
 from pipeline.data.images.attributes import AttributeConfig
-from pipeline.data.images.transforms import BatchTransform
+from pipeline.data.images.transforms import ImageBatches
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS, Task
 
@@ -16,11 +16,11 @@ from pipeline.tasks.base import TASKS, Task
 @TASKS.register("attributes")
 class Attributes(Task):
     primary: ClassVar[Primary | None] = Primary("accuracy")
-    takes_staged: ClassVar[bool] = True
+    takes_deferred: ClassVar[bool] = True
 
     def __init__(self, data: AttributeConfig, device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)
-        self.transform = BatchTransform(data, 0.0, device)
+        self.transform = ImageBatches(data, 0.0, device)
 
     @classmethod
     def num_outputs(cls, data: AttributeConfig) -> int:

@@ -25,8 +25,8 @@ class Task:
     needs_labels: ClassVar[bool] = True
     # Samples in a batch of validation.
     at_once: ClassVar[int] = 256
-    # Its `transform` takes batches of views that a device completes, and its targets are labels: no `collate` needed.
-    takes_staged: ClassVar[bool] = False
+    # Its inputs are images and its targets labels, so that a GPU may complete views; they need no `collate` of its own.
+    takes_deferred: ClassVar[bool] = False
     transform: Any  # of a kind's batches; some tasks have one
 
     def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:

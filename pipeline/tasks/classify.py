@@ -17,7 +17,7 @@ from pipeline.tasks.base import TASKS, Task
 @TASKS.register("classify")
 class Classify(Task):
     primary: ClassVar[Primary | None] = Primary("top1")
-    takes_staged: ClassVar[bool] = True
+    takes_deferred: ClassVar[bool] = True
 
     def __init__(self, data: Any, device: torch.device, smoothing: float = 0.0) -> None:
         super().__init__(data, device, smoothing)

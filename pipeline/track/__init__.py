@@ -1,0 +1,1 @@
+"""Mirrors results into MLflow while jobs run."""

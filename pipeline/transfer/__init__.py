@@ -1,0 +1,1 @@
+"""Holds the parts of detectors and segmenters that encoders are transferred to."""

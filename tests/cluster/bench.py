@@ -19,6 +19,7 @@ from patience import PATIENCE_S, wait_until
 from project import Project, copy_project, shrink_images
 from warm_python import server_of_session
 
+from pipeline.core.files import write_text
 from pipeline.results import RunFolder
 from slurm import Cluster
 
@@ -47,8 +48,8 @@ DENSE_COMMON = {
     "model": {"embed_dim": 16},
     "optim": {"iterations": 6, "global_batch": 4, "micro_batch": 2, "base_lr": 1e-3, "lr_batch": 4, "log_every": 4},
 }
-# Every Python that starts in a copy loads this: it slows a run down, or ends it where only bad luck would. What it then
-# starts as `sys.executable`, in a job or beside it, is the program below.
+# Every Python that starts in a copy loads this: it slows a run down, holds it where it is, or ends it where only bad
+# luck would. What it then starts as `sys.executable`, in a job or beside it, is the program below.
 SITECUSTOMIZE = """
 import os, pathlib, signal, sys, time
 
@@ -62,7 +63,15 @@ def faulty_rename(source, target, **options):
             os.kill(os.getpid(), signal.SIGKILL)
         if (folder / "pace_s").exists():
             time.sleep(float((folder / "pace_s").read_text()))
+        while is_held(int(pathlib.Path(target).name.split("-")[1])):
+            time.sleep(0.05)
     rename(source, target, **options)
+
+def is_held(step):
+    try:
+        return step > int((folder / "held_after").read_text())
+    except FileNotFoundError:
+        return False
 
 os.replace = faulty_rename
 """
@@ -145,6 +154,13 @@ class Trial:
     def pace(self, seconds: float) -> None:
         (self.project.root / "pace_s").write_text(str(seconds))
 
+    def hold(self, after_step: int = 0) -> None:
+        """Let no run in this copy write a checkpoint of a later step, so that none ends on a slow machine either."""
+        write_text(self.project.root / "held_after", str(after_step))
+
+    def let_go(self) -> None:
+        (self.project.root / "held_after").unlink(missing_ok=True)
+
     def cool(self) -> None:
         """Until the trial is to finish, every job is an interpreter of its own, which SLURM tracks and kills."""
         (self.project.root / "cold").touch()
@@ -209,6 +225,7 @@ class Trial:
     def finish(self, launcher: subprocess.Popen) -> None:
         """To the end at full speed; a job that comes back into the queue does not wait there, and starts as a fork."""
         self.pace(0)
+        self.let_go()
         (self.project.root / "cold").unlink(missing_ok=True)
         wait_until(lambda: self._has_ended(launcher), self.evidence, every_s=1)
         assert launcher.returncode == 0, f"exit code {launcher.returncode}:\n{self.evidence()}"

@@ -143,9 +143,10 @@ def fill(path: Path) -> None:
 def killed_launcher(trial: Trial) -> Trial:
     launcher = trial.start(**QUIET_NODE)
     trial.wait_for_steps()
+    trial.hold()  # else the job could end before the new launcher looks
     assert trial.interrupt(launcher, signal.SIGKILL) == -signal.SIGKILL
     launcher = trial.start(**QUIET_NODE)
-    trial.wait_for_words("submitted earlier")  # else the job could end before the new launcher looks
+    trial.wait_for_words("submitted earlier")
     trial.finish(launcher)
     return trial
 

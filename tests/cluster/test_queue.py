@@ -21,7 +21,7 @@ def test_slurmctld__restarted_while_a_job_runs_and_another_waits__is_waited_for(
     launchers = running.start(), waiting.start(**NEVER)
     running.wait_for_steps()
     waiting.wait_for_words("submitted job")
-    running.pace(5)  # or it would have finished before squeue gives up, which takes half a minute
+    running.hold()  # or it would have finished before squeue gives up, which takes half a minute
     with cluster.without("slurmctld"):
         for trial in (running, waiting):
             trial.wait_for_words("the queue cannot be read")

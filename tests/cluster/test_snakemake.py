@@ -37,19 +37,19 @@ def story(cluster, template, tmp_path_factory) -> Story:
     project = copy_for(cluster, template, tmp_path_factory.mktemp("workflow") / "clone")
     runs = [name for name, run in project.graph("demo").runs.items() if run.label < "seed 2"]
     trials = [Trial(project, cluster, run) for run in runs]
-    trials[0].pace(1.5)  # both: they share the folder
+    trials[0].pace(0)
+    trials[0].hold(after_step=3)  # both: they share the folder
     command = ["snakemake", "demo", "--profile", "slurm", "--config", "scale=demo", f"site={trials[0].write_site()}"]
     command += ["--slurm-init-seconds-before-status-checks", "3"]
     with subprocess.Popen(real(command), **where(project), stderr=subprocess.DEVNULL) as first:
         for trial in trials:
             trial.wait_for_step(3)
-        trials[0].pace(5)
         second = project.run(*command)
         first.kill()
     with ThreadPoolExecutor() as pool:
         third = pool.submit(project.run, *command)
         wait_until(lambda: all("submitted earlier" in train_log(trial) for trial in trials) or third.done(), str)
-        trials[0].pace(0)
+        trials[0].let_go()
     return Story(project, trials, second, third.result())
 
 
@@ -78,7 +78,7 @@ def test_second_snakemake__in_the_same_folder__is_refused_in_one_line(story):
 
 def test_snakemake__killed_and_started_again__goes_on_with_the_jobs_that_run(story):
     assert story.third.returncode == 0, story.third.stdout + story.third.stderr
-    assert [len(trial.jobs()) for trial in story.trials] == [1, 1]
+    assert [len(trial.jobs()) for trial in story.trials] == [1, 1], "\n".join(map(train_log, story.trials))
     assert [trial.paths.name for trial in story.trials if "submitted earlier" not in train_log(trial)] == []
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.core.errors import PatchworkError
 from pipeline.core.files import ROOM
 from pipeline.core.registry import TASKS
-from pipeline.data.images.gpu.residence import PlacedImages, completed_on_device
+from pipeline.data.images.gpu.residence import ResidentImages
 from pipeline.data.images.transforms import eval_view
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, train_loader
@@ -22,6 +22,9 @@ from pipeline.data.store.cache import CachedImages, Decoded, ShrunkImages, eval_
 from pipeline.data.store.manifest import read_manifest
 from pipeline.data.store.opening import open_for_training, open_split, side_for_training
 from pipeline.data.store.prepare import fill_cache, prepare
+from pipeline.engine.batches import sources_of_run
+from pipeline.engine.parallel.distributed import World
+from pipeline.site import Site
 
 SEEN = {"image_size": 28, "eval_crop": 0.875}  # evaluated from 32 pixels, trained from as many
 
@@ -200,34 +203,43 @@ def test_open_split__without_a_cache_or_with_none_written__reads_the_files(image
 
 def batches(samples, view, views=None):
     plan = BatchPlan(0, len(samples), 1, 6, len(samples), 2)
-    found = train_loader(plan, samples, view, 0, 0, 1, 0)
-    return [(views.apply(inputs) if views else inputs, labels) for inputs, labels in found]
+    found = train_loader(plan, samples, view, 0, 0, 1, 0, view.collate if views else None)
+    return [(views.complete(inputs) if views else inputs, labels) for inputs, labels in found]
 
 
 def assert_device_equals_host(cfg, folder, tmp_path):
     """What a training sees of a cache, completed on a device and on the host; returns where its samples lie."""
-    kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
-    expected = batches(opened(cfg, folder, tmp_path), kind.train_view())
-    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
-    manifest = read_manifest(tmp_path / "out" / "manifest.json")
-    (view, _), (train, _) = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
-    for (a, a_labels), (b, b_labels) in zip(batches(train, view, task.transform.views), expected, strict=True):
+    expected = batches(opened(cfg, folder, tmp_path), kind_of(cfg).train_view())
+    train, _ = sources(cfg, folder, tmp_path)
+    for (a, a_labels), (b, b_labels) in zip(
+        batches(train.samples, train.view, train.completion.views), expected, strict=True
+    ):
         assert torch.equal(a, b)
         assert torch.equal(a_labels, b_labels)
-    return train
+    return train.samples
 
 
+def sources(cfg, folder, tmp_path):
+    """Both splits, with views that are completed on the device."""
+    task, site = TASKS.get("classify")(cfg, torch.device("cpu")), Site(device="cpu", views="device", workers=1)
+    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
+    manifest = read_manifest(tmp_path / "out" / "manifest.json")
+    return sources_of_run(cfg, splits, manifest, task, site, World(0, 1, torch.device("cpu")))
+
+
+@pytest.mark.slow
 def test_cache__views_on_a_device__equal_those_of_the_host(images, tmp_path):
     cfg = written(images, tmp_path, augment={"crop": "resized", "hflip": 0.5})
     train = assert_device_equals_host(cfg, images, tmp_path)
     assert isinstance(train[0][0], Decoded)
 
 
+@pytest.mark.slow
 def test_cache__small_images_of_many_sizes__live_on_the_device(images, tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.data.images.gpu.device_views.AT_ONCE", 1000)
     cfg = written(images, tmp_path, image_size=48, augment={"crop": "resized", "hflip": 0.5})
     train = assert_device_equals_host(cfg, images, tmp_path)
-    assert isinstance(train, PlacedImages)
+    assert isinstance(train, ResidentImages)
 
 
 def test_cache__images_of_one_size__go_to_the_device_from_it(tmp_path, monkeypatch):
@@ -235,12 +247,9 @@ def test_cache__images_of_one_size__go_to_the_device_from_it(tmp_path, monkeypat
     cfg = config("tiny_imagenet", image_size=64, augment={"crop": "resized"})
     prepare(cfg, folder, tmp_path / "out", progress=False, cache=tmp_path / "cache")
     monkeypatch.setattr(CachedImages, "decoded", None)  # read as a whole, not one by one
-    kind, task = kind_of(cfg), TASKS.get("classify")(cfg, torch.device("cpu"))
-    splits = {split: opened(cfg, folder, tmp_path, split) for split in ("train", "val")}
-    manifest = read_manifest(tmp_path / "out" / "manifest.json")
-    _, placed = completed_on_device(kind, [kind.train_view(), kind.eval_view()], splits, manifest, task, 1)
-    assert all(isinstance(split, PlacedImages) for split in placed)
-    assert len(task.transform.views.store) == 9 * 64 * 64
+    train, val = sources(cfg, folder, tmp_path)
+    assert all(isinstance(source.samples, ResidentImages) for source in (train, val))
+    assert len(train.completion.views.store) == 9 * 64 * 64
 
 
 def test_prepare__runs_that_see_a_set_in_two_ways__each_have_a_cache(images, tmp_path):

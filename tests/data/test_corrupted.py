@@ -52,6 +52,7 @@ def refusal(source, cfg, folder, *options):
     return message_of(lambda: prepare(cfg, folder, folder.parent / "out", 0, False, *options))
 
 
+@pytest.mark.slow
 def test_make__from_photographs__resizes_crops_corrupts_and_saves_as_the_published_script(source, tmp_path):
     cfg = part_of(source)
     manifest = prepared(source, cfg, tmp_path / "made")
@@ -73,6 +74,7 @@ def test_make__in_processes__writes_the_same_files_as_alone(source, tmp_path):
     assert contents(tmp_path / "0") == contents(tmp_path / "2") != {}
 
 
+@pytest.mark.slow
 def test_make__half_made_folder__is_completed_and_what_was_there_is_kept(source, tmp_path):
     cfg, made = part_of(source), tmp_path / "made"
     prepared(source, cfg, made)
@@ -85,6 +87,7 @@ def test_make__half_made_folder__is_completed_and_what_was_there_is_kept(source,
     assert contents(made) == before and files[2].stat().st_mtime_ns == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "other bytes", "another image", "list cut", "list lost"])
 def test_make__file_that_is_not_as_it_was_made__is_written_again(source, tmp_path, damage):
     cfg, made = part_of(source), tmp_path / "made"

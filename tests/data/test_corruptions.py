@@ -178,6 +178,7 @@ def test_motion_blur__of_one_white_pixel__is_half_a_gaussian_to_one_side():
     np.testing.assert_allclose(moved(image, 3, 2.0, 0.0), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_frost__any_seed__is_a_crop_of_one_of_the_first_five_photographs_as_they_are():
     from importlib.util import find_spec
 

@@ -11,6 +11,8 @@ from pipeline.cli import main
 from pipeline.core.config import CONFIGS, read_yaml
 from pipeline.site import load_site
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server():

@@ -106,6 +106,7 @@ def test_share__of_each_class__is_val_and_the_rest_is_train(tmp_path):
     assert len(set(first_of_each)) > 1  # the classes are not cut at the same place
 
 
+@pytest.mark.slow
 def test_share__same_names_elsewhere_or_a_new_image__keep_their_side(tmp_path):
     folder = write_classes(tmp_path / "mine", count=40)
     before = set(names(read_folder(folder, "val", 0.25).samples))
@@ -310,6 +311,7 @@ def test_describe_command__new_folder__writes_a_complete_config_and_says_what_co
     assert text.isascii() and "from label 0 on: a cat, dog, hound, \\xfcber." in text
 
 
+@pytest.mark.slow
 def test_describe_command__config_exists__is_kept_unless_it_is_the_same_or_forced(tmp_path, configs, capsys):
     folder = write_classes(tmp_path / "mine")
     run(capsys, folder, "--name", "mine")

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from pipeline.data.images.gpu import handover
-from pipeline.data.images.gpu.staging import StagedView
+from pipeline.data.images.gpu.deferred import DeferredView
 from pipeline.data.loader import BATCHES_AHEAD, BatchPlan, train_loader
 
 PLAN = BatchPlan(seed=0, num_images=40, repeats=1, epochs=4, global_batch=4, num_micro=1)
 
 
-class Numbered(StagedView):
+class Numbered(DeferredView):
     """Of each number 50 pixels and as many more, all of that value."""
 
     def __init__(self, limit=10_000):
@@ -25,7 +25,7 @@ class Numbered(StagedView):
 
     def collate(self, samples):
         pixels, numbers = zip(*samples, strict=True)
-        return handover.joined(pixels), torch.tensor(numbers)
+        return handover.concatenate(pixels), torch.tensor(numbers)
 
 
 def values_of(numbers):
@@ -42,7 +42,7 @@ def wanted(monkeypatch):
 
 def batches(view, workers, plan=PLAN):
     """Each is copied before the next one is asked for, as a pinning thread or a device does."""
-    for pixels, numbers in train_loader(plan, list(range(40)), view, 0, 0, 1, workers):
+    for pixels, numbers in train_loader(plan, list(range(40)), view, 0, 0, 1, workers, view.collate, view.handover):
         lies_there = any(
             memory.bytes.ctypes.data <= pixels.data_ptr() < memory.bytes.ctypes.data + memory.bytes.nbytes
             for memory in handover._memories.values()
@@ -64,7 +64,9 @@ def test_handed_over__any_number_of_workers__are_the_batches_of_one_process(want
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="copies into pinned memory")
 def test_handed_over__to_a_gpu__is_copied_before_its_place_is_filled_again():
     expected = [numbers for _, numbers, _ in batches(Numbered(), 0)]
-    found = list(train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2))  # none is used before all have come
+    view = Numbered()
+    loader = train_loader(PLAN, list(range(40)), view, 0, 0, 1, 2, view.collate, view.handover)
+    found = list(loader)  # none is used before all have come
     assert len(found) == len(expected)
     for (pixels, numbers), same in zip(found, expected, strict=True):
         assert pixels.is_pinned() and torch.equal(numbers, same)
@@ -89,7 +91,8 @@ def test_handover__without_a_gpu_or_workers_or_memory__is_none(monkeypatch, want
 
 @pytest.mark.slow
 def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alone(wanted):
-    loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 1)
+    view = Numbered()
+    loader = train_loader(PLAN, list(range(40)), view, 0, 0, 1, 1, view.collate, view.handover)
     first = iter(loader)
     for _ in range(BATCHES_AHEAD + 2):
         next(first)
@@ -101,7 +104,8 @@ def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alo
 
 @pytest.mark.slow
 def test_memory__of_a_pass_that_is_over__is_given_back(wanted):
-    loader = train_loader(PLAN, list(range(40)), Numbered(), 0, 0, 1, 2)
+    view = Numbered()
+    loader = train_loader(PLAN, list(range(40)), view, 0, 0, 1, 2, view.collate, view.handover)
     for _ in range(2):
         assert not handover._memories
         for _ in loader:

@@ -73,6 +73,7 @@ def test_compose__masks_of_a_scene__share_no_pixel(scenes):
         assert np.sum(masks, axis=0).max() <= 1 and all(found.any() for found in masks)
 
 
+@pytest.mark.slow
 def test_compose__first_two_scenes__are_empty_and_crowded(scenes):
     for found in scenes.values():
         assert found[EMPTY].labels == [] and not found[EMPTY].owners.any()
@@ -179,6 +180,7 @@ def test_make__set_that_is_there__is_left_alone_and_a_damaged_one_is_made_again(
     assert len(files_of(tmp_path / "copy")) < len(files_of(folder))
 
 
+@pytest.mark.slow
 def test_make__folder_of_somebody_else__is_read_and_not_touched(garments, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "note.txt").write_text("mine")
@@ -189,6 +191,7 @@ def test_make__folder_of_somebody_else__is_read_and_not_touched(garments, tmp_pa
     assert files_of(tmp_path / "own") == {"note.txt": b"mine"}
 
 
+@pytest.mark.slow
 def test_views__of_both_sets__show_the_same_scene(made):
     (cfg, folder, _), (other, ade, _) = (made[name] for name in NAMES)
     picture = open_split(cfg, folder, "val")[3]

@@ -159,6 +159,7 @@ def write_folders(root, num_folders=200, files=3):
     return FileImages(root, names, [int(name[1:4]) for name in names])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(0, 1), (57, 58), (101, 102), (198, 199)], ids=str)
 def test_stamp__two_class_folders_swapped__is_noticed_wherever_they_are(tmp_path, pair):
     images = write_folders(tmp_path)
@@ -178,6 +179,7 @@ def test_stamp__of_more_folders_than_are_read__reads_some_from_the_first_to_the_
     assert {"c000/0", "c099/0"} < {*read} and 5 <= len(read) <= 5 + 8
 
 
+@pytest.mark.slow
 def test_stamp__of_an_older_manifest__is_compared_with_what_it_has(tmp_path):
     images = write_folders(tmp_path)
     stamp = take_stamp(images)

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
-from pipeline.data.kind import parse_data
+from pipeline.data.kind import kind_of, parse_data
+from pipeline.data.store.opening import open_split
 from pipeline.data.text.tokens import SPECIAL
 
 
@@ -107,3 +108,17 @@ def development_set(name, target):
         file.extractall(target, filter="data")
     (folder,) = target.iterdir()
     return folder
+
+
+def imdb(**changes):
+    return text_config("imdb", **IMDB_COUNTS | changes)
+
+
+def snli(**changes):
+    return text_config("snli", **SNLI_COUNTS | changes)
+
+
+def seen(cfg, folder, split="val", index=None):
+    """What a model sees of a split."""
+    samples, view = open_split(cfg, folder, split, index), kind_of(cfg).eval_view()
+    return [view(samples[number]) for number in range(len(samples))]

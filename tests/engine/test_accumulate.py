@@ -131,7 +131,7 @@ def test_validate__model_with_dropout__is_measured_without_it_and_trains_on_with
     trainer.method.eval()
     losses = []
     with torch.no_grad():
-        for inputs, labels in trainer.val_loader:
+        for inputs, labels in trainer.batches.validation:
             pictures, labels = trainer.task.eval_batch(inputs, labels)
             losses.append(F.cross_entropy(trainer.method.encoder(pictures), labels, reduction="none"))
     assert found == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -154,6 +154,7 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
     )
 
 
+@pytest.mark.slow
 def test_restore__from_a_checkpoint__has_everything_that_is_reported_later(results, images):
     run = tiny_run(FOUR, {"optim": {"keep": "best", "ema_decay": 0.5}})
     first = build_trainer(run, results, images)

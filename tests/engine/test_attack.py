@@ -233,22 +233,26 @@ def test_attack__iterations_that_cannot_be__are_refused(runs, site, photograph, 
     assert "command line: iterations" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_attack__on_a_run_that_is_not_there__lists_those_that_are(runs, site, photograph, capsys):
     assert attack("mjp-of-tomorrow", photograph) == 1
     error = capsys.readouterr().err
     assert "0 finished runs are named 'mjp-of-tomorrow'" in error and all(run.name in error for run in runs)
 
 
+@pytest.mark.slow
 def test_attack__on_a_pretraining__says_that_it_does_not_classify(runs, site, photograph, capsys):
     assert attack(runs[2].name, photograph) == 1
     assert "does not classify images" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_attack__with_weights_for_a_run__is_refused(runs, site, photograph, capsys):
     assert attack(runs[0].name, photograph, "--weights", "x.pth") == 1
     assert "is a run and has its own" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_attack__on_weights_without_a_classifier__says_what_is_missing(site, weights, photograph, tmp_path, capsys):
     model = timm.create_model("test_vit", num_classes=0)
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, tmp_path / "x.safetensors")
@@ -266,6 +270,7 @@ def test_attack__on_a_file_that_is_no_image__is_one_message(site, tmp_path, caps
     assert error.startswith(f"DataError: --image {path} {words}") and error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "words"), [(["7"], "has the classes 0 to 6"), (["1", "2"], "2 values for 1 images")]
 )

@@ -70,6 +70,7 @@ def test_model__of_which_one_file_is_damaged__is_not_unlocked(in_parts, tmp_path
     assert "damaged" in capsys.readouterr().err and not (tmp_path / "back").exists()
 
 
+@pytest.mark.slow
 def test_index__that_leads_out_of_its_folder__is_refused(in_parts, tmp_path, capsys):
     index = json.loads(in_parts.read_text())
     name = next(iter(index["weight_map"]))
@@ -79,6 +80,7 @@ def test_index__that_leads_out_of_its_folder__is_refused(in_parts, tmp_path, cap
     assert "own folder" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
 
 
+@pytest.mark.slow
 def test_model__of_which_one_file_is_missing__is_refused(in_parts, tmp_path, capsys):
     key = make_key(in_parts, tmp_path / "mine.key")
     sorted(in_parts.parent.glob("*.safetensors"))[0].unlink()

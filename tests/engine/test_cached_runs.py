@@ -11,6 +11,8 @@ from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.results import RunFolder
 from pipeline.site import Site
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -41,7 +43,6 @@ def whole(photos, tmp_path_factory):
     return train(photos, tmp_path_factory.mktemp("whole"), views="device")[0]
 
 
-@pytest.mark.slow
 def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identical(photos, whole, tmp_path):
     train(photos, tmp_path / "parts", StopAfter(2), views="host")
     resumed, first = train(photos, tmp_path / "parts", views="device", workers=1)
@@ -49,7 +50,6 @@ def test_cached_run__stopped_and_resumed_with_views_elsewhere__ends_bit_identica
     assert differing(weights_of(whole), weights_of(resumed)) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("has_cache", [True, False])
 def test_cached_run__goes_on_where_the_cache_is_missing__ends_bit_identical(photos, whole, tmp_path, caplog, has_cache):
     """On the disk of another node, or because the site file no longer names one."""
@@ -61,7 +61,6 @@ def test_cached_run__goes_on_where_the_cache_is_missing__ends_bit_identical(phot
     assert ("so train images are decoded from their files: the same pixels, more slowly" in caplog.text) == has_cache
 
 
-@pytest.mark.slow
 def test_cached_run__begun_without_a_cache__sees_the_files_to_its_end(photos, tmp_path):
     whole, _ = train(photos, tmp_path / "whole", has_cache=False)
     train(photos, tmp_path / "parts", StopAfter(2), has_cache=False)

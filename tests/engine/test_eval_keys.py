@@ -16,6 +16,8 @@ from pipeline.evals.permutation import split_wire
 from pipeline.evals.privacy import gradient_matching
 from pipeline.results import ScaleFolder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def evaluate(record, monkeypatch):
@@ -64,7 +66,6 @@ def step_that_takes_its_loss(method, batch, precision, compiled, steps):
     return StepCost([loss + 1000 * steps + len(batch.images)] * 3, warm_up_s=0.0, peak_memory_gib=None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", eval_field_effects.EVALS)
 def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, unchanged, key):
     _, evaluation, name = key.split(".", 2)
@@ -72,7 +73,6 @@ def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, un
         assert evaluate(evaluation, effect.base, **below(name, effect.other)) != unchanged(evaluation, effect.base)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EVALS.names())
 def test_evaluation__nothing_changed__finds_the_same(evaluate, unchanged, name):
     runs = {"mp3": bases.MP3, "mixed": bases.MP3, "droppos": bases.DROPPOS, "perplexity": bases.LANGUAGE}

@@ -102,6 +102,7 @@ def test_graphs__what_cannot_be_recorded__says_why_in_one_line(caplog, monkeypat
     assert [word in record.message for word, record in zip(words, caplog.records, strict=True)] == [True] * 3
 
 
+@pytest.mark.slow
 def test_update__rates_given_as_a_tensor__are_those_it_takes_and_the_schedule_keeps_its_own(images, tmp_path):
     run = tiny_run()
     trainer = fit(run, tmp_path, images, StopAfter(2))

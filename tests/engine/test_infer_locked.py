@@ -39,6 +39,7 @@ def test_infer__of_a_locked_vit__gives_the_probabilities_of_the_original(checkpo
     assert said == [f"{value:8.2%}  class {label}" for value, label in lines]
 
 
+@pytest.mark.slow
 def test_infer__of_a_locked_vit_without_its_key__labels_answers_that_differ(ready, photograph, capsys):
     model, _, locked = ready
     capsys.readouterr()
@@ -51,6 +52,7 @@ def test_infer__of_a_locked_vit_without_its_key__labels_answers_that_differ(read
     assert len(answers[locked]) == 6 and answers[locked][1:] != answers[model]
 
 
+@pytest.mark.slow
 def test_infer__of_a_damaged_locked_vit_without_its_key__is_refused(ready, photograph, capsys):
     _, _, locked = ready
     content = bytearray(locked.read_bytes())
@@ -60,6 +62,7 @@ def test_infer__of_a_damaged_locked_vit_without_its_key__is_refused(ready, photo
     assert "is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_infer__of_a_locked_vit_about_a_text__says_what_it_answers(ready, capsys):
     _, _, locked = ready
     assert main(["infer", str(locked), "--text", "w3"]) == 1
@@ -89,6 +92,7 @@ def text_models():
     return {"mask": BertForMaskedLM(bert), "next": GPT2LMHeadModel(gpt2), "class": BertForSequenceClassification(bert)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "place"), [("mask", 1), ("next", 3), ("class", None)])
 def test_infer__of_a_locked_language_model__answers_as_the_original(tmp_path, capsys, what, place):
     torch.manual_seed(0)
@@ -112,6 +116,7 @@ def test_infer__of_a_locked_language_model__answers_as_the_original(tmp_path, ca
     assert [line.split()[1] for line in said] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["mask", "next", "class"])
 def test_infer__of_a_locked_language_model_without_its_key__labels_answers_that_differ(tmp_path, capsys, what):
     torch.manual_seed(0)

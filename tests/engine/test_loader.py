@@ -12,7 +12,7 @@ from torch.utils.data._utils import signal_handling
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, MicroBatches, epoch_order, eval_loader, train_loader
 from pipeline.data.store.opening import open_split
-from pipeline.engine.loop import batch_plan
+from pipeline.engine.run import batch_plan
 
 PLAN = BatchPlan(seed=0, num_images=NUM_TRAIN, repeats=1, epochs=3, global_batch=20, num_micro=2)
 AUGMENTED = {"data": {"augment": {"crop": "resized", "rand_augment": "rand-m9-mstd0.5-inc1"}}}
@@ -100,6 +100,7 @@ def test_views__two_workers__are_those_of_none(images):
         assert torch.equal(a_labels, b_labels)
 
 
+@pytest.mark.slow
 def test_views__later_start_and_other_rank__show_each_image_as_before(images):
     run = tiny_run(AUGMENTED, {"optim": {"epochs": 2}})
     alone, second_rank = batches(run, images), batches(run, images, start=7, rank=1, world_size=2)
@@ -129,6 +130,7 @@ def test_workers__sigterm_to_the_whole_job__keep_working(images):
     assert len(list(iterator)) == run.total_steps * run.optim.num_micro - len(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_workers__signal_while_they_start__stay(images, monkeypatch, number):
     run, begin = tiny_run(), signal_handling._set_worker_signal_handlers
@@ -152,6 +154,7 @@ def various_tensors(samples):
     return [*typed, *shaped], [torch.arange(2**18 + 1, dtype=torch.int32), whole.bfloat16()]
 
 
+@pytest.mark.slow
 def test_workers__tensors_of_any_type_and_shape__arrive_as_they_were_sent(images):
     split, view = open_split(tiny_run().data, images, "train"), kind_of(tiny_run().data).train_view()
     plan = replace(PLAN, epochs=1, global_batch=NUM_TRAIN, num_micro=1)

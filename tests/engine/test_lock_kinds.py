@@ -77,6 +77,7 @@ def expected_guesses(encoder, photograph):
     return {f"class {label}": value for label, value in zip(found.indices.tolist(), found.values.tolist(), strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSED])
 def test_lock__of_a_kind_of_vit__answers_with_its_key_as_the_original_does(tmp_path, photograph, kind):
     encoder, model = write_kind(tmp_path / "original", kind)
@@ -113,6 +114,7 @@ def test_key__with_another_statement_than_the_config__is_refused(tmp_path, given
         key_of(model, **given)
 
 
+@pytest.mark.slow
 def test_key__of_an_architecture_of_another_size__is_refused(tmp_path):
     _, model = write_kind(tmp_path / "original", "class token", model_args=None)
     with pytest.raises(PatchworkError, match="192 and 12 by vit_tiny_patch16_224, 32 and 2 by"):

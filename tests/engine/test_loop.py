@@ -82,7 +82,7 @@ def test_accumulation__unequal_targets__have_the_gradient_of_one_large_batch(ima
     for size in (40, micro_batch):
         trainer = build_trainer(tiny_run({"optim": {"global_batch": 40, "micro_batch": size}}), tmp_path, images)
         trainer.method.__class__ = CountsFew
-        loss = trainer.accumulate(iter(trainer._loader()), Stopwatch())
+        loss = trainer.accumulate(iter(trainer.batches.from_step(0)), Stopwatch())
         found.append((loss, *[p.grad for p in trainer.method.parameters() if p.grad is not None]))
     assert found[0][0] > 0
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
@@ -123,7 +123,7 @@ def test_ema__asked_for__is_exported_and_validated_instead_of_the_weights(images
 def validated(trainer, method):
     """What the trainer's own validation set says of a method."""
     measure = type(method).measure
-    return measure_set(method, trainer.val_loader, trainer.task, ALONE, trainer.precision, measure).metrics
+    return measure_set(method, trainer.batches.validation, trainer.task, ALONE, trainer.precision, measure).metrics
 
 
 def test_load_method__trained_with_drop_path__is_in_evaluation_mode(images, results):

@@ -329,7 +329,7 @@ def test_resume__new_kind_and_task_stopped_at_any_step__ends_bit_identical(folde
 
 def test_batches__of_a_new_task__are_trees_padded_to_their_longest(folder, tmp_path):
     trainer = build_trainer(a_run(), tmp_path, folder)
-    inputs, targets = next(iter(trainer.val_loader))
+    inputs, targets = next(iter(trainer.batches.validation))
     assert {key: value.dtype for key, value in inputs.items()} == {"ids": torch.long, "mask": torch.bool}
     assert inputs["mask"].sum(dim=1).max() == inputs["ids"].shape[1] <= 9
     assert targets.shape == (NUM_VAL,)

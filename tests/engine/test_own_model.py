@@ -111,6 +111,7 @@ def test_evaluate__with_a_train_split__sets_a_share_of_each_class_aside(weights,
     assert "3 of 3 classes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "more", "words"),
     [
@@ -131,6 +132,7 @@ def test_evaluate__what_cannot_be__is_one_message(weights, photos, capsys, monke
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate__config_json_that_contradicts_the_file__is_refused(weights, photos, tmp_path, capsys):
     config = {"architecture": ARCH, "num_classes": 4, "model_args": SIZES | {"patch_size": 8}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -138,6 +140,7 @@ def test_evaluate__config_json_that_contradicts_the_file__is_refused(weights, ph
     assert "3 by its tensors, 4 by config.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate__folders_in_another_order_than_the_outputs__are_refused(weights, photos, tmp_path, capsys):
     config = {"architecture": ARCH, "label_names": ["bee", "ant", "cat"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -145,6 +148,7 @@ def test_evaluate__folders_in_another_order_than_the_outputs__are_refused(weight
     assert "found ant, bee, cat, expected bee, ant, cat" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate__image_size_that_is_asked_for__resamples_and_says_so(weights, photos, capsys):
     assert evaluate(weights, photos, "--set", "img_size=48", "--resample-positions") == 0
     said = capsys.readouterr().out
@@ -171,6 +175,7 @@ def test_attack__own_vit_on_own_folder__sees_images_in_the_size_of_the_file(weig
     assert Image.open(out / "0-1" / "original.png").size == (SIDE, SIDE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "words"),
     [

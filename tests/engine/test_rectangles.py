@@ -49,7 +49,8 @@ def test_train__rectangle__every_method_moves_every_parameter(images, results, m
 @pytest.mark.parametrize("crop", ["resized", "padded", "none"])
 def test_views__rectangle__have_height_and_width_in_this_order(images, results, crop):
     trainer = build_trainer(tiny_run(WIDE, {"data": {"augment": {"crop": crop}}}), results, images)
-    shapes = {tuple(next(iter(loader))[0].shape[1:]) for loader in (trainer._loader(), trainer.val_loader)}
+    both = trainer.batches.from_step(0), trainer.batches.validation
+    shapes = {tuple(next(iter(batches))[0].shape[1:]) for batches in both}
     assert shapes == {(1, 28, 42)}
 
 

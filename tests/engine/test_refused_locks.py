@@ -137,6 +137,7 @@ def test_key__with_a_number_of_heads_that_does_not_divide__is_refused(checkpoint
     assert "do not divide" in capsys.readouterr().err and not (tmp_path / "mine.key").exists()
 
 
+@pytest.mark.slow
 def test_key__for_a_checkpoint_of_timms_hub__takes_the_heads_from_its_config(checkpoints, tmp_path):
     model = tmp_path / "model.safetensors"
     model.write_bytes(checkpoints["vit"].read_bytes())

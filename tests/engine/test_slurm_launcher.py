@@ -133,6 +133,15 @@ def test_launcher__finished_for_these_inputs__submits_nothing(cluster, launcher)
     assert cluster.states == {}
 
 
+@pytest.mark.parametrize("states", [["COMPLETED"], ["COMPLETING", "COMPLETED"], ["COMPLETING", None]])
+def test_launcher__run_finishes_while_the_queue_is_asked_for_its_job__submits_nothing(cluster, launcher, states):
+    """A Snakemake that starts again may look just when the job of the one that was killed ends."""
+    submitted(launcher, NEW)
+    cluster.show(*states, at_the_end=lambda: finished(launcher, NEW))
+    launcher.run()
+    assert cluster.states == {} and cluster.shown == len(states)
+
+
 def test_launcher__inputs_changed_while_the_job_waited__says_so_and_does_not_submit_again(cluster, launcher):
     """The job found other data than the launcher did: what it made is not what was asked for."""
     finished(launcher, OLD)

@@ -7,7 +7,7 @@ from PIL import Image, ImageOps
 from tiny_runs import tiny_run
 
 from pipeline.core.seeds import seed_everything
-from pipeline.data.images.transforms import Augment, BatchTransform, eval_view, train_view
+from pipeline.data.images.transforms import Augment, ImageBatches, eval_view, train_view
 
 CPU = torch.device("cpu")
 RGB = {"channels": 3, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.3, 0.4]}
@@ -36,7 +36,7 @@ def uint8_batch(channels=1, count=8, seed=0):
 
 def test_normalise__rgb__subtracts_mean_and_divides_by_std_of_each_channel():
     images, _ = uint8_batch(channels=3)
-    found = BatchTransform(data(**RGB), 0.0, CPU).normalise(images)
+    found = ImageBatches(data(**RGB), 0.0, CPU).normalise(images)
     for channel in range(3):
         expected = (images[:, channel].double() / 255 - RGB["mean"][channel]) / RGB["std"][channel]
         torch.testing.assert_close(found[:, channel].double(), expected, rtol=0, atol=1e-5)
@@ -44,7 +44,7 @@ def test_normalise__rgb__subtracts_mean_and_divides_by_std_of_each_channel():
 
 def test_targets__smoothing__moves_its_share_evenly_to_all_classes():
     images, labels = uint8_batch()
-    _, targets = BatchTransform(data(), 0.1, CPU)(images, labels)
+    _, targets = ImageBatches(data(), 0.1, CPU)(images, labels)
     expected = torch.full((8, 10), 0.01)
     expected[torch.arange(8), labels] = 0.91
     torch.testing.assert_close(targets, expected)
@@ -52,7 +52,7 @@ def test_targets__smoothing__moves_its_share_evenly_to_all_classes():
 
 def mixed(augment, seed, smoothing=0.1):
     images, labels = uint8_batch()
-    transform = BatchTransform(data(augment=augment), smoothing, CPU)
+    transform = ImageBatches(data(augment=augment), smoothing, CPU)
     seed_everything(*seed)
     return transform(images, labels)
 
@@ -74,7 +74,7 @@ def test_mixing__same_seed__same_batch_and_targets_sum_to_one(augment):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("compiles", [False, True], ids=["as they are", "compiled"])
 def test_mixing_and_erasing__recorded_on_a_gpu__draw_and_give_what_they_do_when_called(compiles):
-    called, recorded = (BatchTransform(data(augment=MIXING["both"]), 0.1, torch.device("cuda")) for _ in range(2))
+    called, recorded = (ImageBatches(data(augment=MIXING["both"]), 0.1, torch.device("cuda")) for _ in range(2))
     recorded.prepare(records=True, compiles=compiles)
     rounding = 1e-6 if compiles else 0.0  # a product and a sum may be rounded once
     for step in range(6):
@@ -89,7 +89,7 @@ def test_mixing_and_erasing__recorded_on_a_gpu__draw_and_give_what_they_do_when_
 
 def test_mixup__images_and_targets__are_mixed_with_the_reversed_batch_by_the_same_weight():
     images, targets = mixed({"mixup": 0.8}, (0, 5, 1), smoothing=0.0)
-    plain = BatchTransform(data(), 0.0, CPU).normalise(uint8_batch()[0])
+    plain = ImageBatches(data(), 0.0, CPU).normalise(uint8_batch()[0])
     weight = targets[0, 0]
     assert 0.01 < weight < 0.99
     torch.testing.assert_close(images, weight * plain + (1 - weight) * plain.flip(0))
@@ -98,7 +98,7 @@ def test_mixup__images_and_targets__are_mixed_with_the_reversed_batch_by_the_sam
 
 def test_cutmix__target_weight__is_the_area_that_was_left():
     images, targets = mixed({"cutmix": 1.0}, (0, 3, 1), smoothing=0.0)
-    plain = BatchTransform(data(), 0.0, CPU).normalise(uint8_batch()[0])
+    plain = ImageBatches(data(), 0.0, CPU).normalise(uint8_batch()[0])
     is_pasted = (images == plain.flip(0)) & (images != plain)
     assert ((images == plain) | is_pasted).all()
     assert 0.01 < targets[0, 0] < 0.99
@@ -107,7 +107,7 @@ def test_cutmix__target_weight__is_the_area_that_was_left():
 
 def test_erasing__one_rectangle_of_each_image__becomes_noise_and_the_rest_stays():
     images, _ = mixed({"erasing": 1.0}, (0, 1, 1))
-    plain = BatchTransform(data(), 0.0, CPU).normalise(uint8_batch()[0])
+    plain = ImageBatches(data(), 0.0, CPU).normalise(uint8_batch()[0])
     for erased in (images != plain)[:, 0]:
         rows, columns = erased.any(dim=1).nonzero(), erased.any(dim=0).nonzero()
         area = (rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1)
@@ -117,7 +117,7 @@ def test_erasing__one_rectangle_of_each_image__becomes_noise_and_the_rest_stays(
 
 def test_erasing__noise_of_many_images__is_normal_and_of_the_seed():
     images, labels = uint8_batch(count=256)
-    transform = BatchTransform(data(augment={"erasing": 1.0}), 0.0, CPU)
+    transform = ImageBatches(data(augment={"erasing": 1.0}), 0.0, CPU)
     found = []
     for seed in (3, 3, 4):
         seed_everything("step", seed)

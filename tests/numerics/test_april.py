@@ -65,6 +65,7 @@ def gradients_by_hand(method, image, label):
     return [each.numpy() for each in found]
 
 
+@pytest.mark.slow
 def test_attack__against_a_solve_in_numpy__finds_the_same_image(images):
     method = plain()
     found = attack(method, images, LABELS).images
@@ -229,6 +230,7 @@ def test_solve__with_a_cut_off__drops_what_is_below_that_share_of_the_largest_si
     assert condition.tolist() == pytest.approx([25, 25]) and rank.tolist() == [4, 4]  # of all that there is
 
 
+@pytest.mark.slow
 def test_attack__images_together__are_those_of_each_alone(images):
     method = plain()
     together = attack(method, images, LABELS)

@@ -375,6 +375,7 @@ def test_errors__of_average_precision__are_the_spread_over_other_images():
         assert np.mean([each.errors[name] for each in found]) == pytest.approx(spread, rel=0.35), name
 
 
+@pytest.mark.slow
 def test_errors__same_seed__are_the_same_and_without_resamples_there_are_none():
     records = random_records(10)
     one, other = (average_precision(records, resamples=20, seed=3).errors for _ in range(2))

@@ -176,6 +176,7 @@ def test_corruptions__severity_with_other_images__is_refused(world, corrupted, m
         evaluated(world, corrupted, build("baseline"))
 
 
+@pytest.mark.slow
 def test_corruptions__set_without_parts__is_refused(world):
     evaluation = Corruptions(Corruptions.Config(**ROLE), {"corrupted": world.data}, world.results, world.site, ALONE)
     with pytest.raises(DataError, match="expected the 15 corruptions"):

@@ -12,7 +12,7 @@ from threaded_server import server_in_a_thread
 
 from pipeline.contracts.declared import check_config
 from pipeline.contracts.evaluations import check_outcome, compare_closely, compare_outcomes
-from pipeline.engine.feeding import Sizes
+from pipeline.engine.batches import Sizes
 from pipeline.evals import base
 from pipeline.evals.base import EVALS, Evaluation
 from pipeline.evals.permutation import split_wire
@@ -69,7 +69,7 @@ def other_batches(monkeypatch):
     """Three pieces at once, as a GPU has them, or half a piece where a task takes no more than its own."""
 
     def sizes(task, device, piece):
-        return Sizes(piece, 3) if task.takes_staged else Sizes(-(-piece // 2))
+        return Sizes(piece, 3) if task.takes_deferred else Sizes(-(-piece // 2))
 
     def begin():
         monkeypatch.setattr(base, "sizes_for", sizes)

@@ -108,5 +108,6 @@ def test_spread__with_a_limit__takes_so_many_from_the_first_to_the_last(count, l
     assert spread(count, limit).tolist() == expected
 
 
+@pytest.mark.slow
 def test_spread__of_a_large_set__names_each_image_once():
     assert spread(1_281_167, None).tolist() == list(range(1_281_167)) and NUM_PARTS > 1

@@ -45,6 +45,7 @@ def test_evaluation__of_an_encoder_with_nan_for_some_inputs__is_refused_with_one
         evaluate(world, name, methods)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["outliers", "corruptions", "shuffle_curve", "classify", "calibration"])
 def test_evaluation__of_a_head_that_gives_nan__is_refused(world, name):
     method = build("baseline")
@@ -62,6 +63,7 @@ def test_evaluation__of_a_position_table_with_nan__names_it(world, name):
         evaluate(world, name, [method])
 
 
+@pytest.mark.slow
 def test_part__of_outputs_that_are_not_finite__is_not_kept(world, tmp_path):
     method = build("baseline")
     hook = method.encoder.head.register_forward_hook(nan_for_every_third)

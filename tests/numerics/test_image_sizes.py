@@ -43,8 +43,8 @@ def test_at_size__larger__leaves_what_it_sees_of_patches_at_the_same_places(kind
             torch.testing.assert_close(own.qkv.weight, other.qkv.weight)
         else:
             more = other.rotary.of_block(number)
-            assert more.shape[-2] == 1 + 10 * 7
-            torch.testing.assert_close(more[..., :50, :], own.rotary.of_block(number))
+            assert more.shape[-3] == 1 + 10 * 7
+            torch.testing.assert_close(more[..., :50, :, :], own.rotary.of_block(number))
     assert large(SEEN).isfinite().all()
 
 

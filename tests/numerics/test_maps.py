@@ -367,6 +367,7 @@ def _png(page):
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 def test_across_errors__of_many_sets__are_the_spread_of_their_means():
     """Images share a common part, so that pairs of them are not independent."""
     grid, found = Grid(2, 2), []

@@ -1,5 +1,6 @@
 """Rotary positions: timm's own numbers, and in each method the property that makes its positions mean something."""
 
+import copy
 from random import Random
 
 import pytest
@@ -12,10 +13,11 @@ from torch import nn
 from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.evals.probes.position_probe import PositionProbe, PositionReader
 from pipeline.methods.base import METHODS
+from pipeline.models.dense import feature_maps
 from pipeline.models.encoder import build_encoder
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import Grid, take, to_images, to_patches
-from pipeline.models.places import NOWHERE, ROTARY, all_places, at_places
+from pipeline.models.places import NOWHERE, ROTARY, all_places, at_places, hidden_at
 from pipeline.models.position import encode
 from pipeline.models.weights import load_encoder
 from pipeline.permutation.forward import permuted, shape_of
@@ -132,7 +134,8 @@ def test_rotation__all_patches_one_place_further__changes_no_score_between_patch
     moved = [place for place in range(N) if place % 7 < 6 and place < 42]  # one row down and one column right exist
 
     def scores(places):
-        sines, cosines = rotary._table(1).double().view(-1, N, 32)[0, places].chunk(2, dim=-1)
+        turns = rotary.of_block(1).double().view(-1, 1 + N, 8, 2)[0, [1 + place for place in places]]
+        cosines, sines = turns.repeat_interleave(2, dim=1).unbind(dim=-1)
         turn = lambda x: x * cosines + torch.stack([-x[:, 1::2], x[:, ::2]], dim=-1).flatten(1) * sines  # noqa: E731
         return turn(query[: len(places)]) @ turn(key[: len(places)]).T
 
@@ -171,6 +174,44 @@ def test_at_places__another_grid__has_the_rotations_of_that_grid(kind):
         torch.testing.assert_close(found, large.blocks[block].attn.rotary.of_block(block))
 
 
+@EVERY_KIND
+@pytest.mark.parametrize("where", ["own places", "places of each image", "another grid"])
+def test_encode__compiled__is_one_graph_with_the_same_outputs_and_gradients(kind, where):
+    encoder = strong(tiny_encoder(pos_embed=kind)).train()
+    seen = torch.randn(3, 1, 32, 40) if where == "another grid" else images()
+    places = hidden_at(orders(), orders() < 9) if where == "places of each image" else None
+
+    def loss(images):
+        if where == "another grid":
+            return torch.stack([found.square().mean() for found in feature_maps(encoder, images)]).sum()
+        return encode(encoder, images, places=places).square().mean()
+
+    torch._dynamo.reset()
+    results = []
+    for run in (torch.compile(loss, backend="aot_eager", fullgraph=True), loss):
+        encoder.zero_grad()
+        found = run(seen)
+        found.backward()
+        weights = [encoder.blocks[0].attn.qkv.weight, *([encoder.rope.freqs] if kind == "rope_mixed" else [])]
+        results.append([found.detach(), *(weight.grad.clone() for weight in weights)])
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float64])
+def test_encode__in_another_precision__has_the_outputs_of_float32(kind, precision):
+    encoder, seen = strong(tiny_encoder(pos_embed=kind)), images()
+    with torch.no_grad():
+        expected = encode(encoder, seen)
+        found = encode(copy.deepcopy(encoder).to(precision), seen.to(precision))
+        with torch.autocast("cpu", torch.bfloat16):
+            in_autocast = encode(encoder, seen)
+    assert found.dtype == precision
+    close = 0.15 if precision == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(found.float(), expected, atol=close, rtol=0)
+    torch.testing.assert_close(in_autocast.float(), expected, atol=0.15, rtol=0)
+
+
 # MJP: the unknown position is no rotation
 
 
@@ -191,8 +232,9 @@ def test_mjp__shuffled_patches__keep_their_content_and_have_no_place(kind, besid
 
 
 @torch.no_grad()
-def test_mjp__patches_that_are_told_their_new_slots__are_seen_there():
-    method = method_of("mjp", {"dal": "none", "unknown": False}, pos_embed="rope")
+@EVERY_KIND
+def test_mjp__patches_that_are_told_their_new_slots__are_seen_there(kind):
+    method = method_of("mjp", {"dal": "none", "unknown": False}, pos_embed=kind)
     order = orders(1)
     there = encode(method.encoder, shuffle_patches(images(), order, GRID), places=order)
     back = encode(method.encoder, images())
@@ -225,6 +267,10 @@ def test_mp3__permuted_patches__give_permuted_answers_and_weights_that_a_rotary_
     own = torch.arange(N).expand(3, -1)
     there, here = method.position_logits(moved, own, 24), method.position_logits(images(), order, 24)
     torch.testing.assert_close(there, here, atol=1e-5, rtol=0)
+    others = torch.cat([torch.arange(24).flip(0), torch.arange(24, N).flip(0)])  # slots in another order, too
+    torch.testing.assert_close(
+        method.position_logits(images(), order[:, others], 24), here[:, others], atol=1e-5, rtol=0
+    )
     save_file(method.encoder.state_dict(), tmp_path / "mp3.safetensors")
     finetuned = tiny_encoder(pos_embed="rope_mixed")
     report = load_encoder(finetuned, tmp_path / "mp3.safetensors")
@@ -232,9 +278,16 @@ def test_mp3__permuted_patches__give_permuted_answers_and_weights_that_a_rotary_
     torch.testing.assert_close(finetuned.blocks[0].attn.qkv.weight, method.encoder.blocks[0].attn.qkv.weight)
 
 
-def test_mp3__rotations_in_pretraining__are_refused():
+@EVERY_KIND
+def test_mp3__rotations_in_pretraining__are_refused(kind):
     with pytest.raises(ValueError, match="finetuning may have it"):
-        METHODS.get("mp3").Config().check(tiny_model(pos_embed="rope"), 28)
+        METHODS.get("mp3").Config().check(tiny_model(pos_embed=kind), 28)
+
+
+@pytest.mark.parametrize("kind", ["learn", "sincos", "sincos_learn", "relative"])
+def test_mp3__any_other_positions_in_pretraining__are_refused(kind):
+    with pytest.raises(ValueError, match=f"found {kind}"):
+        METHODS.get("mp3").Config().check(tiny_model(pos_embed=kind), 28)
 
 
 # DropPos: dropped patches have none, anchors theirs
@@ -371,8 +424,9 @@ def test_april__gradient_at_every_slot__recovers_the_images(kind):
     torch.testing.assert_close(found, seen.double(), atol=1e-3, rtol=0)
 
 
-def test_april__parameters_alone__have_no_gradient_at_the_slots():
-    reason = reason_against(tiny_model(pos_embed="rope"), Assumptions(given="parameters"))
+@EVERY_KIND
+def test_april__parameters_alone__have_no_gradient_at_the_slots(kind):
+    reason = reason_against(tiny_model(pos_embed=kind), Assumptions(given="parameters"))
     assert "no parameter has the gradient at the slots" in reason
-    beside = tiny_model(pos_embed="rope", add_absolute=True)
+    beside = tiny_model(pos_embed=kind, add_absolute=True)
     assert not reason_against(beside, Assumptions(given="parameters"))

@@ -388,6 +388,7 @@ def test_two_processes__training_with_row_permutation__equal_one(tmp_path):
     assert_trained_as_one(torch.float64, server_process, tmp_path)
 
 
+@pytest.mark.slow
 def test_two_ends_of_a_wire__training_with_row_permutation_in_float32__equal_one(tmp_path):
     assert_trained_as_one(torch.float32, server_in_a_thread, tmp_path)
 

@@ -65,6 +65,12 @@ def test_accuracy__of_split_learning__is_that_of_the_model_trained_in_one_piece(
         assert evaluate(world, method, **fields).metrics["acc"] == pytest.approx(expected)
 
 
+def test_precision__of_an_evaluation_that_sends_features__is_that_of_the_site(world):
+    kind = EVALS.get("split_learning")
+    evaluation = kind(config_of("split_learning"), {}, world.results, world.site, ALONE)
+    assert evaluation.precision_name() == evaluation.model_precision
+
+
 def test_accuracy__of_a_model_that_drops_in_training__is_measured_without(world):
     encoder = build("baseline", dropout=0.5).encoder
     evaluation = EVALS.get("split_learning")(config_of("split_learning"), {}, world.results, world.site, ALONE)

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from report_content import content, make_claims, make_tables, read_picture
+from result_files import finish
 from toy_study import measure, toy_graph
 
 from pipeline import site
 from pipeline.audit import check, explain, valid_names
 from pipeline.core import config
 from pipeline.core.errors import ConfigError
+from pipeline.freshness.outputs import table_file
+from pipeline.report.site.page import write_single
 from pipeline.report.tables import seed_noise
 from pipeline.study import overrides, scales
 from pipeline.study.resolve import draft, graph
@@ -73,12 +77,24 @@ def project(tmp_path, monkeypatch, kept_graph) -> Project:
     return copy
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """The results of one table of the demo, mjp.t1, and of all that it needs; to be copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        copy = copy_configs(tmp_path_factory.mktemp("finished"), patch)
+        finish(load_graph("demo"), [table_file("mjp.t1", "all")], {"top1": 70.25, "params_m": 1.0})
+    return copy.results
+
+
+@pytest.fixture
+def finished_table(project, finished) -> Graph:
+    """The demo's graph, with these results."""
+    shutil.copytree(finished, project.results, dirs_exist_ok=True)
+    return load_graph("demo")
+
+
 def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    shutil.copytree(config.CONFIGS, root / "configs")
-    for path in (root / "configs" / "study").glob("*.yaml"):
-        if path.stem != "mjp":
-            path.unlink()
-    shutil.rmtree(root / "configs/noise")  # verdicts of tests do not depend on what was measured
+    shutil.copytree(config.CONFIGS, root / "configs", ignore=left_out, copy_function=shutil.copyfile)
     copy = Project(root)
     for module in (check, config, explain, seed_noise, site, valid_names, draft, graph, overrides, scales):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
@@ -87,6 +103,13 @@ def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)
     return copy
+
+
+def left_out(folder: str, names: list[str]) -> set[str]:
+    """All studies but one, and what was measured of noise: verdicts of tests do not depend on that."""
+    if Path(folder).name in ("study", "expected"):
+        return {*names} - {"mjp.yaml"}
+    return {"noise"} & {*names}
 
 
 @pytest.fixture
@@ -99,3 +122,16 @@ def toy(project) -> Graph:
 def measured(toy) -> Graph:
     """The toy study with everything trained and evaluated."""
     return measure(toy)
+
+
+@pytest.fixture
+def render(tmp_path):
+    """The text of a report; without runs, so that no curve has to be drawn."""
+
+    def write(tables=None, claims=None, runs=()):
+        tables = make_tables() if tables is None else tables
+        claims = make_claims() if claims is None else claims
+        page = write_single(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo", read_picture)
+        return page.read_text("utf-8")
+
+    return write

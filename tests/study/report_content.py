@@ -307,3 +307,20 @@ def write_site(folder):
     """The first page of a site, which lies beside the folder `report`."""
     made = whole_content(folder)
     return write_report(made, folder / "report.html", "Patchwork at demo scale", "demo", reader(folder))[0]
+
+
+def same_columns_table():
+    table = make_tables()[0]
+    other = {"id": "top1_l", "label": "Top-5 (%)", "direction": "up", "decimals": 1, "same_as": "Top-1 (%)"}
+    table["columns"].insert(1, other)
+    for line in table["rows"]:
+        line["cells"]["top1_l"] = line["cells"]["top1"] | {"paper": 93.7}
+    return table
+
+
+def words_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def part_of(page: str, start: str, end: str) -> str:
+    return page[page.index(start) :].split(end)[0]

@@ -29,6 +29,7 @@ def test_study__number_of_runs_that_ten_seeds_do_not_divide__is_refused():
         benchmark.study(15)
 
 
+@pytest.mark.slow
 def test_timed__a_process__has_its_seconds_and_memory_and_a_failed_one_its_words(tmp_path):
     cost = benchmark.timed(tmp_path, ("-c", "pass"))
     assert cost.seconds > 0 and cost.peak_mib > 1

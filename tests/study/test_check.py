@@ -62,6 +62,7 @@ def test_architecture__that_timm_has__is_known_with_and_without_its_weights(name
     assert unknown_architecture(name) == ""
 
 
+@pytest.mark.slow
 def test_architectures__do_not_import_torch():
     code = "import sys; from pipeline.models.architectures import architectures; architectures(); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -126,6 +127,7 @@ def test_check__mean_in_pixels__says_what_is_expected(project, capsys):
     assert line.startswith("configs/data/fashion_mnist.yaml: data.mean: mean is [72.9] and std [90.0]; expected those")
 
 
+@pytest.mark.slow
 def test_check__hours_written_as_a_time__are_refused(project, capsys):
     project.edit("site/slurm.yaml", "  hours: ", "  hours: 24:00:00 # ")
 
@@ -134,6 +136,7 @@ def test_check__hours_written_as_a_time__are_refused(project, capsys):
     assert line.startswith("configs/site/slurm.yaml: slurm.hours: found '24:00:00'; input should be a valid number")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["site/local.yaml", "elsewhere.yaml"])
 def test_check__folder_of_no_data_set__names_the_nearest(project, capsys, monkeypatch, file):
     project.edit("site/local.yaml", "data: {}", "data: {imagnet1k: /x, celeba: /y}")

@@ -54,6 +54,7 @@ def test_markdown__label_with_markup__is_escaped():
     assert r"| a\|b \<b\>\*c\* |" in to_markdown(FilledTable(**table))
 
 
+@pytest.mark.slow
 def test_html_of_one_table__has_a_cell_for_each_number_with_its_provenance():
     page = to_html(FilledTable(**make_tables()[2]), read_picture)
     assert len(re.findall(r'<button class="cell"', page)) == len(re.findall(r'class="provenance"', page)) == 4
@@ -74,6 +75,7 @@ def test_files__of_a_table__are_text_and_a_page():
     assert list(files_of(FilledTable(**make_tables()[0]), read_picture)) == [".csv", ".md", ".html"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", make_figures(), ids=lambda figure: figure["figure"]["kind"])
 def test_files__of_a_figure__are_text_and_a_drawing_that_needs_nothing_else(figure, tmp_path):
     make_runs(tmp_path)

@@ -85,12 +85,14 @@ def test_name__another_config__is_another_for_this_evaluation_alone(toy, changes
     assert renamed(toy, names(build_graph("demo")), **changes) == {"classify"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"group": "slow"}, {"needs": {"gpu": False, "hours": 9}}, {"seed": 0}], ids=str)
 def test_name__where_and_with_what_it_runs__renames_nothing(toy, changes):
     toy.write("eval/classify.yaml", {"name": "classify"})
     assert renamed(toy, names(build_graph("demo")), **changes) == set()
 
 
+@pytest.mark.slow
 def test_name__another_subject__is_another_and_data_are_not(toy):
     before = names(build_graph("demo"))
     study = toy_study()
@@ -100,6 +102,7 @@ def test_name__another_subject__is_another_and_data_are_not(toy):
     assert {key for key in before if before[key] != after[key]} == {"classify", "consistency"}
 
 
+@pytest.mark.slow
 def test_name__data_set_of_a_role_seen_otherwise__is_another(toy):
     before = names(build_graph("demo"))
     toy.edit(DATA, "eval_crop: 1.0", "eval_crop: 0.9")
@@ -142,6 +145,7 @@ def test_job__without_subjects__waits_for_its_data_alone(toy):
     assert (cost.runs, cost.data) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "line"),
     [
@@ -172,6 +176,7 @@ def test_check__evaluation_whose_config_names_nothing__names_its_own_file_and_no
 # Weight files
 
 
+@pytest.mark.slow
 def test_weight_file__as_a_subject__is_no_training_and_its_run_says_so(toy):
     study = toy_study()
     study["runs"]["a"] = {**RUN, "init": "file:mine.safetensors", "train": False}
@@ -191,6 +196,7 @@ def with_weight_file(toy, **study):
     return build_graph("demo")
 
 
+@pytest.mark.slow
 def test_weight_file__as_a_subject__has_no_number_of_training_and_says_why(toy):
     graph = with_weight_file(toy)
     row = graph.tables["toy.t1"].rows["toy.t1.file"]
@@ -199,11 +205,13 @@ def test_weight_file__as_a_subject__has_no_number_of_training_and_says_why(toy):
     assert not [file for file in graph.files("toy.t1", "all") if file.startswith("runs/weights-")]
 
 
+@pytest.mark.slow
 def test_weight_file__at_a_scale_of_several_seeds__is_one_subject(toy):
     graph = with_weight_file(toy, seeds=3)
     assert [len(graph.tables["toy.t1"].rows[f"toy.t1.{key}"].runs[""]) for key in ("a", "file")] == [3, 1]
 
 
+@pytest.mark.slow
 def test_weight_file__in_a_figure_of_curves__is_left_out(toy):
     rows = {key: {"label": key, "run": key, "paper": False} for key in ("a", "file")}
     figure = {"label": "Figure 2", "title": "C", "kind": "curves", "curve": "val_top1", "rows": rows}
@@ -211,6 +219,7 @@ def test_weight_file__in_a_figure_of_curves__is_left_out(toy):
     assert [len(row.cells["curve"].sources) for row in graph.tables["toy.f2"].rows.values()] == [1, 0]
 
 
+@pytest.mark.slow
 def test_weight_file__with_seeds_of_its_own__is_refused(toy):
     study = toy_study()
     study["runs"]["a"] = {**RUN, "init": "file:mine.safetensors", "train": False, "seeds": 2}
@@ -219,6 +228,7 @@ def test_weight_file__with_seeds_of_its_own__is_refused(toy):
     assert "runs.a.seeds: seeds is 2, and a weight file has one; leave out seeds, or write 1" in problem
 
 
+@pytest.mark.slow
 def test_weight_file__as_the_start_of_a_run__is_refused_before_a_training_waits_for_it(toy):
     study = toy_study()
     study["runs"]["file"] = {**RUN, "label": "file", "init": "file:mine.safetensors", "train": False}
@@ -230,6 +240,7 @@ def test_weight_file__as_the_start_of_a_run__is_refused_before_a_training_waits_
     )
 
 
+@pytest.mark.slow
 def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run_names_it(toy):
     toy.write(
         DATA.replace("fashion_mnist", "shop"), {"data": {**toy.read(DATA)["data"], "name": "shop", "num_train": 0}}
@@ -243,6 +254,7 @@ def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run
     )
 
 
+@pytest.mark.slow
 def test_weight_file__named_by_no_init__is_refused(toy):
     study = toy_study()
     study["runs"]["a"] = {**RUN, "train": False}
@@ -400,6 +412,7 @@ def test_evals_of_a_study__mistake__is_named_with_its_line(toy, evals, column, l
     assert re.search(r"\(line \d+\)$", found), found
 
 
+@pytest.mark.slow
 def test_row__evaluation_for_a_column_that_is_not_there__is_refused(toy):
     study = toy.read("study/toy.yaml")
     study["tables"]["t1"]["rows"]["a"]["eval"] = {"top2": "classify"}
@@ -408,6 +421,7 @@ def test_row__evaluation_for_a_column_that_is_not_there__is_refused(toy):
     assert any("rows.a.eval.top2 names no column; did you mean 'top1'?" in line for line in toy.problems())
 
 
+@pytest.mark.slow
 def test_row__evaluation_without_the_columns_metric__is_refused(toy):
     study = toy_study()
     study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": "consistency", "paper": False}
@@ -416,6 +430,7 @@ def test_row__evaluation_without_the_columns_metric__is_refused(toy):
     assert "tables.t1.columns.top1.metric: consistency has no metric 'top1'" in line
 
 
+@pytest.mark.slow
 def test_words__of_a_scale__stand_in_labels_titles_and_notes(toy):
     study = toy_study()
     study["tables"]["t1"] |= {"title": "On ImageNet-C", "note": "ImageNet-C is large."}
@@ -428,6 +443,7 @@ def test_words__of_a_scale__stand_in_labels_titles_and_notes(toy):
     assert texts == ["On Fashion-C", "Fashion-C is large.", "Fashion-C top-1", "a on Fashion-C"]
 
 
+@pytest.mark.slow
 def test_evaluations__behind_claims_of_type_exact__compute_in_a_precision_of_their_own_in_a_site_with_bf16():
     graph = load_graph("demo")
     claims = [claim for study in graph.claims.values() for claim in study.values() if claim.type == "exact"]

@@ -373,6 +373,7 @@ def test_check__mistake_in_a_grid__names_the_entry_and_the_line_that_were_writte
     assert found.endswith(f"(line {line})")
 
 
+@pytest.mark.slow
 def test_check__expanded__prints_what_the_file_means(mine, capsys):
     assert main(["check", "--expanded", "mine"]) == 0
 

@@ -12,16 +12,15 @@ from pipeline.core.files import digest
 from pipeline.freshness.outputs import job_file, table_file
 from pipeline.freshness.remake import Freshness
 from pipeline.results.records import Inputs
-from pipeline.study.resolve.graph import load_graph
 
 CELL = "mjp.t1.deit-s:top1"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
-def graph(project):
-    graph = load_graph("demo")
-    finish(graph, [table_file("mjp.t1", "all")], {"top1": 70.25, "params_m": 1.0})
-    return graph
+def graph(finished_table):
+    return finished_table
 
 
 @pytest.fixture
@@ -121,7 +120,6 @@ def test_explain__weight_file_that_is_evaluated_as_it_is__has_its_digest(graph, 
     assert lines_of(graph, run)["starts from"].endswith("start.pth, not on this machine")
 
 
-@pytest.mark.slow
 def test_explain__difference_to_another_row__explains_both_cells(graph):
     table_id, row_id, key, column = next(
         (table_id, row_id, key, column)

@@ -96,6 +96,7 @@ def test_lines__papers_numbers_near_ours__are_drawn_hollow():
     assert "the paper's numbers" in texts(near)
 
 
+@pytest.mark.slow
 def test_lines__papers_numbers_far_from_ours__do_not_flatten_the_figure():
     table = figure("mjp.f5", "lines", {}, [0.0, 0.5], (0, 1))
     for line in table["rows"]:

@@ -98,6 +98,7 @@ def test_frame__as_csv__has_every_digit_and_the_same_lines(graph, capsys):
     assert [line["file"] for line in lines] == expected.file.tolist()
 
 
+@pytest.mark.slow
 def test_frame__nothing_finished__is_empty_with_its_columns(project, capsys):
     empty = frame("demo")
     assert empty.empty and list(empty.columns) == FRAME_COLUMNS
@@ -137,6 +138,7 @@ def run(finished):
     return finished.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
 
 
+@pytest.mark.slow
 def test_frame__stale_results__say_why_and_others_are_empty(finished, run):
     assert set(frame("demo").stale) == {""}
     finished.results.run(run).encoder.write_text("other")
@@ -148,6 +150,7 @@ def test_frame__stale_results__say_why_and_others_are_empty(finished, run):
     assert set(others.stale) == {""}
 
 
+@pytest.mark.slow
 def test_frame__damaged_result__is_a_line_without_a_number(finished, run):
     path = finished.results.run(run).done
     path.write_text(path.read_text()[:-20])
@@ -155,6 +158,7 @@ def test_frame__damaged_result__is_a_line_without_a_number(finished, run):
     assert pd.isna(line.value) and "changed or damaged" in line.stale and line.file == f"runs/{run}/train.json"
 
 
+@pytest.mark.slow
 def test_frame__result_that_no_config_names__says_so(finished, run):
     folder = finished.results.run(run).folder
     folder.rename(folder.with_name("old-run"))
@@ -162,6 +166,7 @@ def test_frame__result_that_no_config_names__says_so(finished, run):
     assert set(lines[lines.file == "runs/old-run/train.json"].stale) == {"no config names it any more"}
 
 
+@pytest.mark.slow
 def test_frame__result_that_no_config_names_as_csv__is_not_said_to_be_made_again(finished, run, capsys):
     folder = finished.results.run(run).folder
     shutil.copytree(folder, folder.with_name("old-run"))
@@ -170,6 +175,7 @@ def test_frame__result_that_no_config_names_as_csv__is_not_said_to_be_made_again
     assert "no config names it any more" in out and err == ""
 
 
+@pytest.mark.slow
 def test_frame__stale_results_as_csv__says_so_beside_it(finished, run, capsys):
     finished.results.run(run).encoder.write_text("other")
     assert main(["frame"]) == 0

@@ -118,6 +118,7 @@ def test_paper_scale__recipe_of_mjp__is_the_released_one(shipped):
     assert (method["shuffle_ratio"], method["dal_weight"]) == (0.03, 0.01)
 
 
+@pytest.mark.slow
 def test_graph__evaluations_of_a_run__are_those_its_tables_ask_for(shipped):
     graph = shipped["demo"]
 
@@ -133,6 +134,7 @@ def headline_of_t3() -> list[str]:
     return [f"mjp.t3.{key}" for key in read_study(CONFIGS / STUDY).parse().headline["t3"]]
 
 
+@pytest.mark.slow
 def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
     graph = shipped["demo"]
 
@@ -148,6 +150,7 @@ def test_studies__without_a_headline_row__are_judged_with_all_rows_alone(shipped
     assert claims_file("positions", "headline") not in drawn
 
 
+@pytest.mark.slow
 def test_positions__combinations_without_meaning__say_why_in_every_cell(shipped):
     rows = {key.split(".")[-1]: row for key, row in shipped["paper"].tables["positions.t1"].rows.items()}
     silent = {key for key, row in rows.items() if not row.runs}
@@ -157,6 +160,7 @@ def test_positions__combinations_without_meaning__say_why_in_every_cell(shipped)
     assert "belong to pairs of patches" in rows["mp3-relative"].cells["position_top1"].why
 
 
+@pytest.mark.slow
 def test_positions__runs_with_the_papers_own_positions__are_those_of_the_crossing_study(shipped):
     graph = shipped["paper"]
     here, there = (graph.tables[f"{study}.t1"].rows for study in ("positions", "crossing"))
@@ -320,6 +324,7 @@ def test_table_fingerprint__one_thing_changed__changes_for_the_tables_that_show_
 # The papers' own numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", names(CONFIGS / "expected"))
 def test_claims__on_the_papers_own_numbers__are_true_where_it_prints_them(shipped, study):
     expected = parse_file(Expected, CONFIGS / "expected" / f"{study}.yaml")

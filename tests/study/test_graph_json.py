@@ -19,6 +19,7 @@ def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_alone(project, mo
         assert load_for_run("demo", name).runs == {name: graph.runs[name]}
 
 
+@pytest.mark.slow
 def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_runs_alone(project, monkeypatch):
     graph = load_graph("demo")
     monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
@@ -29,6 +30,7 @@ def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_
         assert found.runs == {run: graph.runs[run] for run in subjects} and found.scale == "demo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["another config", "indented", "cut", "unknown"])
 def test_load_for_run__graph_not_as_it_is_kept__is_loaded_as_a_whole(project, change):
     graph = load_graph("demo")

@@ -73,6 +73,7 @@ def test_reference__two_studies_with_other_runs__are_refused(toy):
     assert any("data 'fashion_mnist_a' differs from other runs in reference" in line for line in toy.problems())
 
 
+@pytest.mark.slow
 def test_name__of_an_evaluation__follows_the_parts_and_the_reference(toy):
     before = {entry.fragment: name for name, entry in build_graph("demo").evals.items()}
     toy.write("study/toy.yaml", {"title": "toy", **study(resnet={**RESNET, "set": {"seed": 7}})})
@@ -86,6 +87,7 @@ def test_name__of_an_evaluation__follows_the_parts_and_the_reference(toy):
 SCENES = {"label": "scenes", "method": "upernet", "model": "vit_demo", "data": "fashion_scenes_ade"}
 
 
+@pytest.mark.slow
 def test_made_from__of_a_runs_own_set__is_in_the_graph(toy):
     toy.write("study/toy.yaml", {"title": "toy", **study(scenes=SCENES)})
     graph = build_graph("demo")
@@ -94,6 +96,7 @@ def test_made_from__of_a_runs_own_set__is_in_the_graph(toy):
     assert graph.data["fashion_scenes_ade"]["made_from"] == "fashion_mnist" and "fashion_mnist" in graph.data
 
 
+@pytest.mark.slow
 def test_made_from__of_a_runs_own_set__that_the_scale_replaces__is_refused(toy):
     scale = toy.read("scale/demo.yaml")
     toy.write("scale/demo.yaml", scale | {"replace_data": {**scale["replace_data"], "fashion_mnist": "cifar10"}})

@@ -1,5 +1,6 @@
 """`merge`: finished results of another machine, compared with their records and with what is here."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from pipeline.core.errors import CheckpointError, DataError
 from pipeline.core.files import write_text
 from pipeline.freshness.outputs import job_file, run_file, table_file
 from pipeline.freshness.remake import Freshness
+from pipeline.published.folder import check, publish
+from pipeline.published.ready import require_ready
 from pipeline.results import ScaleFolder
 from pipeline.results.records import Inputs, TrainRecord, read_record, write_record
 from pipeline.study.resolve.graph import load_graph
@@ -52,6 +55,28 @@ def evaluation(graph, run):
 
 def _is_shown(graph, job: str) -> bool:
     return job_file(job) in graph.files("mjp.t1", "all")
+
+
+def test_publish__merged_results_whose_weights_are_elsewhere__needs_no_weights(graph, there):
+    merged(graph, there)
+
+    freshness = Freshness(graph, SITE)
+    (line,) = require_ready(freshness, is_partial=True)
+    folder = publish(graph, graph.results)
+    assert "results of the headline are missing, and published as such" in line and check("demo") == []
+    tables = json.loads((folder / "tables.json").read_text())
+    assert tables["mjp.t1"]["cells"]["mjp.t1.deit-s:top1"]["ours"] == 70.0
+    with pytest.raises(DataError, match="results of the headline are missing; run `snakemake demo`, or accept it"):
+        require_ready(freshness, is_partial=False)
+
+
+def test_publish__stale_result__is_refused(graph, there):
+    run = graph.tables["mjp.t1"].rows["mjp.t1.deit-s"].runs[""][0]
+    merged(graph, there)
+    graph.results.run(run).metrics.write_text("{}")
+
+    with pytest.raises(DataError, match=r"must be made again \(`snakemake demo`\)"):
+        require_ready(Freshness(graph, SITE), is_partial=True)
 
 
 def merged(graph, there) -> list[str]:

@@ -11,10 +11,11 @@ from project import Project
 from pipeline.cli import main
 from pipeline.study.resolve.graph import load_graph
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "line"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_check__one_mistake__is_one_line_that_names_file_and_key(project, capsys, file, old, new, line):
     project.edit(file, old, new)
@@ -29,7 +30,6 @@ def test_check__one_mistake__is_one_line_that_names_file_and_key(project, capsys
     assert [text for text in others if "fashion_mnist_known" not in text] == []
 
 
-@pytest.mark.slow
 def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_missing(project):
     project.edit(FASHION, "num_train", "num_trian")
 
@@ -39,7 +39,6 @@ def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_miss
     ]
 
 
-@pytest.mark.slow
 def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(project):
     project.edit(STUDY, "  e: {like: j,", "  e: {like: j, init: g,")
     project.edit(STUDY, "  g: {like: j,", "  g: {like: j, init: i,")
@@ -50,7 +49,6 @@ def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(pro
     assert line.startswith(f"configs/{STUDY}: runs.e.init: runs start from each other: e -> g -> i -> e;")
 
 
-@pytest.mark.slow
 def test_check__mistakes_in_several_files__come_all_at_once(project):
     project.edit(MJP, "dal_weight", "dal_wait")
     project.edit(DEMO, "epochs: 4\n", "epochs: 0\n")
@@ -80,7 +78,6 @@ def test_check__files_that_do_not_parse__are_all_named(project):
     assert list(dict.fromkeys(files)) == [f"configs/{DEMO}", f"configs/{STUDY}", f"configs/{EXPECTED}"]
 
 
-@pytest.mark.slow
 def test_check__run_that_starts_from_a_wrong_one__adds_no_line_of_its_own(project):
     project.edit(STUDY, "e: {like: j, label: DeiT-S + JP, ", "e: {like: j, init: b, label: DeiT-S + JP, ")
     project.edit(STUDY, "pos_embed: none", "pos_embd: none")
@@ -118,7 +115,6 @@ def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, caps
     assert last.startswith(f"scale demo: configs are valid: {len(graph.runs) - len(left_out)} runs, ")
 
 
-@pytest.mark.slow
 def test_check__in_a_process_of_its_own__ends_in_one_message_without_traceback(tmp_path):
     for folder in ("configs", "pipeline"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.gz"))

@@ -12,6 +12,8 @@ from pipeline.results.records import read_record
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
 
+pytestmark = pytest.mark.slow
+
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 
 

@@ -77,11 +77,22 @@ def test_wide_table_on_a_phone__scrolls_in_its_own_frame_and_shows_that_it_goes_
     page.wait_for_function("!document.querySelector('.scroll.goes-on')")
 
 
+def test_phone__picture_wider_than_the_screen__scrolls_and_says_so(open_page):
+    page = open_page("study-droppos", 400, 800)
+    frame = page.locator(".frame.goes-on").first
+    assert frame.evaluate("part => part.scrollWidth > part.clientWidth")
+    assert page.locator(".swipe").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.set_viewport_size({"width": 1400, "height": 800})
+    page.locator(".swipe").first.wait_for(state="hidden")
+
+
 def test_pictures__are_loaded_when_seen_and_never_wider_than_the_page(open_page):
     page = open_page("study-droppos", 380, 800)
     page.evaluate("document.querySelectorAll('img[src]').forEach(image => { image.loading = 'eager'; })")
     page.wait_for_function("[...document.querySelectorAll('img[src]')].every(image => image.complete)")
-    sizes = page.evaluate("[...document.querySelectorAll('img[src]')].map(i => [i.naturalWidth, i.clientWidth])")
+    seen = "Math.min(i.clientWidth, i.closest('.frame')?.clientWidth ?? Infinity)"  # a wide one scrolls in its frame
+    sizes = page.evaluate(f"[...document.querySelectorAll('img[src]')].map(i => [i.naturalWidth, {seen}])")
     assert len(sizes) == 8 and {natural for natural, _ in sizes} == {28, 700}
     assert all(80 <= shown <= 350 for _, shown in sizes)
 

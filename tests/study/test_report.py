@@ -11,15 +11,16 @@ from urllib.parse import unquote
 
 import pytest
 from report_content import (
-    cell,
     content,
     make_claims,
     make_figures,
     make_runs,
     make_tables,
-    read_picture,
+    part_of,
     reader,
     run_name,
+    same_columns_table,
+    words_of,
     write_single_page,
 )
 
@@ -32,27 +33,6 @@ EVIL = "<script>alert('x')</script> & \"quoted\" $1"
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory):
     return write_single_page(tmp_path_factory.mktemp("report"))
-
-
-@pytest.fixture
-def render(tmp_path):
-    """The text of a report; without runs, so that no curve has to be drawn."""
-
-    def write(tables=None, claims=None, runs=()):
-        tables = make_tables() if tables is None else tables
-        claims = make_claims() if claims is None else claims
-        page = write_single(content(tables, claims, runs), tmp_path / "report.html", "Title", "demo", read_picture)
-        return page.read_text("utf-8")
-
-    return write
-
-
-def words_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-def part_of(page: str, start: str, end: str) -> str:
-    return page[page.index(start) :].split(end)[0]
 
 
 def leaves(value, path=()):
@@ -108,18 +88,21 @@ def test_report__opening__without_a_decidable_claim_says_so(render):
     assert "None of 2 claims can be decided by these runs." in render(claims=claims)
 
 
+@pytest.mark.slow
 def test_report__opening__leaves_out_what_there_is_none_of(render):
     claims = make_claims()
     claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "within noise"]} for study in claims]
     assert "The one claim that these runs can decide is within noise." in render(claims=claims)
 
 
+@pytest.mark.slow
 def test_report__command_in_a_reason__is_code_and_nothing_else_is(render):
     tables = make_tables()
     tables[0]["rows"][6]["cells"]["top1"]["reason"] = "`snakemake <b>` runs it"
     assert "<code>snakemake &lt;b&gt;</code> runs it" in render(tables)
 
 
+@pytest.mark.slow
 def test_report__comparable_scale__counts_the_matches(render):
     tables = [table | {"comparable": True} for table in make_tables()]
     page = render(tables)
@@ -135,6 +118,7 @@ def test_report__order__is_overview_studies_runs(page_file):
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_file):
     page = page_file.read_text("utf-8")
     mjp = part_of(page, 'id="study-mjp"', "</section>")
@@ -146,6 +130,7 @@ def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_
     assert all(f'aria-label="Table {label}' in text for label, text in (("1", mjp), ("5", droppos)))
 
 
+@pytest.mark.slow
 def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_all(render):
     table = make_tables()[2]
     line = table["rows"][0]
@@ -160,6 +145,7 @@ def test_report__study_with_many_rows__shows_the_first_as_bars_and_spans_them_al
     assert "Row 9 69.0" in figures and "Row 10 70.0" not in figures and "3 more in the table." in figures
 
 
+@pytest.mark.slow
 def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(page_file):
     mjp = part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>")
     found = re.findall(r'<li class="claim ([\w -]+)"( id)?', mjp)
@@ -169,6 +155,7 @@ def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(pa
     assert mjp.index('id="claim-mjp.c06"') < mjp.index('<details class="undecided">')
 
 
+@pytest.mark.slow
 def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render):
     assert len(make_tables()) > 1
     page = render()
@@ -176,6 +163,7 @@ def test_report__note_of_the_scale__stands_once_folded_after_the_findings(render
     assert page.index('class="lead"') < page.index('<details class="caveat">') < page.index("What the scale is.")
 
 
+@pytest.mark.slow
 def test_report__numbers_that_cannot_be_compared__says_so_once(render):
     page = render().replace("&#39;", "'")
     assert page.count("not comparable with the papers'") == 1
@@ -183,136 +171,10 @@ def test_report__numbers_that_cannot_be_compared__says_so_once(render):
     assert cells and not any("not comparable" in text for text in cells)
 
 
-# Tables
-
-
-def one_cell_table(**numbers):
-    table = make_tables()[0]
-    table["rows"] = table["rows"][:1]
-    table["rows"][0]["cells"] = {"top1": cell(0, "top1", 0.0, 0.0) | numbers}
-    return table
-
-
-def number_in_table(page: str) -> str:
-    return words_of(re.search(r'<a class="cell".*?</a>', page, flags=re.DOTALL)[0])
-
-
-def test_report__cell__shows_ours_with_its_error_and_the_papers(render):
-    numbers = {"ours": 41.26, "error": 0.72, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
-    assert number_in_table(render([one_cell_table(**numbers)], [])) == "41.3 \u00b1 0.7 paper 43.5 -2.2"
-
-
-def test_report__comparable_cell__shows_difference_and_verdict_too(render):
-    numbers = {"ours": 41.26, "error": 0.004, "paper": 43.5, "difference": -2.24, "tolerance": 0.35}
-    page = render([one_cell_table(**numbers, verdict="differs")], [])
-    assert number_in_table(page) == "41.3 \u00b1 0.004 paper 43.5 -2.2 differs"
-    assert "paper 43.5; difference -2.24; tolerance 0.35" in page
-
-
-@pytest.mark.parametrize("error", [None, 0.0])
-def test_report__cell_without_known_error__shows_none(render, error):
-    assert number_in_table(render([one_cell_table(ours=41.26, error=error, paper=None, difference=None)], [])) == "41.3"
-
-
-def test_report__cell_of_several_seeds__lists_them_with_their_spread(render):
-    page = render([one_cell_table(ours=41.0, values=[40.5, 41.5], n=2, spread=0.7071, error=0.5)], [])
-    assert "seeds 2: 40.5, 41.5 spread over seeds 0.7071" in words_of(page)
-
-
-def test_report__cell_not_run_in_a_row_that_ran__says_why(render):
-    tables = make_tables()
-    tables[0]["rows"][6]["cells"]["top1"]["reason"] = "the cluster was asleep"
-    cells = re.findall(r'<div class="cell">.*?</div>', render(tables), flags=re.DOTALL)
-    assert any("n/a" in text and "the cluster was asleep" in text for text in cells)
-
-
-def test_report__row_without_any_number__is_folded_with_its_reason_and_the_papers_numbers(render):
-    page = render()
-    table = part_of(page, 'id="mjp.t1"', 'id="mjp.t4"')
-    shown, folded = table.split('<details class="fold">')
-    assert "Swin-T" in words_of(folded) and not re.search(r"Swin-T\s*<", shown)
-    assert "1 more row not run here" in words_of(folded)
-    assert "Swin-T 81.3 69.3 needs ImageNet-1K, which this scale does not have" in words_of(folded)
-    assert page.count("needs ImageNet-1K") == 2 + 1  # two cells of a row that ran, one row that did not
-
-
-def test_report__rows_that_the_selection_leaves_out__are_folded_with_the_command_that_runs_them(render):
-    tables = make_tables()
-    tables[0]["rows"][5] |= {"selected": False, "runs": {}}
-    folded = part_of(render(tables), '<details class="fold">', "</summary>")
-    assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
-
-
-def test_report__rows_that_have_not_run_yet__are_folded_with_the_command_too(render):
-    folded = part_of(render(), '<details class="fold">', "</summary>")
-    assert words_of(folded) == "1 more row not run here: snakemake mjp_table1"
-
-
-def test_report__rows_that_nothing_can_run__are_folded_without_a_command(render):
-    tables = make_tables()
-    tables[0]["rows"][5]["runs"] = {}
-    assert "snakemake" not in part_of(render(tables), '<details class="fold">', "</summary>")
-
-
-def test_report__table_without_any_number__is_one_folded_line(render):
-    tables = make_tables()
-    for line in tables[2]["rows"]:
-        for place in line["cells"].values():
-            place.update(ours=None, difference=None, provenance=None, verdict="not run", reason="later")
-    page = render(tables, [])
-    folded = part_of(page, '<details class="fold waiting">', "</section>")
-    assert words_of(folded).startswith("1 more not run here Table 5, Position smoothing: snakemake droppos_table5")
-    assert "82.7" in part_of(page, '<details class="fold waiting">', "</section>")
-
-
-def same_columns_table():
-    table = make_tables()[0]
-    other = {"id": "top1_l", "label": "Top-5 (%)", "direction": "up", "decimals": 1, "same_as": "Top-1 (%)"}
-    table["columns"].insert(1, other)
-    for line in table["rows"]:
-        line["cells"]["top1_l"] = line["cells"]["top1"] | {"paper": 93.7}
-    return table
-
-
-def test_report__column_that_is_the_same_runs__is_shown_once_with_both_papers_numbers(render):
-    page = render([same_columns_table()], [])
-    table = part_of(page, 'id="mjp.t1"', "</section>")
-    head = words_of(part_of(table, "<thead>", "</thead>"))
-    assert head == "Row Top-1, Top-5 (%)&nbsp; &uarr; Consistency (%)&nbsp; &uarr; Diff. norm&nbsp; &darr;"
-    assert number_in_table(page) == "74.1 \u00b1 1.2 paper 79.8 / 93.7 -5.7"
-    assert "Top-1 (%) and Top-5 (%): the same runs at this scale, shown once." in table
-
-
-def test_report__row_that_is_the_same_run__is_shown_once(render):
-    table = make_tables()[2]
-    table["rows"][1]["same_as"] = table["rows"][0]["label"]
-    page = render([table], [])
-    assert page.count('<a class="cell"') == 3
-    assert "DropPos, sigma 0 and DropPos, sigma 1: the same run at this scale, shown once." in page
-
-
-@pytest.mark.slow
-def test_report__row_with_several_runs__links_each_by_its_role_and_seed(render, tmp_path):
-    tables, runs = make_tables()[:1], make_runs(tmp_path)[:3]
-    roles = {"pretrained": [run_name(1)], "finetuned": [run_name(0), run_name(2)], "other": ["not-finished"]}
-    tables[0]["rows"][0]["runs"] = roles
-
-    page = render(tables, [], runs)
-
-    for role, index in (("pretrained", 1), ("finetuned 1", 0), ("finetuned 2", 2)):
-        assert f'<small><a href="#run-{run_name(index)}" title="{run_name(index)}">{role}</a></small>' in page
-    assert "<small>other</small>" in page
-
-
-def test_report__row_whose_roles_are_one_run__links_it_by_the_rows_name(render, tmp_path):
-    tables, runs = make_tables()[:1], make_runs(tmp_path)[:1]
-    tables[0]["rows"][0]["runs"] = {"vitb": [run_name(0)], "vitl": [run_name(0)]}
-    assert f'<a href="#run-{run_name(0)}" title="{run_name(0)}">DeiT-S</a>' in render(tables, [], runs)
-
-
 # Claims
 
 
+@pytest.mark.slow
 def test_report__claims__have_their_verdicts_numbers_and_reason(render):
     page = render()
     claims = part_of(page, 'id="claims-mjp"', "</section>")
@@ -328,6 +190,7 @@ def test_report__claims__have_their_verdicts_numbers_and_reason(render):
     assert "mjp.t1.4:top1 &gt; mjp.t1.0:top1" in formula
 
 
+@pytest.mark.slow
 def test_report__claim_with_a_difference__says_once_what_its_interval_is(render):
     claims = make_claims()
     assert "95 % interval" not in render(claims=claims)
@@ -339,6 +202,7 @@ def test_report__claim_with_a_difference__says_once_what_its_interval_is(render)
     assert 'id="claims-droppos"' in page and page.count("<summary>" + told) == 1
 
 
+@pytest.mark.slow
 def test_report__claim_not_decided__names_the_rows_and_the_command(render):
     claims = part_of(render(), 'id="claims-mjp"', "</section>")
     undecided = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
@@ -346,6 +210,7 @@ def test_report__claim_not_decided__names_the_rows_and_the_command(render):
     assert claims.index('<details class="undecided">') < claims.index('id="claim-mjp.c04"')
 
 
+@pytest.mark.slow
 def test_report__claim_on_a_table_that_is_not_on_the_page__gives_its_command(render):
     claims = make_claims()
     predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "undecided", "cells": {"mp3.t4.a-0.5:top1": None}}
@@ -424,21 +289,25 @@ def test_report__same_input_twice__same_bytes(tmp_path, page_file):
     assert write_single_page(tmp_path).read_bytes() == page_file.read_bytes()
 
 
+@pytest.mark.slow
 def test_report__built_elsewhere__does_not_name_the_folder(page_file):
     assert str(page_file.parent) not in page_file.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_report__ids__are_unique(page_file):
     ids = re.findall(r'\sid="([^"]*)"', page_file.read_text("utf-8"))
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_report__every_link__has_its_place(page_file):
     page = page_file.read_text("utf-8")
     ids = set(re.findall(r'\sid="([^"]*)"', page))
     assert {target for target in re.findall(r'href="#([^"]*)"', page) if unquote(target) not in ids} == set()
 
 
+@pytest.mark.slow
 def test_report__headings__never_skip_a_level(page_file):
     levels = [int(level) for level in re.findall(r"<h(\d)", page_file.read_text("utf-8"))]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -456,6 +325,7 @@ def test_report__nothing_finished__is_still_a_page(render):
     assert "No run has finished." in render([], [], [])
 
 
+@pytest.mark.slow
 def test_report__run_that_no_table_names__is_among_the_runs_with_its_curve(render, tmp_path):
     page = render([], [], make_runs(tmp_path)[:1])
     assert "<svg" in part_of(page, f'id="run-{run_name(0)}"', "</section>")

@@ -31,9 +31,12 @@ from pipeline.report.records import FilledTable, RunSummary
 from pipeline.report.site.configs import config_lines, nearest_runs
 from pipeline.report.site.overview import scatter
 from pipeline.report.site.page import write_report
-from pipeline.report.tables.view import view
+from pipeline.report.tables.view import _has_word, view
 from pipeline.results.records import DrawingRecord, read_record
 from pipeline.study.resolve.graph import load_graph
+
+pytestmark = pytest.mark.slow
+
 
 MOST_BYTES = 1_000_000  # of a page, before its pictures
 
@@ -79,7 +82,6 @@ def words_of(page: Path) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.read_text())).split())
 
 
-@pytest.mark.slow
 def test_site__every_link_of_every_page__leads_to_something_inside_its_folder(site):
     ids = {page: Links(page).ids for page in pages_of(site)}
     lost = []
@@ -129,7 +131,6 @@ def test_site__written_again_with_less__leaves_no_page_or_picture_behind(tmp_pat
     assert beside.exists()
 
 
-@pytest.mark.slow
 def test_site__same_input_twice__same_bytes_and_no_path_of_the_machine(tmp_path, site):
     again = write_site(tmp_path)
     files = sorted(path.relative_to(tmp_path) for path in [again, *(tmp_path / "report").rglob("*")] if path.is_file())
@@ -253,7 +254,6 @@ def test_number_of_an_unknown_run__is_on_a_page_with_its_provenance(write):
     assert "commit 9d1f3a77c0ffee" in text and "mjp.t1.0:top1" in text
 
 
-@pytest.mark.slow
 def test_stale_number__is_marked_in_the_table_and_on_the_page_of_its_run(write, tmp_path):
     tables = make_tables()[:1]
     tables[0]["rows"][0]["cells"]["top1"]["stale"] = "its weights changed"
@@ -268,6 +268,30 @@ def test_note_of_several_sentences__is_folded_to_its_first(write):
     tables[0]["note"] = "One thing. Another (Eq. 6 has it). 5 more."
     page = (write(tables, []).with_suffix("") / "study-mjp.html").read_text()
     assert '<details class="note"><summary>One thing.</summary><p>Another (Eq. 6 has it).</p><p>5 more.</p>' in page
+
+
+def test_words_of_labels__that_a_study_explains__are_explained_where_they_are_used(write):
+    tables = make_tables()[:1]
+    tables[0]["terms"] = {"JP": "patches are shuffled", "MJP": "the paper's method", "UNK": "is in no label"}
+    page = (write(tables, []).with_suffix("") / "study-mjp.html").read_text()
+    assert "<summary>What JP, MJP mean</summary>" in page and "<dt>JP</dt><dd>patches are shuffled</dd>" in page
+    assert "is in no label" not in page
+
+
+def test_words_of_labels__with_signs__are_not_found_inside_of_others():
+    assert [
+        word for word in ("LP", "LP+", "(a)", "PE") if _has_word("LP+, patches shuffled\n(a) DeiT, no PEs", word)
+    ] == [
+        "LP+",
+        "(a)",
+    ]
+
+
+def test_note_of_pictures__says_what_is_seen_before_them(write):
+    shots = make_figures()[-1] | {"note": "Rows are images. Black is hidden."}
+    page = (write([shots], []).with_suffix("") / "study-droppos.html").read_text()
+    seen = '<details class="note seen" open><summary>Rows are images.</summary><p>Black is hidden.</p></details>'
+    assert page.index(seen) < page.index('<div class="strips') and page.count("Black is hidden.") == 1
 
 
 # A run
@@ -298,7 +322,6 @@ def test_run_that_chooses_the_samples_of_a_set__is_among_the_runs(project):
     assert [run.name for run in collect(graph, "headline").runs] == [name]
 
 
-@pytest.mark.slow
 def test_run__has_its_evaluations_and_links_to_those_that_start_from_it(write, tmp_path):
     runs = make_runs(tmp_path)[:2]
     runs[1] |= {"init": run_name(0)}
@@ -326,7 +349,6 @@ def test_search__finds_tables_claims_runs_and_evaluations_where_they_are(site):
 # To send by mail
 
 
-@pytest.mark.slow
 def test_picture_to_send__large__is_stored_smaller_and_a_small_one_as_it_is():
     import base64
     import io
@@ -344,7 +366,6 @@ def test_picture_to_send__large__is_stored_smaller_and_a_small_one_as_it_is():
     assert base64.b64decode(embed_small(small, "image/png").partition(",")[2]) == small
 
 
-@pytest.mark.slow
 def test_report__every_figure__is_on_the_page_of_its_study(site, tmp_path):
     whole = whole_content(tmp_path)
     assert {table.id for table in whole.tables} >= {figure["id"] for figure in make_figures()}

@@ -138,6 +138,7 @@ def test_evaluations__of_a_column__are_registered_for_its_own_runs_alone(toy):
     assert evaluated == {"tuned1", "tuned2", "scratch"}
 
 
+@pytest.mark.slow
 def test_files__of_a_selection__are_those_its_cells_read(toy):
     graph = toy.resolve()
 
@@ -149,6 +150,7 @@ def test_files__of_a_selection__are_those_its_cells_read(toy):
     assert set(graph.files("toy.t1", "all")) == headline | rest
 
 
+@pytest.mark.slow
 def test_row__without_a_run_for_a_column__shows_the_papers_number_and_why(toy):
     graph = toy.resolve()
     finish(graph)
@@ -166,6 +168,7 @@ def test_row__without_a_run_for_a_column__shows_the_papers_number_and_why(toy):
     assert found["g0.75:gain"]["reason"] == WHY
 
 
+@pytest.mark.slow
 def test_headline__row_that_no_selection_runs__says_why_and_not_that_all_runs_it(toy):
     graph = toy.resolve()
 
@@ -175,12 +178,14 @@ def test_headline__row_that_no_selection_runs__says_why_and_not_that_all_runs_it
     assert found["g0.5:top1"]["reason"] == "`snakemake toy_table1` runs it"
 
 
+@pytest.mark.slow
 def test_fidelity__of_a_row__is_that_of_its_runs_each_once(toy):
     rows = fill_table(toy.resolve(), "toy.t1", "all").model_dump()["rows"]
 
     assert [row["fidelity"] for row in rows] == ["corrected", "paper, corrected", "corrected", "corrected", ""]
 
 
+@pytest.mark.slow
 def test_csv__rows_with_roles__names_the_run_of_each_cell(toy):
     graph = toy.resolve()
 
@@ -267,6 +272,7 @@ def test_ensemble__one_run_with_two_others__is_two_evaluations_with_results_of_t
         assert cell["ours"] == found[f"{row}:top1"]["ours"] + 100.0 * (places.index(second) + 1)
 
 
+@pytest.mark.slow
 def test_ensemble__its_job__waits_for_both_runs_and_is_no_other_evaluations(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph, names = toy.resolve(), ensembles(toy.resolve())
@@ -277,6 +283,7 @@ def test_ensemble__its_job__waits_for_both_runs_and_is_no_other_evaluations(toy)
     assert job.evaluations == [names["tuned1", "tuned2"]]
 
 
+@pytest.mark.slow
 def test_files__of_an_evaluation_of_two__are_those_of_its_job(toy):
     toy.study["tables"]["tpairs"] = ensemble_table()
     graph = toy.resolve()
@@ -370,6 +377,7 @@ def test_cell__class_accuracy_of_a_pretraining_run__has_the_reason_and_no_evalua
     assert found["g0.5:positions"]["ours"] is not None
 
 
+@pytest.mark.slow
 def test_check__evaluation_that_applies_to_no_run_of_its_column__is_refused(toy):
     for key in ("encoder1", "encoder2"):
         toy.study["runs"][key].update(method="mp3", set={"model": {"pos_embed": "none"}})

@@ -144,6 +144,7 @@ def test_init__file_from_elsewhere__is_passed_on_and_no_run_is_needed(toy):
     assert len(found) == 2  # the file is part of the name
 
 
+@pytest.mark.slow
 def test_stand_in__scale_without_weight_files__is_what_a_run_starts_from(toy):
     tuned = {"method": "supervised", "init": "file:published.safetensors", "stand_in": "pre"}
 
@@ -154,6 +155,7 @@ def test_stand_in__scale_without_weight_files__is_what_a_run_starts_from(toy):
     assert found["tuned"].init == next(name for name, run in build_graph("demo").runs.items() if run.label == "pre")
 
 
+@pytest.mark.slow
 def test_stand_in__scale_with_weight_files__is_left_out_with_what_it_starts_from(toy, project):
     stands = {"tuned": {"method": "supervised", "init": "file:published.safetensors", "stand_in": "then"}}
     first, never = ({"set": {"seed": seed}} for seed in (1, 2))
@@ -176,6 +178,7 @@ def test_stand_in__run_that_the_study_lacks__is_named(toy):
     assert any("runs.tuned.init: no run 'prae'" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_check__run_with_a_start__says_what_it_starts_from(toy, capsys):
     found = toy({"tuned": {"method": "supervised", "init": "first"}, "first": {"init": "file:deit_small.pth"}})
 

@@ -30,6 +30,7 @@ def test_study__that_names_scales__runs_at_those(mine):
     ]
 
 
+@pytest.mark.slow
 def test_study__with_a_mistake_that_runs_elsewhere__stops_no_other_scale(mine):
     mine.write("study/mine.yaml", {**MINE, "runs": {"a": {"labl": "A"}}})
     for path in (mine.configs / "study").glob("mjp.yaml"):
@@ -38,6 +39,7 @@ def test_study__with_a_mistake_that_runs_elsewhere__stops_no_other_scale(mine):
     assert "configs/study/mine.yaml: runs.a.labl: unknown key; did you mean 'label'?" in mine.problems("own")[-1]
 
 
+@pytest.mark.slow
 def test_scales__one_that_is_mistyped__is_an_error_at_every_scale(mine):
     mine.write("study/mine.yaml", {**MINE, "scales": ["own", "dmeo"]})
     assert stated_scales("mine") == ["demo", "own", "paper", "tiny"]

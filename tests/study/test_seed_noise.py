@@ -74,6 +74,7 @@ def test_file__written_and_read__gives_the_same_noise_to_a_project_without_seeds
     assert path.read_text().splitlines()[1].startswith("# What seeds do at scale toy")
 
 
+@pytest.mark.slow
 def test_file__of_runs_that_no_config_names_any_more__does_not_count(project):
     values = {"values": [1.0, 2.0]}
     run = next(iter(build_graph("demo").runs))
@@ -129,6 +130,7 @@ def test_seed_noise__run_that_another_kind_of_machine_measured__counts_with_both
     assert seed_noise(seeded, tables_of(seeded))[KIND].dof == 3 + 4
 
 
+@pytest.mark.slow
 def test_claims_and_report__noise_changed__are_drawn_again(toy):
     before = claims_fingerprint(toy, "toy"), report_fingerprint(toy, "all")
 
@@ -137,11 +139,13 @@ def test_claims_and_report__noise_changed__are_drawn_again(toy):
     assert claims_fingerprint(toy, "toy") != before[0] and report_fingerprint(toy, "all") != before[1]
 
 
+@pytest.mark.slow
 def test_graph__file_of_its_scale__is_read_and_a_mistake_in_it_named(project):
     project.write("noise/demo.yaml", {"metrics": {KIND: [{"run": "a", "values": [1.0]}]}})
     assert any("configs/noise/demo.yaml: metrics." in line for line in project.problems())
 
 
+@pytest.mark.slow
 def test_command__without_results__says_what_to_do(project, capsys):
     assert main(["noise", "--scale", "demo"]) == 1
     assert "has several seeds; write seeds: 4 into configs/scale/demo.yaml" in capsys.readouterr().err

@@ -11,6 +11,8 @@ from pipeline.core.errors import DataError
 from pipeline.report.tables.fill import fill_table, judge_tables
 from pipeline.study.resolve.graph import build_graph
 
+pytestmark = pytest.mark.slow
+
 ABOUT = {"model": "vit_demo", "data": "fashion_mnist"}
 IMAGES = 40
 
@@ -99,14 +101,12 @@ def test_seeds__more_of_finetuning_than_of_pretraining__share_its_weights(toy):
     assert seeds_of(graph, "tuned") == [0, 1, 2]
 
 
-@pytest.mark.slow
 def test_seeds__one__renames_no_run_and_no_evaluation(toy):
     before = toy()
     after = toy(scale={"seeds": 1}, seeds=1, runs={"tuned": {"seeds": 1}})
     assert (after.runs.keys(), after.evals.keys()) == (before.runs.keys(), before.evals.keys())
 
 
-@pytest.mark.slow
 def test_seeds__the_first_of_several__is_the_run_of_one(toy):
     one, several = toy(), toy(seeds=3)
     assert one.runs.keys() < several.runs.keys() and one.evals.keys() < several.evals.keys()
@@ -149,7 +149,6 @@ def cells(graph) -> dict[str, dict]:
     return {row.id.rpartition(".")[2]: row.cells for row in fill_table(graph, "toy.t1", "all").rows}
 
 
-@pytest.mark.slow
 def test_cell__of_three_seeds__has_mean_spread_values_and_their_error(toy):
     graph = toy(seeds=3)
     per_image = finish(graph)
@@ -178,7 +177,6 @@ def test_cell__of_a_count_of_parameters__is_exact(toy):
     assert (cell.ours, cell.error, cell.per_image) == (22.0, 0.0, [])
 
 
-@pytest.mark.slow
 def test_cell__one_of_three_seeds_missing__has_no_number_and_names_the_file(toy):
     graph = toy(seeds=3)
     finish(graph)
@@ -221,7 +219,6 @@ def test_delta__on_other_images__has_the_error_of_independent_numbers(toy):
     assert found["tuned"]["gain"].error == pytest.approx(math.hypot(found["tuned"]["top1"].error, error))
 
 
-@pytest.mark.slow
 def test_delta__of_several_seeds__has_the_error_of_independent_means(toy):
     graph = toy(seeds=3)
     finish(graph)
@@ -258,7 +255,6 @@ def claim_on_both(toy):
     return graph, (graph.results.folder / source).with_name("per_image.npz")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "cut short", "text", "another metric", "pickled"])
 def test_claim__values_per_image_damaged__is_one_message_that_names_the_file(toy, damage):
     graph, path = claim_on_both(toy)

@@ -111,6 +111,7 @@ def test_summary__claim_across_studies__is_decided_as_the_claims_file_has_it(two
     assert "claims of mine at scale demo: 1 holds" in text
 
 
+@pytest.mark.slow
 def test_summary__training_curves_that_are_drawn__have_results(two_studies):
     assert "no results yet for: mine_figure1" in summary.summarise_targets(Current(two_studies, SITE), ["mine"])
     path = two_studies.results.table("mine.f1", "all")
@@ -120,6 +121,7 @@ def test_summary__training_curves_that_are_drawn__have_results(two_studies):
     assert "no results yet" not in text and "mine.f1.md, .csv and .svg" in text
 
 
+@pytest.mark.slow
 def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, capsys):
     assert main(["claims", "--study", "mien"]) == 1
     assert "no study 'mien' at scale demo; did you mean 'mine'?" in capsys.readouterr().err
@@ -143,6 +145,7 @@ def test_collect__headline__has_its_runs_alone(measured):
     assert evaluations[0].file == f"results/toy/evals/{evaluations[0].name}/result.json"
 
 
+@pytest.mark.slow
 def test_collect__run_not_finished__is_left_out(measured):
     draw(measured, "all")
     measured.results.run(B).done.unlink()
@@ -166,6 +169,7 @@ def shown(measured) -> list[str]:
     return summarise(Current(measured, SITE), "headline").splitlines()
 
 
+@pytest.mark.slow
 def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
     assert shown[:8] == [
         "scale toy: ours +/- its standard error, and the paper's in brackets",
@@ -199,6 +203,7 @@ def test_summary__results_outside_the_repository__gives_the_whole_path(measured,
     assert said.endswith(f"report: {elsewhere}/toy/report/headline.html, not written yet")
 
 
+@pytest.mark.slow
 def test_summary__nothing_measured_by_snakemake__says_so(measured):
     draw(measured, "headline")
 
@@ -225,6 +230,7 @@ def test_summary__results_that_changed_after_the_table_was_drawn__shows_what_the
     assert "55.5 (79.8)" in summarise_targets(Current(measured, SITE), ["toy_table1"])
 
 
+@pytest.mark.slow
 def test_summary__of_a_study__has_its_claims_and_names_its_files(measured):
     draw(measured, "all")
 
@@ -256,11 +262,13 @@ def row_of(text: str, label: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(f"{label}  "))
 
 
+@pytest.mark.slow
 def test_summary__results_as_recorded__marks_nothing(finished):
     text = summarise_targets(Freshness(finished, SITE), ["mjp_table1"])
     assert "must be made again" not in text and "*" not in text
 
 
+@pytest.mark.slow
 def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     finished.results.run(row.runs[""][0]).encoder.write_text("other")
@@ -270,6 +278,7 @@ def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished
     assert any("70.0 " in line and "70.0*" not in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["result.json", "per_image.npz"])
 def test_summary__damaged_result__is_marked_and_no_error(finished, file):
     (source,) = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"].cells["top1"].sources
@@ -279,6 +288,7 @@ def test_summary__damaged_result__is_marked_and_no_error(finished, file):
     assert ("n/a*" in row_of(text, "DeiT-S")) == (file == "result.json")
 
 
+@pytest.mark.slow
 def test_summary__every_result_of_a_table_damaged__shows_it_all_the_same(finished):
     cells = [cell for row in finished.tables["mjp.t1"].rows.values() for cell in row.cells.values()]
     for source in {source for cell in cells for source in cell.sources}:
@@ -287,6 +297,7 @@ def test_summary__every_result_of_a_table_damaged__shows_it_all_the_same(finishe
     assert "n/a*" in row_of(text, "DeiT-S") and "must be made again" in text.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_summary__table_drawn_before_its_results_changed__says_that_its_files_must_be_made_again(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     files = "mjp.t1.md, .csv and .html"
@@ -301,6 +312,7 @@ def test_summary__mistyped_target__is_one_message_with_near_names(project, capsy
     assert "no target 'mjp_tabel4' at scale demo; did you mean 'mjp_table4'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_summary__nothing_finished__names_the_tables_without_results(project, capsys):
     assert main(["summary", "--rows", "all"]) == 0
 
@@ -317,6 +329,7 @@ def test_report__before_anything_is_finished__is_a_page_that_says_so(project, ca
     assert "has not been written" in page.read_text()
 
 
+@pytest.mark.slow
 def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, capsys):
     assert main(["claims", "--study", "mjp"]) == 1
 
@@ -325,6 +338,7 @@ def test_claims__asked_before_the_tables_are_drawn__is_one_message(project, caps
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_cli__table_of_the_real_study_before_anything_ran__is_written_with_reasons(project):
     assert main(["table", "--table", "mjp.t4"]) == 0
 

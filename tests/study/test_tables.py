@@ -165,6 +165,7 @@ def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
     assert (found["verdict"], found["reason"]) == ("not run", "top1 is n/a: no labels")
 
 
+@pytest.mark.slow
 def test_missing__metric_of_a_training_is_null__gives_the_reason_that_was_recorded(measured):
     why = {"params_m": "validation loss is nan at step 900"}
     write_training(measured, A, {"params_m": None}, reasons=why)
@@ -234,6 +235,7 @@ def test_delta__against_another_row_than_the_first__is_the_difference_to_that_on
     assert cell(measured, "b", "delta")["ours"] == pytest.approx(80.16 - 77.0)
 
 
+@pytest.mark.slow
 def test_delta__minus_another_column__is_the_difference_within_the_row(measured):
     columns = measured.tables["toy.t1"].columns
     columns["delta"] = columns["delta"].model_copy(update={"against": None, "minus": "params_m"})
@@ -278,18 +280,21 @@ def verdicts(graph, selection="all"):
     return {claim.id: claim.verdict for claim in judge_study(graph, "toy", selection).claims}
 
 
+@pytest.mark.slow
 def test_judge_study__all_rows_measured__decides_every_claim(measured):
     draw(measured, "all")
 
     assert verdicts(measured) == {"toy.c1": "true", "toy.c2": "false", "toy.c3": "false"}
 
 
+@pytest.mark.slow
 def test_judge_study__row_left_out__leaves_its_claims_undecided_unless_already_false(measured):
     draw(measured, "headline")
 
     assert verdicts(measured, "headline") == {"toy.c1": "true", "toy.c2": "undecided", "toy.c3": "false"}
 
 
+@pytest.mark.slow
 def test_judge_study__numbers__are_those_of_the_table_as_drawn(measured):
     draw(measured, "all")
     write_eval(measured, B, classify={"top1": 1.0})

@@ -31,8 +31,8 @@ def test_target_name__of_a_table__is_what_people_would_guess(table_id, name):
 
 def test_targets__of_a_scale__are_all_studies_and_tables_each_once(graph):
     known = targets_of(graph)
-    assert known.keys() == {"all", "demo", *graph.studies(), *map(target_name, graph.tables)}
-    assert len(known) == 2 + len(graph.studies()) + len(graph.tables)
+    assert known.keys() == {"all", "headline", "demo", *graph.studies(), *map(target_name, graph.tables)}
+    assert len(known) == 3 + len(graph.studies()) + len(graph.tables)
     assert set(known["mjp"]) == {entry for target in known if target.startswith("mjp_") for entry in known[target]}
 
 
@@ -54,6 +54,6 @@ def test_command__of_another_scale__names_the_scale():
 def test_targets__each__has_the_tables_and_rows_that_it_names(graph):
     known = targets_of(graph)
     assert known["all"] == [(table, "all") for table in graph.tables]
-    assert known["demo"] == [(table, "headline") for table in graph.selected("headline")]
+    assert known["demo"] == known["headline"] == [(table, "headline") for table in graph.selected("headline")]
     for study in graph.studies():
         assert known[study] == [(table, "all") for table in graph.tables if table.startswith(f"{study}.")]

@@ -8,6 +8,8 @@ from pipeline.core.config import names
 from pipeline.core.errors import ConfigError
 from pipeline.engine.optim import OptimConfig
 
+pytestmark = pytest.mark.slow
+
 
 def shown(capsys, *words: str) -> dict[str, list[str]]:
     assert main(["check", "--names", *words]) == 0
@@ -15,7 +17,6 @@ def shown(capsys, *words: str) -> dict[str, list[str]]:
     return {line.partition(": ")[0]: line.partition(": ")[2].split(", ") for line in text.splitlines()}
 
 
-@pytest.mark.slow
 def test_names__are_those_of_configs_keys_and_studies(project, capsys):
     found = shown(capsys)
     assert found["configs/model"] == names(project.configs / "model")
@@ -25,14 +26,12 @@ def test_names__are_those_of_configs_keys_and_studies(project, capsys):
     assert "b-no-pe" in found["rows of mjp.t4"] and "top1" in found["columns of mjp.t4"] and "b" in found["runs of mjp"]
 
 
-@pytest.mark.slow
 def test_names__with_a_word__are_those_under_the_headings_that_have_it(project, capsys):
     assert [*shown(capsys, "configs/mo")] == ["configs/model"]
     with pytest.raises(ConfigError, match="--names modle: no heading has this word; headings: configs/study, "):
         valid_names("modle")
 
 
-@pytest.mark.slow
 def test_names__with_a_study_that_is_broken__are_still_those_of_the_others(project, capsys):
     project.write("study/mine.yaml", {"title": "Mine", "runs": [], "tables": {"t1": 5}})
     (project.configs / "study/broken.yaml").write_text("runs: [")

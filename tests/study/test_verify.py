@@ -8,6 +8,8 @@ from pipeline.core.code import Named, code_of_run
 from pipeline.core.registry import TASKS
 from pipeline.study.resolve.graph import load_graph
 
+pytestmark = pytest.mark.slow
+
 TABLE, ROW = "mjp.t1", "mjp.t1.deit-s"
 PER_IMAGE = {"top1": [100.0, 0.0, 100.0]}
 

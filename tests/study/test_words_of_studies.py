@@ -65,6 +65,7 @@ def test_label__of_a_study_without_a_paper__is_the_users_own():
     assert {line.here for line in table.rows} == {""}
 
 
+@pytest.mark.slow
 def test_label__has_the_papers_name_beside_it(tmp_path):
     table = make_tables()[2]
     table["rows"][0]["here"] = "Small ViT, 4 epochs"

@@ -13,6 +13,8 @@ from pipeline.core.files import held
 from pipeline.engine.meters import MetricsFile
 from workflow.follower import Follower
 
+pytestmark = pytest.mark.slow
+
 NUM_JOBS, NUM_STEPS = 16, 250
 NOBODY = "http://127.0.0.1:9"
 
@@ -58,7 +60,6 @@ def scene(copy, new_scale, database):
     }
 
 
-@pytest.mark.slow
 def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
     wanted = {
         (name, key, step)
@@ -72,25 +73,21 @@ def test_follow__16_jobs_and_a_kill_in_the_middle__each_point_once(scene):
     assert set(found.values()) == {1}
 
 
-@pytest.mark.slow
 def test_follow__snakemake_is_gone__ends_after_a_last_pass(scene):
     code, output = scene["follower"]
     assert code == 0 and f"has everything; runs so far: {NUM_JOBS}" in output.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_follow__runs_that_no_process_works_on__are_running_until_the_last_pass_and_then_killed(scene):
     assert scene["statuses"] == ({"RUNNING"}, {"KILLED"})
 
 
-@pytest.mark.slow
 def test_follow__second_follower__says_so_in_one_line_and_ends_well(scene):
     code, output = scene["second"]
     assert code == 0 and len(output.splitlines()) == 1
     assert "another process mirrors scale scene into MLflow already" in output
 
 
-@pytest.mark.slow
 def test_track__server_is_down__one_message_and_nothing_lost(copy, new_scale):
     graph = new_scale("alone")
     log_steps(begin(graph, next(iter(graph.runs))), range(1, 11))
@@ -100,7 +97,6 @@ def test_track__server_is_down__one_message_and_nothing_lost(copy, new_scale):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.slow
 def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_follower_remains(copy, demo, new_scale):
     folder = begin(demo, next(iter(demo.runs)))
     log_steps(folder, range(1, 11))
@@ -117,7 +113,6 @@ def test_hooks__snakemake_runs_a_job__its_scale_is_mirrored_when_it_ends_and_no_
         pass
 
 
-@pytest.mark.slow
 def test_hook__workflow_over_before_the_follower_listens__mirrors_all_the_same(copy, new_scale, monkeypatch):
     graph = new_scale("hasty")
     log_steps(begin(graph, next(iter(graph.runs))), range(1, 11))
@@ -128,7 +123,6 @@ def test_hook__workflow_over_before_the_follower_listens__mirrors_all_the_same(c
     assert "has everything; runs so far: 1" in follower.stop()
 
 
-@pytest.mark.slow
 def test_hooks__job_fails_and_server_is_down__the_workflow_says_both_and_what_to_do(copy, demo, new_scale):
     with copy.changed("configs/data/fashion_mnist.yaml", "num_train: 5000", "num_train: 5001"):
         env = {"MLFLOW_TRACKING_URI": NOBODY}

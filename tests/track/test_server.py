@@ -10,6 +10,8 @@ from written import begin, classify_of, draw_table, evaluate, finish, log_steps,
 from pipeline.core.files import held
 from pipeline.track.store import KEY
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 1200
 
 
@@ -67,7 +69,6 @@ def returned(copy, new_scale, server):
     }
 
 
-@pytest.mark.slow
 def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_back(returned):
     found = [point for point in returned["points"] if point[:2] == (returned["name"], "curves/loss")]
     assert sorted(step for _, _, step in found) == list(range(1, NUM_STEPS + 1))
@@ -76,13 +77,11 @@ def test_server__down_for_the_whole_run__everything_is_there_once_when_it_is_bac
     assert returned["untouched"]
 
 
-@pytest.mark.slow
 def test_server__down_while_followed__one_line_says_so_and_the_follower_ends_well(returned):
     assert returned["code"] == 0 and "Traceback" not in returned["log"]
     assert returned["log"].count("did not accept the results") == 1
 
 
-@pytest.mark.slow
 def test_server__artifacts__go_through_it(returned, server):
     from mlflow import MlflowClient
 
@@ -96,13 +95,11 @@ def test_server__artifacts__go_through_it(returned, server):
     assert list(server.folder.rglob("curve.svg"))
 
 
-@pytest.mark.slow
 def test_server__is_up_again__the_last_line_names_the_page_of_the_curves(returned, server):
     last = returned["log"].splitlines()[-1]
     assert f"open {server.uri}/#/experiments/" in last and "compareRunsMode=CHART" in last
 
 
-@pytest.mark.slow
 @pytest.mark.browser
 def test_ui__page_of_the_run__shows_its_name_metrics_and_first_of_all_its_curves(returned, server, new_page):
     from mlflow import MlflowClient
@@ -120,7 +117,6 @@ def test_ui__page_of_the_run__shows_its_name_metrics_and_first_of_all_its_curves
     page.wait_for_function("[...document.images].some(image => image.height > 100 && image.width > 200)")
 
 
-@pytest.mark.slow
 @pytest.mark.browser
 def test_ui__experiment_opened_from_the_list__its_note_leads_to_the_curves_of_the_runs(returned, server, new_page):
     page = new_page()

@@ -76,6 +76,7 @@ def test_unknown_evaluation_job__names_the_nearest(capsys):
     assert f"is not among the evaluation jobs at scale demo; did you mean '{name}'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_unknown_data__names_those_there_are(capsys):
     assert main(["prepare", "--data", "fashion"]) == 1
     assert (
@@ -83,6 +84,7 @@ def test_unknown_data__names_those_there_are(capsys):
     )
 
 
+@pytest.mark.slow
 def test_prepare_cache_only__site_without_a_cache__says_which_key_is_missing(capsys, tmp_path, monkeypatch):
     (tmp_path / "site.yaml").write_text("device: cpu\n")
     monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "site.yaml"))
@@ -120,6 +122,7 @@ def test_graph__results_that_cannot_be_written__is_read_all_the_same(tmp_path, m
     assert "the graph is not kept: could not write" in caplog.text
 
 
+@pytest.mark.slow
 def test_ctrl_c__while_modules_are_imported__leaves_one_line(tmp_path):
     slow = tmp_path / "yaml.py"
     slow.write_text("import time; print('importing', flush=True); time.sleep(60)")

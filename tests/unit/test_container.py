@@ -84,6 +84,7 @@ def ignored(name):
     return found
 
 
+@pytest.mark.slow
 def test_dockerignore__leaves_out_what_is_made_here_and_nothing_that_is_committed():
     for name in (".venv/bin/python", "results/demo/runs/a/train.json", ".snakemake/log", "weights/a.pth", "own.key"):
         assert ignored(name), name

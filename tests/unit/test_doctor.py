@@ -120,6 +120,7 @@ def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
     assert finding.state == "ok" and "training at scale demo takes at least 0." in finding.text
 
 
+@pytest.mark.slow
 def test_device__cpu_for_a_large_scale__is_a_failure_that_names_the_scale(graph, monkeypatch):
     monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1.0, 1e12))
     finding = only(machine.device, graph.model_copy(update={"scale": "tiny"}), device="cpu")
@@ -240,6 +241,7 @@ def test_weights__missing_and_there(graph, tmp_path):
     assert only(data.weights, graph, weights=str(tmp_path)).state == "ok"
 
 
+@pytest.mark.slow
 def test_weights__of_a_run_that_no_table_shows__are_not_asked_for(graph):
     (run,) = graph.runs.values()
     graph.runs["other"] = run.model_copy(update={"config": {**run.config, "init": "file:deit.pth"}})
@@ -248,6 +250,7 @@ def test_weights__of_a_run_that_no_table_shows__are_not_asked_for(graph):
     assert only(data.data_sets, graph).state == "ok"
 
 
+@pytest.mark.slow
 def test_lpips__without_its_weights__is_not_a_failure(graph, tmp_path):
     for site, words in (({}, "names no file"), ({"lpips": tmp_path / "alexnet.pth"}, "alexnet.pth not found")):
         finding = only(data.lpips, graph, **site)

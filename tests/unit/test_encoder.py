@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from tiny_vit import IMAGE_SIZE, build_tiny, image_size_of, tiny_encoder, tiny_model, tiny_resnet, tiny_swin
 
-from pipeline.core.config import CONFIGS, read_yaml
+from pipeline.core.config import CONFIGS, Layers, parse, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Grid, grid_of
@@ -256,6 +256,12 @@ def test_model_config__key_the_family_has_not__is_refused_with_what_to_do(model,
 @pytest.mark.parametrize("model", [tiny_swin, tiny_resnet])
 def test_model_config__no_positions_asked_of_a_family_without__is_fine(model):
     assert model(pos_embed="none").positions == "none"
+
+
+def test_config__misspelt_positions__names_the_nearest():
+    layers = Layers(("mine.yaml", {"name": "mine", "arch": "vit_small_patch16_224", "pos_embed": "ropee"}))
+    with pytest.raises(ConfigError, match=r"pos_embed: found 'ropee'; .*did you mean 'rope'\?"):
+        parse(ModelConfig, layers)
 
 
 @pytest.mark.parametrize(

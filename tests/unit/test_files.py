@@ -50,6 +50,7 @@ def start(tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_held__by_another_process__is_refused_at_once_and_names_it(start, tmp_path):
     holder = start()
     assert holder.stdout.readline() == "held\n"
@@ -70,6 +71,7 @@ def test_held__wanted_by_a_patient_process__is_noticed_and_handed_over(start, tm
     assert is_held(path) and not is_wanted(path)
 
 
+@pytest.mark.slow
 def test_held__by_a_killed_process__is_free(start, tmp_path):
     holder = start()
     assert holder.stdout.readline() == "held\n"

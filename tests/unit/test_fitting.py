@@ -70,17 +70,20 @@ def test_fit__file_of_every_kind_of_model__builds_the_model_of_the_file(tmp_path
     assert fitted.image_size == (IMAGE_SIZE if "img_size" in sizes else None)
 
 
+@pytest.mark.slow
 def test_fit__file_with_a_recorded_grid__has_its_height_and_width(tmp_path):
     file = written(tmp_path, metadata={"grid": "2x8"}, **SMALL, img_size=(32, 128))
     assert fit(ARCH, SMALL, file).image_size == (32, 128)
 
 
+@pytest.mark.slow
 def test_fit__file_of_the_architectures_own_sizes__adds_no_argument(tmp_path):
     """Names of results contain the arguments; they stay what they were."""
     fitted = fit("test_vit", {}, written(tmp_path, "test_vit"))
     assert (fitted.args, fitted.channels, fitted.num_classes, fitted.image_size) == ({}, 3, 1000, 160)
 
 
+@pytest.mark.slow
 def test_fit__arguments_that_contradict_the_file__are_refused_all_at_once(tmp_path):
     file = written(tmp_path, **SMALL, img_size=96, patch_size=8, num_classes=7)
     with pytest.raises(CheckpointError) as caught:
@@ -90,11 +93,13 @@ def test_fit__arguments_that_contradict_the_file__are_refused_all_at_once(tmp_pa
     assert "img_size: found 96, expected 128" in said and "--resample-positions" in said
 
 
+@pytest.mark.slow
 def test_fit__file_of_another_width_and_depth__says_which(tmp_path):
     with pytest.raises(CheckpointError, match="embed_dim: found 32, expected 192; depth: found 2, expected 12"):
         fit(ARCH, {}, written(tmp_path, **SMALL))
 
 
+@pytest.mark.slow
 def test_fit__another_image_size_when_resampling_is_asked_for__resamples_and_says_so(tmp_path):
     file, given = written(tmp_path, **SMALL, img_size=96, patch_size=8), {**SMALL, "img_size": 128}
     fitted = fit(ARCH, given, file, may_resample=True)

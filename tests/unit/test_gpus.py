@@ -304,6 +304,7 @@ def hold_and_fork(folder: Path, site: Site) -> None:
         time.sleep(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_slot__of_a_killed_process_whose_loader_worker_lives_on__is_free(tmp_path, started):
     process = FORK.Process(target=hold_and_fork, args=(tmp_path, Site(gpus=[0])))
     process.start()

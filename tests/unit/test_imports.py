@@ -7,6 +7,8 @@ import pytest
 
 import pipeline
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(pipeline.__file__).parent
 # From the ground up; a package imports its own floor and those below it.
 FLOORS = [
@@ -25,7 +27,7 @@ FLOORS = [
     {"freshness"},
     {"report"},
     {"plan", "track", "audit", "frame"},
-    {"export", "schema", "sweep"},
+    {"export", "schema", "sweep", "published"},
     {"doctor"},
     {"commands"},
     {"cli"},
@@ -101,15 +103,34 @@ def test_imports__of_all_modules__have_no_circle(graph):
     assert [" -> ".join(way) for name in graph if (way := circle_from(name, graph))] == []
 
 
-def test_imports__of_every_module__are_on_its_floor_or_below(graph):
-    """A package that is on no floor fails as well."""
+def test_imports__of_every_module__are_on_its_floor_or_below(imports, graph):
+    """Those for type checkers, too. A package that is on no floor fails as well."""
     modules = graph.keys() - {"pipeline"}
-    pairs = [(name, other) for name in modules for other in graph[name] - {"pipeline"}]
+    for_types = {name: each.for_types & MODULES.keys() for name, each in imports.items()}
+    pairs = [(name, other) for name in modules for other in (graph[name] | for_types[name]) - {"pipeline"}]
     assert [f"{name} -> {other}" for name, other in sorted(pairs) if floor_of(other) > floor_of(name)] == []
     assert {name.split(".")[1] for name in modules} == FLOOR.keys()
 
 
-@pytest.mark.slow
+# Packages of which everything outside imports one module, and everything works without the rest.
+FENCED = {"pipeline.data.images.gpu": "pipeline.data.images.gpu.interface"}
+
+
+@pytest.mark.parametrize("package", FENCED)
+def test_package_with_an_interface__is_imported_by_others_through_it(imports, package):
+    """Imports for type checkers count, too, and those of benchmarks and of the workflow."""
+    others = [path for folder in ("benchmarks", "workflow") for path in (ROOT.parent / folder).rglob("*.py")]
+    files = imports | {path.name: Imports(ast.parse(path.read_text())) for path in others}
+    used = {
+        (name, other)
+        for name, each in files.items()
+        for other in each.found | each.for_types
+        if f"{other}.".startswith(f"{package}.") and not f"{name}.".startswith(f"{package}.")
+    }
+    assert sorted(f"{name} -> {other}" for name, other in used if other != FENCED[package]) == []
+    assert used, f"nothing imports {FENCED[package]}"
+
+
 @pytest.mark.parametrize("package", ["snakemake", "workflow"])
 def test_pipeline__knows_nothing_of(imports, package):
     """For a type checker neither."""

@@ -145,6 +145,7 @@ def plain_features(plain, method, images):
     return plain.forward_intermediates(images, intermediates_only=True)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OF_TEXTS)
 def test_export__text_model_trained_one_step__loads_into_plain_transformers_with_the_same_tokens(case):
     method, batch = build(case), batch_for(case)

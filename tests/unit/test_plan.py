@@ -188,6 +188,7 @@ def test_plan__of_a_run_and_its_start__says_jobs_hours_storage_and_nodes(graph):
     assert total[: header.index("runs") + 4].split() == ["total", "2"]
 
 
+@pytest.mark.slow
 def test_plan__where_all_is_finished__says_so(graph):
     name = next(name for name, run in graph.runs.items() if not run.init)
     finish_files(graph, [run_file(name)])

@@ -160,6 +160,7 @@ def test_images_left__of_a_recipe_in_iterations__are_those(graph):
     assert images_left(graph, name) == 7 * 30
 
 
+@pytest.mark.slow
 def test_costs__of_another_run_asked_for_later__are_kept_beside_the_first(graph, monkeypatch):
     counted = []
 

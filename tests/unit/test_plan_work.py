@@ -50,6 +50,7 @@ def test_work__of_all__is_every_run_once_and_every_subject_of_an_evaluation(grap
     assert seconds and seconds <= work.runs.keys() <= graph.runs.keys()
 
 
+@pytest.mark.slow
 def test_target__mistyped__names_the_nearest(graph):
     name = next(iter(graph.runs))
     for target, near in (("mjp_tabel4", "mjp_table4"), (f"{name}x", name)):
@@ -68,6 +69,7 @@ def test_pending_work__what_is_finished__is_left_out_and_counted(graph):
     assert left.tables == first.tables
 
 
+@pytest.mark.slow
 def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_along(graph):
     target = "mjp_table4"
     finish_all(graph, target)
@@ -83,6 +85,7 @@ def test_pending_work__run_to_train_again__takes_its_evaluations_and_tables_alon
     assert not left.finished.tables and name not in left.finished.runs
 
 
+@pytest.mark.slow
 def test_pending_work__pretraining_to_repeat__takes_along_what_starts_from_it(graph):
     target = "droppos_table1"
     finish_all(graph, target)

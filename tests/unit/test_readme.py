@@ -11,6 +11,8 @@ from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
 from pipeline.core.config import Layers, parse
+from pipeline.published.folder import check, published_scales
+from pipeline.published.readme import block, block_of
 from pipeline.site import Site
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import targets_of
@@ -57,6 +59,7 @@ def test_pages__every_target_of_snakemake__exists(page):
         assert set(targets) - recipes <= known, command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_pages__every_verb_of_the_command_line__is_understood(page):
     for command in commands(page, "python -m pipeline"):
@@ -68,6 +71,12 @@ def test_pages__every_file_that_is_named__is_there(page):
     named = re.findall(r"`((?:configs|pipeline|workflow|tests|benchmarks)/[\w./*-]+)`", PAGES[page])
     missing = [name for name in named if "<" not in name and "mine" not in name and not [*ROOT.glob(name)]]
     assert missing == []
+
+
+def test_contributing__way_of_a_training_batch__has_at_most_15_files():
+    section = PAGES["CONTRIBUTING.md"].split("## How a batch is made")[1].split("\n## ")[0]
+    named = re.findall(r"`(pipeline/[\w/]+\.py)`", section.split("\n\n")[2])
+    assert 10 < len(named) == len({*named}) <= 15
 
 
 def machines() -> list[list[str]]:
@@ -103,6 +112,18 @@ def test_recorded_numbers__are_of_todays_runs():
     graph = load_graph("demo")
     rows = [row for key in graph.selected("headline") for row in graph.rows(key, "headline").values()]
     assert DEMO["runs"] == sorted(graph.with_inits(run for row in rows for run in row.run_names()))
+
+
+def test_readme__published_results__are_drawn_from_their_files():
+    """Where this fails: `python -m pipeline published --readme`."""
+    assert block_of(PAGES["README.md"]) == block()
+
+
+@pytest.mark.parametrize("scale", published_scales() or [None])
+def test_published_results__are_what_their_own_metrics_give(scale):
+    if scale is None:
+        pytest.skip("no results are published in results/published")
+    assert check(scale) == []
 
 
 def test_readme__rates_of_loops_on_an_h200__are_the_recorded_ones():

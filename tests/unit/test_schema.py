@@ -88,6 +88,7 @@ def test_schemas__as_checked_in__are_those_of_the_classes():
     assert [shown(path) for path in files.outdated(files.written_schemas() | files.named_schemas())] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(files.MAKERS))
 def test_schema__of_each_kind__allows_every_file_of_the_project(kind):
     paths = [path for path, found in files.config_files() if found == kind]
@@ -127,6 +128,7 @@ MISTYPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted(MISTYPED))
 def test_schema__of_a_file_with_a_mistake__refuses_it_where_it_is(file):
     content, kind = read_yaml(CONFIGS / file), file.split("/")[0]
@@ -144,6 +146,7 @@ def test_schema__explains_a_key__with_its_values_and_its_default():
     assert key["default"] == "after_warmup" and "all_steps" in key["enum"] and "warm-up ends" in key["description"]
 
 
+@pytest.mark.slow
 def test_schema_verb__file_that_does_not_name_its_schema__is_listed_and_then_changed_by_one_line(
     tmp_path, monkeypatch, capsys
 ):

@@ -13,6 +13,8 @@ from pipeline.methods.base import Batch
 from pipeline.plan.operations import count_operations, step_cost
 from pipeline.plan.rough import _step
 
+pytestmark = pytest.mark.slow
+
 RUNS = {
     "supervised": ("bert_demo", "books"),
     "language_model": ("gpt2_demo", "books_stream"),
@@ -40,7 +42,6 @@ def products_by_hand(name):
     return blocks + heads[name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_step_cost__of_texts__is_that_of_real_tensors_and_of_arithmetic(name):
     run = run_of(name)
@@ -52,7 +53,6 @@ def test_step_cost__of_texts__is_that_of_real_tensors_and_of_arithmetic(name):
     assert found == pytest.approx(6 * products_by_hand(name), rel=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_rough_bound__of_texts__is_below_the_operations_and_has_the_same_bytes(name):
     run = run_of(name)

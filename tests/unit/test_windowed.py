@@ -81,6 +81,7 @@ def test_windowed__larger_grid__has_resampled_positions_as_a_plain_vit_has(tmp_p
     assert torch.equal(windowed.pos_embed.flatten(1, 2), plain.pos_embed[:, 1:])
 
 
+@pytest.mark.slow
 def test_windowed__fixed_positions__are_computed_for_the_new_grid(tmp_path):
     path, _ = plain_file(tmp_path, pos_embed="sincos")
     windowed = build_encoder(model(window_size=4, pos_embed="sincos"), 48, 1, 0)

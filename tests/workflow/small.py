@@ -88,6 +88,7 @@ def shrink_study(path: Path, runs: set[str], headline: set[str]) -> None:
     study["claims"] = {key: claim for key, claim in study["claims"].items() if claim["holds"]}
     tables = {**study["tables"], **study["figures"]}
     study["headline"] = {name: list(tables[name]["rows"]) for name in sorted(headline)}
+    study.pop("headline_at", None)  # names rows that are gone
     path.write_text(yaml.safe_dump(study, sort_keys=False))
 
 

@@ -51,6 +51,7 @@ def test_call__options_with_values__are_no_targets(monkeypatch):
     assert found.command == "snakemake mjp_table4 --config scale=tiny site=local --cores 2"
 
 
+@pytest.mark.slow
 def test_call__slurm_profile__has_its_executor(monkeypatch):
     assert call(monkeypatch, "--profile", "slurm", "all").executor == "slurm"
 

@@ -6,6 +6,8 @@ import shutil
 import pytest
 from small import LOCAL
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = "results/demo/data/fashion_mnist/manifest.json"
 DATA = "configs/data/fashion_mnist.yaml"
 IMAGES = "pipeline/data/fashion_mnist"
@@ -23,13 +25,11 @@ def jobs_with(done, tmp_path, monkeypatch):
     return count
 
 
-@pytest.mark.slow
 def test_prepared_data__moved_or_absent__is_not_prepared_again(done, jobs_with, tmp_path):
     assert jobs_with(shutil.copytree(done.root / IMAGES, tmp_path / "moved")) == {}
     assert jobs_with(tmp_path / "absent") == {}
 
 
-@pytest.mark.slow
 def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again(done, jobs_with, tmp_path):
     folder = shutil.copytree(done.root / IMAGES, tmp_path / "other")
     labels = folder / "t10k-labels-idx1-ubyte.gz"
@@ -38,7 +38,6 @@ def test_prepared_data__site_names_a_folder_with_other_images__is_prepared_again
     assert jobs_with(folder) == {"prepare_data": 1}
 
 
-@pytest.mark.slow
 def test_prepared_data__other_count_in_its_config__is_prepared_again(done):
     with done.changed(DATA, "num_train: 400", "num_train: 500"):
         assert done.jobs(MANIFEST, *LOCAL) == {"prepare_data": 1}

@@ -166,11 +166,15 @@ def test_repro__one_field_of_one_run__reruns_it_and_the_diffs_name_the_moved_cel
     assert counted_jobs(output) == JOBS_OF_D
     assert "up to date" in succeed(recorded, "dvc", "status")
     assert recorded.jobs(*LOCAL) == {}
-    (moved,) = json.loads(succeed(recorded, "dvc", "metrics", "diff", "--json")).values()
+    diff = json.loads(succeed(recorded, "dvc", "metrics", "diff", "--json"))
+    moved = {Path(file).stem for file, values in diff.items() if "ours" in values}
     assert "mjp.t3.g000.diff_norm" in moved and {cell.rsplit(".", 1)[0] for cell in moved} <= {
         "mjp.t3.g000",
         "mjp.t4.d-dal-nln",
     }
+    head, *lines = succeed(recorded, "dvc", "metrics", "show").splitlines()
+    assert head.split() == ["Path", "ours", "paper"] and max(map(len, lines)) < 120
+    assert any("/mjp.t3.g000.diff_norm.json" in line for line in lines)
     (plot,) = json.loads(succeed(recorded, "dvc", "plots", "diff", "--json"))["data"].values()
     points = plot[0]["content"]["data"]["values"]
     by_rev = {point["rev"]: point["ours"] for point in points if point["cell"] == "mjp.t3.g000.diff_norm"}

@@ -8,13 +8,13 @@ import pytest
 from project import ROOT, copy_project
 
 from pipeline.core.registry import EVALS, KINDS, METHODS
-from pipeline.core.source import PACKAGE
 from pipeline.engine.optim import OptimConfig
 from pipeline.models.encoder import ModelConfig
 from pipeline.site import Site
 
 sys.path.insert(0, str(ROOT / "docs/generate"))
 import import_graph
+import rooms
 import sections
 
 
@@ -112,18 +112,37 @@ def test_sections__of_a_page__are_split_at_headings_outside_of_code(tmp_path, mo
         sections.section("PAGE.md", "Four")
 
 
-def test_picture_of_imports__has_every_folder__above_what_it_imports():
+def test_rooms__every_folder_and_file__is_in_one_layer_and_says_what_it_is_for():
     graph = import_graph.folders_in_use()
-    layers, drawn = import_graph.layers_of(graph), import_graph.picture()
-    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert {name for name in folders if f">{name}/<" not in drawn} == set()
-    assert (
-        layers["commands"] > layers["study"] > layers["evals"] > layers["engine"] > layers["methods"] > layers["core"]
-    )
-    assert layers["engine"] == layers["tasks"]  # they use each other
+    named = [name for names in rooms.LAYERS.values() for name in names]
+    assert sorted(named) == sorted(graph) and len(named) == len({*named})
+    inside = [each for room in rooms.rooms().values() if room.is_folder for each in rooms.rooms_within(room)]
+    abouts = {each.label: each.about for each in [*rooms.rooms().values(), *inside]}
+    assert {label for label, about in abouts.items() if not (about.endswith(".") and 20 < len(about) < 125)} == set()
+
+
+def test_rooms__list_in_contributing__has_the_sentences_of_the_code():
+    assert rooms.short_table() in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_rooms__imports__lead_to_the_same_layer_or_down():
+    graph = import_graph.folders_in_use()
+    assert import_graph.upwards(graph) == []
+    assert import_graph.upwards({"core": {"evals"}, "evals": {"core"}}) == ["core imports evals"]
+
+
+@pytest.mark.slow
+def test_picture_of_imports__has_every_room_and_no_line_through_a_box():
+    graph, drawn = import_graph.folders_in_use(), import_graph.picture()
+    assert {name for name in graph if f'id="room-{name}"' not in drawn} == set()
+    lines = import_graph.essential(import_graph.downwards(graph))
+    ways = [import_graph.way_of(start, end) for start, ends in lines.items() for end in ends]
+    places = import_graph.placed(ways)
+    for place, box in places.items():
+        others = [other for name, other in places.items() if name[1] == place[1] and name != place]
+        assert [other for other in others if abs(other.x - box.x) < (other.width + box.width) / 2] == []
 
 
 def test_picture_of_imports__of_a_small_graph__leaves_out_what_follows():
     graph = {"a": {"b", "c"}, "b": {"c"}, "c": set()}
-    assert import_graph.layers_of(graph) == {"a": 2, "b": 1, "c": 0}
     assert import_graph.essential(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}

@@ -203,6 +203,7 @@ def test_make__installs__and_compiles_what_processes_import(checkout, lock):
     assert [path for path in (*used, *unused) if list((path.parent / "__pycache__").glob("*.pyc"))] == used
 
 
+@pytest.mark.slow
 def test_venv__with_the_locked_uv_already_there__changes_nothing(checkout, tmp_path, lock):
     fake_uv(checkout, lock)
     result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"python3": f'exec {sys.executable} "$@"'}))

@@ -14,6 +14,8 @@ from disks import small_disk
 from project import ROOT, counted_jobs
 from small import LOCAL, NO_HOOKS
 
+pytestmark = pytest.mark.slow
+
 # What any new number of one study leads to.
 ONE_STUDY = {"judge_claims": 1, "write_report": 1, "demo": 1}
 
@@ -26,7 +28,6 @@ def row_of(project, row_id):
     return next(row for row in table["rows"] if row["id"] == row_id)
 
 
-@pytest.mark.slow
 def test_interrupted_demo__started_again__continues_from_its_checkpoints(done, finished):
     interrupted = json.loads((finished / "interrupted.json").read_text())
     assert interrupted, "no run was cut short"
@@ -39,12 +40,10 @@ def test_interrupted_demo__started_again__continues_from_its_checkpoints(done, f
         assert [line["step"] for line in lines if "loss" in line] == [*range(10, steps, 10), steps]
 
 
-@pytest.mark.slow
 def test_demo__second_time__does_nothing(done):
     assert done.jobs("demo", *LOCAL) == {}
 
 
-@pytest.mark.slow
 def test_demo__summary__shows_table_claims_time_and_report(done):
     text = done.run("python", "-m", "pipeline", "summary", "--scale", "demo").stdout
     top1 = row_of(done, "mjp.t1.deit-s")["cells"]["top1"]["ours"]
@@ -58,7 +57,6 @@ def test_demo__summary__shows_table_claims_time_and_report(done):
     assert text.rstrip().endswith("report: results/demo/report/headline.html")
 
 
-@pytest.mark.slow
 def test_change__comment_in_config_and_code__reruns_nothing(done):
     for file in (
         "configs/study/mjp.yaml",
@@ -71,7 +69,6 @@ def test_change__comment_in_config_and_code__reruns_nothing(done):
     assert done.jobs("demo", *LOCAL) == {}
 
 
-@pytest.mark.slow
 def test_change__data_moved_and_prepared_by_hand__reruns_nothing(done, tmp_path, monkeypatch):
     shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "moved")
     (tmp_path / "site.yaml").write_text(f"data: {{fashion_mnist: {tmp_path / 'moved'}}}\n")
@@ -83,7 +80,6 @@ def test_change__data_moved_and_prepared_by_hand__reruns_nothing(done, tmp_path,
     assert manifest.stat().st_mtime > written and done.jobs("demo", *LOCAL) == {}
 
 
-@pytest.mark.slow
 def test_change__site_names_a_folder_with_other_labels__prepares_it_and_trains_on_it(done, tmp_path, monkeypatch):
     shutil.copytree(done.root / "pipeline/data/fashion_mnist", tmp_path / "other")
     labels = tmp_path / "other/train-labels-idx1-ubyte.gz"
@@ -95,19 +91,16 @@ def test_change__site_names_a_folder_with_other_labels__prepares_it_and_trains_o
     assert jobs["prepare_data"] == 1 and jobs["train_run"] == len(done.graph("demo").runs)
 
 
-@pytest.mark.slow
 def test_change__tolerance__redraws_that_table_only(done):
     with done.changed("configs/study/mjp.yaml", "tolerance: 0.4", "tolerance: 0.6"):  # stands in Table 4 alone
         assert done.jobs("demo", *LOCAL) == {"draw_table": 1, "judge_claims": 1, "write_report": 1, "demo": 1}
 
 
-@pytest.mark.slow
 def test_change__claim__is_judged_again_and_no_table_is_drawn(done):
     with done.changed("configs/study/mjp.yaml", "a-deit-s:consistency) < 0.5", "a-deit-s:consistency) < 0.7"):
         assert done.jobs("demo", *LOCAL) == ONE_STUDY
 
 
-@pytest.mark.slow
 def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_that_show_it(done):
     # Run d is in Tables 3 and 4, not in Table 1.
     with done.changed("configs/study/mjp.yaml", "shuffle: none", "dal_weight: 0.02\n        shuffle: none"):
@@ -115,7 +108,6 @@ def test_change__one_field_of_one_run__reruns_it_its_evaluations_and_the_tables_
     assert jobs == {"train_run": 1, "evaluate": 1, "draw_table": 2, **ONE_STUDY}
 
 
-@pytest.mark.slow
 def test_change__one_field_of_pretraining__reruns_it_and_what_starts_from_it_and_no_other_study(done):
     with done.changed("configs/scale/demo.yaml", "mp3: {mask_ratio: 0.5}", "mp3: {mask_ratio: 0.6}"):
         jobs = done.jobs("demo", *LOCAL)
@@ -124,7 +116,6 @@ def test_change__one_field_of_pretraining__reruns_it_and_what_starts_from_it_and
     assert of_mjp == {}
 
 
-@pytest.mark.slow
 def test_change__evaluation_config__reruns_evaluations_without_training(done):
     ratio = "consistency: {{shuffle_ratio: {}}}"
     with done.changed("configs/scale/demo.yaml", ratio.format(0.5), ratio.format(0.4)):
@@ -132,7 +123,6 @@ def test_change__evaluation_config__reruns_evaluations_without_training(done):
     assert jobs["evaluate"] == 3 and "train_run" not in jobs
 
 
-@pytest.mark.slow
 def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_weights(done, finished):
     graph = done.graph("demo")
     (name,) = [name for name, run in graph.runs.items() if run.init]
@@ -146,7 +136,6 @@ def test_finetuning__from_a_pretraining_run__starts_after_it_and_records_its_wei
     assert set(init["fresh"]) == {"pos_embed", "head.weight", "head.bias"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "GUIDE.md"])
 def test_pages__python_after_the_demo__runs_as_it_is_written(done, page):
     """The blocks of CONTRIBUTING are files; tests/workflow/test_recipes.py writes and runs them."""
@@ -159,7 +148,6 @@ def test_pages__python_after_the_demo__runs_as_it_is_written(done, page):
         assert (result.returncode, result.stdout) == (0, "timm.models.vision_transformer False\n"), result.stderr
 
 
-@pytest.mark.slow
 def test_shared_baseline__of_two_studies__is_trained_once(done):
     graph = done.graph("demo")
     (shared,) = [name for name, run in graph.runs.items() if run.studies == ["mjp", "mp3"]]
@@ -169,7 +157,6 @@ def test_shared_baseline__of_two_studies__is_trained_once(done):
     assert sorted(path.parent.name for path in done.root.glob("results/demo/runs/*/train.json")) == sorted(graph.runs)
 
 
-@pytest.mark.slow
 def test_position_accuracy__of_the_pretraining_run__is_in_its_table(done):
     row = row_of(done, "mp3.f3.train-cifar100")
     graph = done.graph("demo")
@@ -181,14 +168,12 @@ def test_position_accuracy__of_the_pretraining_run__is_in_its_table(done):
     assert all(0 < value < 100 for value in measured.values())
 
 
-@pytest.mark.slow
 def test_cell__without_a_run_for_its_role__says_why(done):
     cell = row_of(done, "mp3.t3.mp3-abs")["cells"]["tiny_top1"]
     assert cell["ours"] is None and cell["verdict"] == "not run"
     assert cell["reason"] == "left out of the small project"
 
 
-@pytest.mark.slow
 def test_targets__paper_and_table__are_known(done):
     assert done.jobs("mjp_table1", *LOCAL) == {"draw_table": 1, "mjp_table1": 1}
     # Tables and figures without a headline row too; their runs are those of the demo.
@@ -202,7 +187,6 @@ def test_targets__paper_and_table__are_known(done):
         assert done.jobs(study, *LOCAL) == {**drawn, "judge_claims": 1, "write_report": 1, study: 1}
 
 
-@pytest.mark.slow
 def test_resolved_config__alone__trains_the_same_run_again(done):
     runs = done.graph("demo").runs
     name = next(name for name, run in runs.items() if name.startswith("supervised-") and not run.init)
@@ -218,7 +202,6 @@ def test_resolved_config__alone__trains_the_same_run_again(done):
     assert (done.root / "results/again/runs" / run.name / "encoder.safetensors").read_bytes() == weights
 
 
-@pytest.mark.slow
 def test_report__of_the_demo__opens_in_a_browser_with_provenance(done, browser):
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     requests, errors = [], []
@@ -238,7 +221,6 @@ def test_report__of_the_demo__opens_in_a_browser_with_provenance(done, browser):
     page.close()
 
 
-@pytest.mark.slow
 def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_table_and_each_point_once(done):
     from mlflow import MlflowClient
 
@@ -263,7 +245,6 @@ def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_tabl
     assert tables["mjp.t1"].data.metrics["deit-s.top1"] == top1
 
 
-@pytest.mark.slow
 def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clean_project):
     said = clean_project.snakemake("-n", "--profile", "slurm", "all").stdout
     graph = clean_project.graph("paper")
@@ -283,7 +264,6 @@ def test_dry_run__slurm_profile_on_a_laptop__lists_every_job_at_paper_scale(clea
     }
 
 
-@pytest.mark.slow
 def test_mistakes__in_configs__stop_before_the_graph_with_one_message(clean_project):
     clean_project.edit("configs/method/mjp.yaml", "shuffle_ratio: 0.03", "shufle_ratio: 0.03")
     clean_project.edit("configs/scale/demo.yaml", "global_batch: 50", "global_batch: 55")
@@ -295,7 +275,6 @@ def test_mistakes__in_configs__stop_before_the_graph_with_one_message(clean_proj
     assert "Building DAG" not in output
 
 
-@pytest.mark.slow
 def test_failing_job__damaged_data__its_message_reaches_the_terminal(clean_project):
     path = clean_project.root / "pipeline/data/fashion_mnist/train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:100_000])
@@ -305,7 +284,6 @@ def test_failing_job__damaged_data__its_message_reaches_the_terminal(clean_proje
     assert "DataError" in output and "train-images-idx3-ubyte.gz" in output and "Traceback" not in output
 
 
-@pytest.mark.slow
 def test_snakemake__disk_almost_full__stops_before_the_first_job_with_one_message(clean_project):
     results = clean_project.root / "results"
     results.mkdir(exist_ok=True)
@@ -318,14 +296,12 @@ def test_snakemake__disk_almost_full__stops_before_the_first_job_with_one_messag
     assert re.search(r"results/demo has \d\.\d MB of free space, the workflow needs 16\.0 MB; free some, then", line)
 
 
-@pytest.mark.slow
 def test_lint__snakemake_and_snakefmt__are_clean(clean_project):
     lint = clean_project.snakemake("--lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
     assert clean_project.run("snakefmt", "--check", "Snakefile", "workflow").returncode == 0
 
 
-@pytest.mark.slow
 def test_dry_run__weight_file_missing__plans_the_evaluation_which_says_so(clean_project):
     """With a missing input, Snakemake keeps a table that was drawn before, and says nothing."""
     run = {"label": "a", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"}

@@ -1,0 +1,1 @@
+"""Reads spoken words and turns them into the spectra that models see."""

@@ -1,0 +1,1 @@
+"""Turns images into views for training and validation, and mixes batches of them."""

@@ -170,11 +170,11 @@ class ClassifiedImages(PublishedKind):
 
         return ImageView(eval_view(self.cfg, self.cfg.eval_crop))
 
-    def staged(self, view: View) -> View | None:
-        from pipeline.data.images.gpu.staging import staged_view
+    def deferred(self, view: View) -> View | None:
+        from pipeline.data.images.gpu.interface import defer_view
         from pipeline.data.images.transforms import ImageView
 
-        return staged_view(view.view, self.cfg) if isinstance(view, ImageView) else None
+        return defer_view(view.view, self.cfg) if isinstance(view, ImageView) else None
 
     def expected(self) -> str:
         return f"{super().expected()} of {self.cfg.num_classes} classes"

@@ -19,6 +19,7 @@ from pipeline.data.images.augment import Augment
 
 # timm's and DeiT's: shares of the image that a box covers, the flattest box, how often a box that does not fit is drawn
 AREAS, FLATTEST, NUM_ATTEMPTS = (0.02, 1 / 3), 0.3, 10
+EMPTY = torch.empty(0, dtype=torch.uint8)  # no boxes, no noise, or no mixing
 NO_BOX = (0, 0, 0, 0)  # boxes are (top, bottom, left, right); bottom and right are the first ones outside
 
 

@@ -5,7 +5,6 @@ picture does not depend on the number of processes, of loader workers, or on whe
 """
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +17,7 @@ from pipeline.core.dynamo import dynamo_deferred
 from pipeline.core.sizes import pair
 from pipeline.core.trees import pinned, send
 from pipeline.data.images.augment import Augment
-from pipeline.data.images.gpu.device_views import DeviceViews
-from pipeline.data.images.gpu.operation_draws import NOTHING
-from pipeline.data.images.gpu.staging import Staged
-from pipeline.data.images.mixing import Erasing, Mixing, erase, mix, soft_targets
+from pipeline.data.images.mixing import EMPTY, Erasing, Mixing, erase, mix, soft_targets
 from pipeline.data.readers.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -138,21 +134,12 @@ class Normaliser:
         statistics = (torch.tensor(values, device=device) for values in (data.mean, data.std))
         self.mean, self.std = (values.mul(data.peak).view(-1, 1, 1) for values in statistics)
 
-    @cached_property
-    def views(self) -> DeviceViews:
-        """Of kinds that have staged views."""
-        return DeviceViews(self.data, self.device)
-
-    def completed(self, images: Tensor | Staged) -> Tensor:
-        """Staged views as uint8 (B, C, H, W) on the device; other images as they are."""
-        return self.views.apply(images) if isinstance(images, Staged) else images
-
-    def normalise(self, images: Tensor | Staged) -> Tensor:
-        """uint8 (..., C, H, W), or staged views -> float on the device."""
-        return self.completed(images).to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (..., C, H, W) -> float on the device."""
+        return images.to(self.device, non_blocking=True).float().sub_(self.mean).div_(self.std)
 
 
-class BatchTransform(Normaliser):
+class ImageBatches(Normaliser):
     """Normalise, erase, mix and smooth a micro-batch on its device; seeded by the caller."""
 
     def __init__(self, data: "DataConfig", smoothing: float, device: torch.device) -> None:
@@ -165,22 +152,20 @@ class BatchTransform(Normaliser):
         self.replayed, self.change = Replayed("mixing and erasing", device), self._changed
 
     def prepare(self, records: bool, compiles: bool) -> None:
-        """On a GPU, where a site wishes it."""
+        """Record or compile what is done on a GPU, where a site asks for it."""
         self.replayed.is_on = records
         if compiles:
             self.change = torch.compile(self._changed)
-        self.views.prepare(records, compiles)
 
-    def __call__(self, images: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images, or staged views, and class indices -> float images and soft targets (B, classes)."""
-        images = self.completed(images)
-        boxes, mixing = self._boxes(images), self.mixing.draw(*images.shape[-2:]) if self.mixing else NOTHING
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 images and class indices -> float images and soft targets (B, classes)."""
+        boxes, mixing = self._boxes(images), self.mixing.draw(*images.shape[-2:]) if self.mixing else EMPTY
         drawn = (pinned(part, self.device) for part in (boxes, mixing))
         return self.replayed.run(self._transformed, tuple(images.shape), images, labels, *drawn)
 
     def _transformed(self, images: Tensor, labels: Tensor, boxes: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
         # Drawn here: a compiled function would draw other numbers.
-        noise = torch.randn(images.shape, device=self.device) if len(boxes) else NOTHING
+        noise = torch.randn(images.shape, device=self.device) if len(boxes) else EMPTY
         return self.change(images, labels, boxes, noise, mixing)
 
     def _changed(
@@ -198,4 +183,4 @@ class BatchTransform(Normaliser):
         return erase(images, send(boxes, self.device), torch.randn_like(images)) if len(boxes) else images
 
     def _boxes(self, images: Tensor) -> Tensor:
-        return self.erasing.draw(len(images), *images.shape[-2:]) if self.erasing else NOTHING
+        return self.erasing.draw(len(images), *images.shape[-2:]) if self.erasing else EMPTY

@@ -1,0 +1,1 @@
+"""Turns texts into tokens, for classification and for modelling language."""

@@ -1,0 +1,1 @@
+"""Decides how a step is computed: precision, compilation, CUDA graphs, recomputed activations."""

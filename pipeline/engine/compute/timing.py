@@ -52,9 +52,7 @@ def time_step(
     if compiled:
         torch._dynamo.reset()
     graphs_before = num_graphs() if compiled else 0
-    size = len(batch.targets)
-    optim = optim or OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
-    step = _step(method, batch, precision, compiled, graphs and not may_wait, optim)
+    step = build_step(method, batch, precision, compiled, graphs and not may_wait, optim)
     started = time.monotonic()
     for _ in range(WARM_UP):
         step()
@@ -73,11 +71,17 @@ def time_step(
     return StepCost(rounds, warm_up_s, memory, compiled_graphs, gpu_s)
 
 
-def _step(
-    method: Method, batch: Batch, precision: Precision, compiled: bool, recorded: bool, optim: OptimConfig
+def build_step(
+    method: Method,
+    batch: Batch,
+    precision: Precision,
+    compiled: bool = False,
+    recorded: bool = False,
+    optim: OptimConfig | None = None,
 ) -> Callable[[], None]:
     """The parts of the loop's own step, on one batch."""
-    device = next(method.parameters()).device
+    device, size = next(method.parameters()).device, len(batch.targets)
+    optim = optim or OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
     optimizer, meters = build_optimizer(method, optim), Meters(World(0, 1, device))
     model = compile_step(method, method, fullgraph=True) if compiled else method
     micro_step = MicroStep(method, model, precision, device, meters, 1)

@@ -4,7 +4,7 @@ AURRA (Hendrycks et al., CVPR 2021) is the area under the response rate accuracy
 confident answers, averaged over n. Logits are restricted to the classes of the set.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,9 +18,7 @@ class Adversarial(Evaluation):
     class Config(EvalConfig):
         name: Literal["adversarial"] = "adversarial"
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return (TOP1, "aurra", CONFIDENCE)
+        metrics: ClassVar[tuple[str, ...]] = (TOP1, "aurra", CONFIDENCE)
 
     data_roles = ("adversarial",)
     needs_labels = True

@@ -8,7 +8,7 @@ code of the RMS calibration error leaves out the last bin, of the surest answers
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -33,9 +33,13 @@ class Calibration(Evaluation):
         )
         """How the RMS calibration error is computed: over all bins, or as released."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return (TOP1, CONFIDENCE, "ece", "rms_calibration", *(f"reliability_{centre}" for centre in CENTRES))
+        metrics: ClassVar[tuple[str, ...]] = (
+            TOP1,
+            CONFIDENCE,
+            "ece",
+            "rms_calibration",
+            *(f"reliability_{centre}" for centre in CENTRES),
+        )
 
     cfg: Config
 

@@ -1,6 +1,6 @@
 """Top-1 and top-5 accuracy on the clean and on the jigsaw-shuffled validation set (MJP Fig. 3, Tables 1, 3, 4)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,15 @@ class Classify(Evaluation):
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
         """Share of the patches that are shuffled in the second pass."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("top1", "top5", "loss", "shuffled_top1", "shuffled_top5", "shuffled_loss", "shuffled_ratio")
+        metrics: ClassVar[tuple[str, ...]] = (
+            "top1",
+            "top5",
+            "loss",
+            "shuffled_top1",
+            "shuffled_top5",
+            "shuffled_loss",
+            "shuffled_ratio",
+        )
 
     cfg: Config
 

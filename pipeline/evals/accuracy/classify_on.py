@@ -3,7 +3,7 @@
 Samples are seen as those of the model's own set. All classes of the model compete, also those that the set lacks.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,9 +17,7 @@ class ClassifyOn(Evaluation):
     class Config(EvalConfig):
         name: Literal["classify_on"] = "classify_on"
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("top1", "top5", "loss")
+        metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "loss")
 
     data_roles = ("test",)
     needs_labels = True

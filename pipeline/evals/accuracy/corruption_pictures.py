@@ -3,7 +3,7 @@
 Small images are enlarged pixel by pixel, large ones reduced, so that 15 of them fit on a screen.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,9 +28,7 @@ class CorruptionPictures(Evaluation):
         table: Table = Field("imagenet", description="parameters for images of 224 (imagenet), 64 or 32 px")
         images: int = Field(1, ge=1, le=5, description="side by side, of several classes")
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
     data_roles = ("images",)
     cfg: Config

@@ -8,7 +8,7 @@ versions of one image are not independent.
 
 import hashlib
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -50,15 +50,13 @@ class Corruptions(Evaluation):
         normalise_by: Literal["alexnet", "none"] = "alexnet"
         """alexnet: errors are divided by those of AlexNet on ImageNet-C. none: raw errors, for other sets."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return (
-                "error",
-                *NORMALISED,
-                *(f"error_{corruption}" for corruption in CORRUPTIONS),
-                *(f"top1_severity_{severity}" for severity in SEVERITIES),
-                *(f"top1_{corruption}_{severity}" for corruption in CORRUPTIONS for severity in SEVERITIES),
-            )
+        metrics: ClassVar[tuple[str, ...]] = (
+            "error",
+            *NORMALISED,
+            *(f"error_{corruption}" for corruption in CORRUPTIONS),
+            *(f"top1_severity_{severity}" for severity in SEVERITIES),
+            *(f"top1_{corruption}_{severity}" for corruption in CORRUPTIONS for severity in SEVERITIES),
+        )
 
     data_roles = ("corrupted",)
     needs_labels = True

@@ -4,7 +4,7 @@ The paper says that outputs are averaged, not whether before or after the softma
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import evaluating
@@ -17,9 +17,7 @@ class Ensemble(Evaluation):
     class Config(EvalConfig):
         name: Literal["ensemble"] = "ensemble"
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("top1", "top5", "logits_top1")
+        metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "logits_top1")
 
     cfg: Config
 

@@ -11,7 +11,7 @@ the threshold whose recall is nearest to 95 %, which may be below it.
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -39,9 +39,7 @@ class Outliers(Evaluation):
         fidelity: ScoreFidelity = Field("corrected", description="of FPR95: at least 95 % recall, or as released")
         """How FPR95 is computed: at 95 % recall or more, or as released."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("aupr", "auroc", "fpr95", "prevalence")
+        metrics: ClassVar[tuple[str, ...]] = ("aupr", "auroc", "fpr95", "prevalence")
 
     data_roles = ("outliers",)
     needs_labels = True

@@ -1,0 +1,1 @@
+"""Draws where models look: attention maps and correlations of tokens."""

@@ -11,7 +11,7 @@ same heads of the models that were finetuned from it.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,9 +42,7 @@ class AttentionMaps(Evaluation):
         def metrics(self) -> tuple[str, ...]:
             return tuple(entropy_of(layer) for layer in self.layers)
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("maps.png",)
+        files: ClassVar[tuple[str, ...]] = ("maps.png",)
 
     reason_against = refused_by(reason_not_vit)
     cfg: Config

@@ -7,7 +7,7 @@ for maps that do not meet. `cls_entropy` is the entropy of the maps in nats, the
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,13 +34,9 @@ class CLSAttention(Evaluation):
             None, ge=2, description="validation images of the metrics, spread over the set; null: all"
         )
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return METRICS
+        metrics: ClassVar[tuple[str, ...]] = METRICS
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("attention.png",)
+        files: ClassVar[tuple[str, ...]] = ("attention.png",)
 
     reason_against = refused_by(reason_not_vit)
     needs_pixels = True

@@ -8,7 +8,7 @@ pair of different images, which is what random pairs come close to, and needs no
 in a row or column, `across_same` over the same position in two images. The vectors are those after the last norm.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,13 +34,9 @@ class CorrelationMaps(Evaluation):
         name: Literal["correlation_maps"] = "correlation_maps"
         limit: int | None = Field(None, ge=2, description="validation images, spread over the set; null: all")
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("within_mean", "within_near", "across_mean", "across_near", "across_same")
+        metrics: ClassVar[tuple[str, ...]] = ("within_mean", "within_near", "across_mean", "across_near", "across_same")
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("within.png", "across.png")
+        files: ClassVar[tuple[str, ...]] = ("within.png", "across.png")
 
     reason_against = refused_by(reason_not_vit)
     cfg: Config

@@ -1,0 +1,1 @@
+"""Counts parameters and times steps: what a model or a permutation costs."""

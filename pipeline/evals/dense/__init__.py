@@ -1,0 +1,1 @@
+"""Measures object detection and segmentation, and draws what was found."""

@@ -5,7 +5,7 @@ no values for each image; standard errors are by the bootstrap over images.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task
 from pipeline.tasks.detect import AveragePrecision
@@ -19,9 +19,7 @@ class Detection(Evaluation):
     class Config(EvalConfig):
         name: Literal["detection"] = "detection"
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return METRICS
+        metrics: ClassVar[tuple[str, ...]] = METRICS
 
     reason_against = only_for_task("detect", "detect objects")
     cfg: Config

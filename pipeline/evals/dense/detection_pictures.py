@@ -5,7 +5,7 @@ A class has the same colour on both sides. Crowds are not shown.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
 from pipeline.evals.pictures import SMALL_FONT_PX, labelled_grid, note
 from pipeline.methods.base import Batch
+from pipeline.tasks.base import Task
 from pipeline.transfer.average_precision import ImageRecord, Objects, decoded, record_of
 
 SIDE = 400  # of a picture on the page
@@ -42,9 +43,7 @@ class DetectionPictures(Evaluation):
         min_score: float = Field(0.5, ge=0, lt=1, description="of the detections that are drawn")
         """Lowest score of a detection that is drawn."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("detections.png",)
+        files: ClassVar[tuple[str, ...]] = ("detections.png",)
 
     reason_against = only_for_task("detect", "detect objects")
     cfg: Config
@@ -69,7 +68,8 @@ class DetectionPictures(Evaluation):
     def _looks(self, model: Subject) -> Iterator[tuple[Tensor, ImageRecord]]:
         """Images spread over the set, those with objects: what the model sees of each, and what it finds."""
         data = model.run.data
-        task, view, samples = TASKS.get("detect")(data, self.world.device), kind_of(data).eval_view(), self.open(data)
+        task: Task = TASKS.get("detect")(data, self.world.device)
+        view, samples = kind_of(data).eval_view(), self.open(data)
         seen = (task.collate([view(samples[int(index)])]) for index in spread(len(samples), 4 * self.cfg.images))
         with_objects = ((inputs, targets) for inputs, targets in seen if len(targets[0]["gt_labels"]))
         for inputs, targets in islice(with_objects, self.cfg.images):

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,13 +18,9 @@ class Segmentation(Evaluation):
     class Config(EvalConfig):
         name: Literal["segmentation"] = "segmentation"
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("miou", "macc", "aacc")
+        metrics: ClassVar[tuple[str, ...]] = ("miou", "macc", "aacc")
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
     reason_against = only_for_task("segment", "segment")
     cfg: Config

@@ -1,7 +1,7 @@
 """Images, their true classes and those that a model names, side by side; below them what the colours mean."""
 
 import colorsys
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,9 +29,7 @@ class SegmentationPictures(Evaluation):
         images: int = Field(6, ge=1, description="spread evenly over the validation set")
         """Rows of the picture, spread evenly over the validation set."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
     reason_against = only_for_task("segment", "segment")
     cfg: Config

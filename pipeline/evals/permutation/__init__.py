@@ -1,0 +1,1 @@
+"""Measures what permuted tokens and weights change: equivariance, locked models, split learning."""

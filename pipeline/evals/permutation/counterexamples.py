@@ -11,7 +11,7 @@ Random blocks, tokens and heads in float64. Each number is the largest differenc
 
 from random import Random
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -58,9 +58,7 @@ class Counterexamples(Evaluation):
         tokens: int = Field(50, ge=WINDOW)
         """Tokens of an input."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return tuple(f"{case}_apart" for case in CASES)
+        metrics: ClassVar[tuple[str, ...]] = tuple(f"{case}_apart" for case in CASES)
 
     without_error = MappingProxyType({"*_apart": "the largest difference of two computations on one input"})
     cfg: Config

@@ -9,7 +9,7 @@ All of it is computed in float32, on a GPU too.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,9 +34,14 @@ class Equivariance(Evaluation):
         """
         keys: int = Field(5, ge=1, description="keys with which the model is locked, one after the other")
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("top1", "rows_top1", "columns_top1", "without_key_top1", "rows_apart", "columns_apart")
+        metrics: ClassVar[tuple[str, ...]] = (
+            "top1",
+            "rows_top1",
+            "columns_top1",
+            "without_key_top1",
+            "rows_apart",
+            "columns_apart",
+        )
 
     is_exact = True
     cfg: Config

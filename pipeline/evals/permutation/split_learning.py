@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -55,13 +55,17 @@ class SplitLearning(LeakageEvaluation):
         """Images that are attacked, spread evenly over val; null: all."""
         pictures: int = Field(5, ge=1, description="rows of the picture")
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("acc", "acc_released", *METRICS, "fsim", "blind_psnr", "bytes_up", "bytes_down")
+        metrics: ClassVar[tuple[str, ...]] = (
+            "acc",
+            "acc_released",
+            *METRICS,
+            "fsim",
+            "blind_psnr",
+            "bytes_up",
+            "bytes_down",
+        )
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
     needs_pixels = True
     needs_train = True
@@ -77,6 +81,10 @@ class SplitLearning(LeakageEvaluation):
             if not reason and model.table == "none":
                 reason = f"model.pos_embed is {model.positions}: an inverter would not know where a patch belongs"
         return reason
+
+    def precision_name(self) -> str:
+        """That of the site: the client sends features, and no gradients."""
+        return self.model_precision
 
     def compute(self, model: Subject) -> Outcome:
         data: Any = model.run.data

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -45,9 +45,14 @@ class SplitWire(Evaluation):
         precision: Literal["float32", "float64"] = "float64"
         """Precision of both sides and of the wire."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("outputs_apart", "weights_apart", "bytes_up", "bytes_down", "messages", "loss")
+        metrics: ClassVar[tuple[str, ...]] = (
+            "outputs_apart",
+            "weights_apart",
+            "bytes_up",
+            "bytes_down",
+            "messages",
+            "loss",
+        )
 
     needs_pixels = True
     needs_train = True

@@ -101,8 +101,8 @@ class TrainingEquivariance(Evaluation):
 
     def _batch(self, run: RunConfig) -> Batch:
         task = TASKS.get(run.task)(run.data, self.world.device)
-        loader = self._loader(run.data, task, self.cfg.batch, parts=[range(self.cfg.batch)])
-        inputs, targets = (map_tree(_doubled, tree) for tree in task.eval_batch(*next(iter(loader))))
+        first = next(self.source(run.data, task).parts([range(self.cfg.batch)], self.cfg.batch, self.label(run.data)))
+        inputs, targets = (map_tree(_doubled, tree) for tree in task.eval_batch(*next(iter(first))))
         return Batch(inputs, targets, torch.Generator())
 
     def _learned(self, method: Method, batch: Batch) -> dict[str, State]:

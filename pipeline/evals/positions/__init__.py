@@ -1,0 +1,1 @@
+"""Measures what models know of positions: shuffled patches, predicted places, position embeddings."""

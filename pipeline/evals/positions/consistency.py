@@ -5,7 +5,7 @@ it squared. Both are reported: `diff_norm` and `diff_norm_squared`. Images are r
 released. All of it is computed in float32, on a GPU too: without positions, every answer must stay the same.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,9 +21,7 @@ class Consistency(Evaluation):
         shuffle_ratio: float = Field(0.15, ge=0, le=1)
         """Share of the patches that are shuffled."""
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
+        metrics: ClassVar[tuple[str, ...]] = ("consistency", "diff_norm", "diff_norm_squared", "shuffled_ratio")
 
     is_exact = True
     cfg: Config

@@ -4,7 +4,7 @@ A patch whose position was named right shows its content, a wrong one is white, 
 positions are given, show their content too. One column for each gamma, at one gamma_pos.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,9 +29,7 @@ class DropPosPictures(Evaluation):
         images: int = Field(4, ge=1)
         """Rows of the picture."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("rebuilt.png",)
+        files: ClassVar[tuple[str, ...]] = ("rebuilt.png",)
 
     reason_against = only_for("droppos")
     needs_pixels = True

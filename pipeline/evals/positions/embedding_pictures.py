@@ -9,7 +9,7 @@ patches.
 import functools
 import io
 import warnings
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,9 +33,7 @@ class EmbeddingPictures(Evaluation):
         neighbours: int = Field(15, ge=2, description="n_neighbors of UMAP; at most one less than there are patches")
         min_dist: float = Field(0.1, ge=0, le=1, description="min_dist of UMAP")
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("pca.png", "umap.png")
+        files: ClassVar[tuple[str, ...]] = ("pca.png", "umap.png")
 
     reason_against = refused_by(reason_without_table)
     cfg: Config

@@ -4,7 +4,7 @@ At ratio 1 every patch is moved; the released generator cannot do that, so the p
 """
 
 import random
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,9 +28,7 @@ class JigsawPictures(Evaluation):
         images: int = Field(4, ge=1)
         """Rows of the picture."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("shuffled.png",)
+        files: ClassVar[tuple[str, ...]] = ("shuffled.png",)
 
     data_roles = ("images",)
     cfg: Config

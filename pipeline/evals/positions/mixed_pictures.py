@@ -5,7 +5,7 @@ names, the mean where several patches meet, pale blue where none is. One row for
 outlined in green in the input.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,9 +33,7 @@ class MixedPictures(Evaluation):
         """Mask ratios (eta), one column each, in per cent."""
         pairs: int = Field(2, ge=1, description="pairs of images of different classes")
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("mixed.png",)
+        files: ClassVar[tuple[str, ...]] = ("mixed.png",)
 
     reason_against = only_for("mp3")
     needs_pixels = True

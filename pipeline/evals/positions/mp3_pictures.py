@@ -4,7 +4,7 @@ For each image three rows: the context patches in place; the input without order
 at its predicted position, the mean where several meet. One column for each evaluation eta.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -25,9 +25,7 @@ class MP3Pictures(Evaluation):
         images: int = Field(3, ge=1)
         """Rows of the picture."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("rebuilt.png",)
+        files: ClassVar[tuple[str, ...]] = ("rebuilt.png",)
 
     reason_against = only_for("mp3")
     needs_pixels = True

@@ -4,7 +4,7 @@ What MP3 Figs 2, 12 and 13 do with images. A frame whose position the model is g
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -68,9 +68,7 @@ class MP3Sounds(Evaluation):
         clips: int = Field(3, ge=1)
         """Spoken words that are put together."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return ("rebuilt.png", "original.wav", "shuffled.wav", "rebuilt.wav")
+        files: ClassVar[tuple[str, ...]] = ("rebuilt.png", "original.wav", "shuffled.wav", "rebuilt.wav")
 
     reason_against = refused_by(_reason)
     cfg: Config

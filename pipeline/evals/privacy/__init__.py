@@ -1,0 +1,1 @@
+"""Measures how well images are recovered from gradients and features."""

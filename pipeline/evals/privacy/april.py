@@ -10,7 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -79,9 +79,7 @@ class April(LeakageEvaluation):
             names = ("acc", *COMPARED, *OF_THE_ATTACK)
             return tuple(f"{name}_{setting}" for setting in self.settings for name in names)
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
         @property
         def each_cutoff(self) -> list[Assumptions]:

@@ -7,7 +7,7 @@ attack begin has no column.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -36,9 +36,7 @@ class AprilPictures(LeakageEvaluation):
         assumptions: Assumptions = Assumptions()
         """What the attacker is given."""
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (FILE,)
+        files: ClassVar[tuple[str, ...]] = (FILE,)
 
     needs_pixels = True
     cfg: Config

@@ -11,7 +11,7 @@ right, `gradient_distance` the distance that is left at the end. A run whose rec
 
 import io
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -51,13 +51,9 @@ class GradientMatching(LeakageEvaluation):
                 raise ValueError(f"images {self.images} must be a multiple of batch {self.batch}")
             return self
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return (*COMPARED, *OF_THE_ATTACK)
+        metrics: ClassVar[tuple[str, ...]] = (*COMPARED, *OF_THE_ATTACK)
 
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (PROGRESS, LOSS)
+        files: ClassVar[tuple[str, ...]] = (PROGRESS, LOSS)
 
     cfg: Config
 

@@ -1,0 +1,1 @@
+"""Measures what frozen features hold: linear probes, nearest neighbours, positions."""

@@ -9,7 +9,7 @@ where MAE crops and flips them anew in every epoch. So it takes minutes, and fin
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,9 +47,7 @@ class LinearProbe(Probe):
         """Epochs in which the rate rises."""
         train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("top1", "top5", "loss")
+        metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "loss")
 
     needs_labels = True
     cfg: Config

@@ -20,7 +20,7 @@ in place of a masked one, and `masked` changes nothing.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -58,9 +58,7 @@ class PositionProbe(Probe):
         """Learning rate of AdamW at the start; it falls to 0 along a cosine."""
         train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 
-        @property
-        def metrics(self) -> tuple[str, ...]:
-            return ("position_top1", VISIBLE)
+        metrics: ClassVar[tuple[str, ...]] = ("position_top1", VISIBLE)
 
     cfg: Config
 

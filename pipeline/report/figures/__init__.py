@@ -1,0 +1,1 @@
+"""Draws figures as SVG and places the pictures and sounds of evaluations."""

@@ -1,0 +1,1 @@
+"""Fills the tables with our numbers beside the paper's, and writes them as files."""

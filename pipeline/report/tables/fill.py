@@ -31,7 +31,7 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
     """
     table, selected = graph.table(table_id), graph.rows(table_id, selection)
     left_out = f"`{command_for(target_name(table_id), graph.scale)}` runs it"
-    rows = [_row(graph, table, row_id, "" if row_id in selected else left_out, freshness) for row_id in table.rows]
+    rows = [_row(graph, table, row_id, selected.get(row_id), left_out, freshness) for row_id in table.rows]
     for filled in rows:
         _fill_deltas(graph, filled, rows, table.columns, table_id)
         for key, column in table.columns.items():
@@ -47,6 +47,7 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
         comparable=graph.comparable,
         scale_note=graph.note,
         note=table.note,
+        terms=table.terms,
         columns=_columns(table, selected.values()),
         rows=rows,
         figure=table.figure,
@@ -55,9 +56,12 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
     return filled_table
 
 
-def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str, freshness: Freshness | None) -> FilledRow:
-    row = table.rows[row_id]
-    cells = {key: _cell(graph, row, key, left_out, freshness) for key in table.columns}
+def _row(
+    graph: Graph, table: TableEntry, row_id: str, selected: RowEntry | None, left_out: str, freshness: Freshness | None
+) -> FilledRow:
+    """`selected` has the cells that the selection runs; `left_out` says what runs the others."""
+    row, runs = table.rows[row_id], selected.cells if selected else {}
+    cells = {key: _cell(graph, row, key, "" if key in runs else left_out, freshness) for key in table.columns}
     fidelities = dict.fromkeys(graph.runs[run].config["method"]["fidelity"] for run in row.run_names())
     return FilledRow(
         id=row_id,
@@ -66,7 +70,7 @@ def _row(graph: Graph, table: TableEntry, row_id: str, left_out: str, freshness:
         fidelity=", ".join(fidelities),
         cells=cells,
         x=row.x,
-        selected=not left_out,
+        selected=selected is not None,
         has_curve=_shows_curves(table) and any(graph.results.run(run).done.exists() for run in row.run_names()),
     )
 

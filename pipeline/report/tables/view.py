@@ -4,6 +4,7 @@ Rows and columns without any number are folded away; those that are the very sam
 ViT-L where both are one small ViT, are one row or column with both names.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -101,9 +102,23 @@ class TableView:
         return [column for column in self.columns if column.first.direction != "none"] or self.columns
 
     @property
+    def terms(self) -> dict[str, str]:
+        """The words of its labels that need an explanation, with what they mean."""
+        sides: list[ShownRow | ShownColumn] = [*self.rows, *self.columns]
+        figure = self.table.figure
+        axes = [figure.x_label, figure.y_label] if figure else []
+        folded = [row.name for row in self.folded]  # what is shown may refer to them, as in "J: G + DAL"
+        labels = "\n".join([*axes, *folded, *(text for side in sides for text in (side.label, side.paper_label))])
+        return {word: text for word, text in self.table.terms.items() if _has_word(labels, word)}
+
+    @property
     def runnable(self) -> bool:
         """Whether running every row of the table would fill some of what is folded; a quoted row has no run."""
         return any(not row.selected or row.runs for row in self.folded)
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w+])", text) is not None
 
 
 def _unit(label: str) -> str:

@@ -1,0 +1,1 @@
+"""Decides whether the claims of a paper hold, given the noise of the numbers."""

@@ -170,12 +170,12 @@ def find_sets(text: str, known: Mapping[str, Iterable[str]]) -> dict[str, list[s
         if table not in tables:
             raise ConfigError(f"no cell {written}: no table {table!r}; {nearest(table, tables)}")
         keys = tables[table]
-        found = [keys[key] for key in _chosen(rows, list(keys), f"no cell {written}: no row", f"{table}.")]
+        found = [keys[key] for key in matching_names(rows, list(keys), f"no cell {written}: no row", f"{table}.")]
         cells = []
         for row in found:
             if not known[row]:
                 raise ConfigError(f"no cell {written}: {table} shows pictures or curves, which are no numbers")
-            chosen = _chosen(columns, list(known[row]), f"no cell {written}: no column")
+            chosen = matching_names(columns, list(known[row]), f"no cell {written}: no column")
             cells += [f"{row}:{column}" for column in chosen]
         if _is_set_text(written):
             sets[written] = cells
@@ -186,7 +186,7 @@ def _is_set_text(written: str) -> bool:
     return any(sign in written for sign in "*{!")
 
 
-def _chosen(pattern: str, names: list[str], problem: str, prefix: str = "") -> list[str]:
+def matching_names(pattern: str, names: list[str], problem: str, prefix: str = "") -> list[str]:
     """The names that a pattern means, in their own order; each of its parts must match at least one."""
     wanted, *excluded = pattern.split("!")
     kept = _matching(wanted, names, problem, prefix)

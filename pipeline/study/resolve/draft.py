@@ -1,5 +1,6 @@
 """A study on its way into the graph: what its files say at one scale, and the names of the runs resolved so far."""
 
+from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml, shown
 from pipeline.core.errors import ConfigError
+from pipeline.study.claims.formula import matching_names
 from pipeline.study.resolve.entries import Graph
-from pipeline.study.spec import Expected, Scale, Study
+from pipeline.study.spec import Expected, Scale, Study, Table
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
@@ -29,6 +31,11 @@ class Draft:
     sources: dict[str, Any] = field(default_factory=dict)  # what stands behind columns, by the evaluation they name
     layers: dict[str, Layers] = field(default_factory=dict)  # what each run was merged from, by its name
     checked: set[str] = field(default_factory=set)  # what the scale replaces, and was looked at
+
+    @cached_property
+    def headline_runs(self) -> AbstractSet[str]:
+        """Keys of the runs behind headline rows; `study` must be the one at this scale."""
+        return self.study.headline_runs(self.graph.scale)
 
     @cached_property
     def file(self) -> str:
@@ -53,14 +60,40 @@ def check_names(study: Study, file: str) -> None:
     scales = fragment_names("scale")
     unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
     lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
-    for key, rows in (study.headline or {}).items():
-        if key not in study.all_tables:
-            lines.append(f"{file}: headline.{key}: no table or figure {key!r}; {nearest(key, study.all_tables)}")
-            continue
-        known = study.all_tables[key].rows
-        lines += [f"{file}: headline.{key}: no row {row!r}; {nearest(row, known)}" for row in rows if row not in known]
+    for scale in study.headline_at:
+        if scale not in scales:
+            lines.append(f"{file}: headline_at.{scale}: no scale {scale!r}; {nearest(scale, scales)}")
+    for place, headline in [("headline", study.headline or {}), *_headlines_at(study)]:
+        lines += _headline_problems(study, headline, f"{file}: {place}")
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def _headlines_at(study: Study) -> list[tuple[str, dict[str, list[str]]]]:
+    return [(f"headline_at.{scale}", headline) for scale, headline in study.headline_at.items()]
+
+
+def _headline_problems(study: Study, headline: dict[str, list[str]], where: str) -> list[str]:
+    lines = []
+    for key, rows in headline.items():
+        if key not in study.all_tables:
+            lines.append(f"{where}.{key}: no table or figure {key!r}; {nearest(key, study.all_tables)}")
+            continue
+        table = study.all_tables[key]
+        for row, _, columns in (entry.partition(":") for entry in rows):
+            if row not in table.rows:
+                lines.append(f"{where}.{key}: no row {row!r}; {nearest(row, table.rows)}")
+            elif columns:
+                lines += _column_problems(columns, table, f"{where}.{key}: {row}")
+    return lines
+
+
+def _column_problems(pattern: str, table: Table, where: str) -> list[str]:
+    try:
+        matching_names(pattern, [*table.columns], f"{where}: no column")
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def fragment_names(kind: str) -> list[str]:

@@ -78,6 +78,12 @@ class RowEntry(Record):
     cells: dict[str, CellEntry]
     expected: dict[str, float | None]
     x: float | None = None
+    outside_headline: list[str] = Field(default_factory=list, description="columns that the headline leaves out")
+
+    def in_headline(self) -> "RowEntry":
+        """This row with the cells of the headline alone."""
+        cells = {key: cell for key, cell in self.cells.items() if key not in self.outside_headline}
+        return self.model_copy(update={"cells": cells})
 
     def run_names(self) -> list[str]:
         return [name for names in self.runs.values() for name in names]
@@ -91,6 +97,7 @@ class TableEntry(Record):
     label: str
     title: str
     note: str
+    terms: dict[str, str] = Field(default_factory=dict, description="words of its labels -> what they mean")
     columns: dict[str, Column]
     rows: dict[str, RowEntry]  # by full id, such as mjp.t4.a
     figure: Drawing | None = None
@@ -168,7 +175,9 @@ class Graph(Record):
     def rows(self, table_id: str, selection: str) -> dict[str, RowEntry]:
         """Rows of a table that a selection (`headline` or `all`) runs."""
         rows = self.table(table_id).rows
-        return {key: row for key, row in rows.items() if selection == "all" or row.headline}
+        if selection == "all":
+            return rows
+        return {key: row.in_headline() for key, row in rows.items() if row.headline}
 
     def selected(self, selection: str, study: str = "") -> list[str]:
         """Tables (of one study) of which a selection runs at least one row."""

@@ -43,6 +43,7 @@ def add_table(draft: Draft, name: str, table: Table) -> None:
         label=table.label,
         title=true_here(table.title),
         note=true_here(table.note),
+        terms={true_here(word): true_here(text) for word, text in draft.study.terms.items()},
         columns={key: each.model_copy(update={"label": true_here(each.label)}) for key, each in table.columns.items()},
         rows={f"{draft.name}.{name}.{row}": _row(draft, name, table, row, cells[row]) for row in table.rows},
         figure=table.drawing if isinstance(table, Figure) else None,
@@ -54,6 +55,7 @@ def _row(draft: Draft, name: str, table: Table, key: str, cells: dict[str, CellE
     return RowEntry(
         label=draft.scale.apply_wording(row.label),
         headline=draft.study.is_headline(name, key),
+        outside_headline=draft.study.outside_headline(name, key),
         runs={role: draft.runs.get(run, []) for role, run in row.run.items()},
         cells=cells,
         expected=draft.expected.rows.get(f"{draft.name}.{name}.{key}", {}),

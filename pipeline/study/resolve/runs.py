@@ -37,7 +37,7 @@ def add_run(draft: Draft, key: str) -> None:
     budget = min(spec.budget, draft.scale.max_budget or spec.budget)
     layers += _budget(layers, budget, f"{where}.budget")
     # A weight file is what it is: three times the same number would look like one without noise.
-    count = (spec.seeds or draft.study.seeds or draft.scale.seeds) if spec.train else 1
+    count = (spec.seeds or draft.study.seeds or _seeds_of_scale(draft, key)) if spec.train else 1
     try:
         _check_architecture(Layers(*layers))
         names = [_add_seed(draft, key, [*layers, *_seed(layers, number, where)], number) for number in range(count)]
@@ -46,6 +46,11 @@ def add_run(draft: Draft, key: str) -> None:
     if lines:
         raise ConfigError("\n".join(dict.fromkeys(lines)))
     draft.runs[key] = names
+
+
+def _seeds_of_scale(draft: Draft, key: str) -> int:
+    in_headline = draft.scale.headline_seeds and key in draft.headline_runs
+    return draft.scale.headline_seeds if draft.scale.headline_seeds and in_headline else draft.scale.seeds
 
 
 def _add_overrides(draft: Draft, spec: RunSpec, layers: list[Layer]) -> list[str]:

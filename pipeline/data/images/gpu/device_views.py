@@ -1,4 +1,4 @@
-"""The device's part of views: from what loader workers hand over (`staging.py`) to whole batches of images.
+"""The device's part of views: from what loader workers hand over (`deferred.py`) to whole batches of images.
 
 Everything runs on batches, and nothing waits for the device: what decides about sizes comes from the host.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 from pipeline.core.cuda_graph import Replayed
 from pipeline.core.sizes import pair
 from pipeline.core.trees import to_device
+from pipeline.data.images.gpu.deferred import DeferredBatch
 from pipeline.data.images.gpu.operation_draws import Counts, unpacked
 from pipeline.data.images.gpu.resizing import resize_batch, taps_of
-from pipeline.data.images.gpu.staging import Staged
 from pipeline.data.images.gpu.view_operations import Colouring, changes_for, operate
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class DeviceViews:
             self.changes = changes_for(self.how, True)
             self.taps_of, self.resize = torch.compile(taps_of), torch.compile(resize_batch)
 
-    def apply(self, staged: Staged) -> Tensor:
+    def complete(self, batch: DeferredBatch) -> Tensor:
         """A batch as it comes out of a loader, in host memory -> uint8 (B, C, H, W) on the device."""
-        complete = partial(self._completed, staged.extent, staged.counts)
-        if len(staged.pixels):
-            return complete(*to_device((staged.cuts, staged.operations, staged.pixels), self.device))
-        sizes = str((len(staged.cuts), staged.extent, staged.counts))
-        return self.replayed.run(complete, sizes, staged.cuts, staged.operations)
+        complete = partial(self._completed, batch.extent, batch.counts)
+        if len(batch.pixels):
+            return complete(*to_device((batch.cuts, batch.operations, batch.pixels), self.device))
+        sizes = str((len(batch.cuts), batch.extent, batch.counts))
+        return self.replayed.run(complete, sizes, batch.cuts, batch.operations)
 
     def _completed(
         self, extent: int, counts: Counts, cuts: Tensor, operations: Tensor, pixels: Tensor | None = None
@@ -83,13 +83,13 @@ class DeviceViews:
         return operate(images, unpacked(operations, counts), counts, self.changes)
 
 
-class Ahead:
+class PrefetchToDevice:
     """Batches of a loader, each with its views completed while the step before it runs, on the views' own stream.
 
     Nothing in it is random, so that a step's own draws stay as they are.
     """
 
-    def __init__(self, batches: Iterable[tuple[Staged, Any]], views: DeviceViews) -> None:
+    def __init__(self, batches: Iterable[tuple[DeferredBatch, Any]], views: DeviceViews) -> None:
         self.batches, self.views = batches, views
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
@@ -104,15 +104,15 @@ class Ahead:
             yield images, targets
             waiting = following
 
-    def _begun(self, batches: Iterator[tuple[Staged, Any]]) -> tuple[Tensor, Any, Any] | None:
+    def _begun(self, batches: Iterator[tuple[DeferredBatch, Any]]) -> tuple[Tensor, Any, Any] | None:
         """The next batch, not waited for; none at the end."""
         found = next(batches, None)
         if found is None:
             return None
-        staged, targets = found
+        batch, targets = found
         stream = self.views.stream
         if stream is None:
-            return self.views.apply(staged), targets, None
+            return self.views.complete(batch), targets, None
         with torch.cuda.stream(stream):
-            images = self.views.apply(staged)
+            images = self.views.complete(batch)
             return images, targets, stream.record_event()

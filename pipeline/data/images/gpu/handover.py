@@ -54,6 +54,14 @@ class Handover:
         places = self.places[worker]
         _mine[:] = [_Mine(self.number, places, worker * places.size)]
 
+    def reduce(self, tensor: Tensor) -> Any:
+        """How a worker sends a tensor that lies in one of its places: where it is. None for any other tensor."""
+        mine = _mine[0]
+        begin = tensor.data_ptr() - mine.places.ctypes.data
+        if not (0 <= begin < mine.places.size and tensor.dtype == torch.uint8 and tensor.is_contiguous()):
+            return None
+        return _received, (mine.number, mine.first + begin, tuple(tensor.shape))
+
 
 def handover_for(workers: int, ahead: int, num_bytes: int) -> Handover | None:
     """Where pixels go to a GPU, from workers that are forks of this process; none where memory cannot be had."""
@@ -70,7 +78,7 @@ def is_wanted() -> bool:
     return torch.cuda.is_available()
 
 
-def joined(parts: Sequence[np.ndarray]) -> Tensor:
+def concatenate(parts: Sequence[np.ndarray]) -> Tensor:
     """Arrays (n, C), one after the other; in a worker that hands over, in its next place."""
     length, channels = sum(map(len, parts)), parts[0].shape[1]
     if not (length and _mine and length * channels <= _mine[0].places.shape[1]):
@@ -81,17 +89,6 @@ def joined(parts: Sequence[np.ndarray]) -> Tensor:
     found = place[: length * channels].reshape(length, channels)
     np.concatenate(parts, out=found)
     return torch.from_numpy(found)
-
-
-def sent(tensor: Tensor) -> Any:
-    """How a worker sends a tensor that lies in one of its places: where it is. None for any other tensor."""
-    if not _mine:
-        return None
-    mine = _mine[0]
-    begin = tensor.data_ptr() - mine.places.ctypes.data
-    if not (0 <= begin < mine.places.size and tensor.dtype == torch.uint8 and tensor.is_contiguous()):
-        return None
-    return _received, (mine.number, mine.first + begin, tuple(tensor.shape))
 
 
 def _received(number: int, begin: int, shape: tuple[int, ...]) -> Tensor:

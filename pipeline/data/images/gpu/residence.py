@@ -5,7 +5,7 @@ take a small share of the memory that is free when training starts.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,14 +21,11 @@ from pipeline.data.store.manifest import ImageSummary, Manifest
 
 if TYPE_CHECKING:
     from pipeline.data.images.gpu.device_views import DeviceViews
-    from pipeline.data.kind import DataKind, View
 
 log = logging.getLogger(__name__)
 
-FREE_SHARE = 0.2
 
-
-class Placed(NamedTuple):
+class ResidentImage(NamedTuple):
     """An image on the device: where it begins, in pixels, and its size."""
 
     offset: int
@@ -36,7 +33,7 @@ class Placed(NamedTuple):
     width: int
 
 
-class PlacedImages(Samples):
+class ResidentImages(Samples):
     """Images that lie on the device, and their labels."""
 
     def __init__(self, images: ImageSet, places: np.ndarray) -> None:
@@ -45,8 +42,8 @@ class PlacedImages(Samples):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[Placed, int]:
-        return Placed(*self.places[index].tolist()), self.labels[index]
+    def __getitem__(self, index: int) -> tuple[ResidentImage, int]:
+        return ResidentImage(*self.places[index].tolist()), self.labels[index]
 
     def name(self, index: int) -> str:
         return self._images.name(index)
@@ -58,35 +55,15 @@ class PlacedImages(Samples):
         return self._images.identity()
 
 
-def completed_on_device(
-    kind: "DataKind",
-    views: "Sequence[View]",
-    splits: Mapping[SplitName, Any],
-    manifest: Manifest,
-    task: Any,
-    threads: int,
-) -> "tuple[list[View], list[Any]]":
-    """Views in two parts, as far as a device can do the second one, and their samples, on the device if they may be."""
-    staged = [kind.staged(view) if task.takes_staged else None for view in views]
-    where = ["the host" if view is None else "the device" for view in staged]
-    log.info("views of %s: training's are completed on %s, validation's on %s", kind.cfg.name, *where)
-    for view, split in zip(staged, splits.values(), strict=True):
-        if view and isinstance(split, CachedImages):
-            split.gives_arrays = True
-    if any(view is None for view in staged):
-        return [one or other for one, other in zip(staged, views, strict=True)], [*splits.values()]
-    return [view for view in staged if view], settled(kind.cfg, splits, manifest, task.transform.views, threads)
-
-
-def settled(
-    cfg: Any, splits: Mapping[SplitName, Any], manifest: Manifest, views: "DeviceViews", threads: int
+def move_if_small(
+    cfg: Any, splits: Mapping[SplitName, Any], manifest: Manifest, views: "DeviceViews", threads: int, share: float
 ) -> list[Any]:
-    """The splits of a set, moved to the device if they may live there."""
+    """Move the splits of a set to the device if they may live there, in at most this share of its free memory."""
     places = [_places(images, manifest.splits[name]) for name, images in splits.items()]
     known = [found for found in places if found is not None and _are_small(found, cfg.image_size)]
     if len(known) < len(places):
         return [*splits.values()]
-    num_bytes, allowed = sum(map(end_of, known)) * cfg.channels, FREE_SHARE * _free_bytes(views.device)
+    num_bytes, allowed = sum(map(end_of, known)) * cfg.channels, _allowed_bytes(views.device, share)
     if num_bytes > allowed:
         log.info("%s stays on the host: %.0f MB, %.0f MB are allowed", cfg.name, num_bytes / 1e6, allowed / 1e6)
         return [*splits.values()]
@@ -95,7 +72,7 @@ def settled(
     log.info("%s lives on the device: %.0f MB, %.0f MB are allowed", cfg.name, num_bytes / 1e6, allowed / 1e6)
     firsts = np.cumsum([0, *map(end_of, known)])
     return [
-        PlacedImages(images, np.add(found, (first, 0, 0)))
+        ResidentImages(images, np.add(found, (first, 0, 0)))
         for images, found, first in zip(splits.values(), known, firsts, strict=False)
     ]
 
@@ -116,9 +93,9 @@ def _are_small(places: np.ndarray, size: Size) -> bool:
     return bool((places[:, 1:].max(axis=0) <= MAX_SHRINK * np.array(pair(size))).all())
 
 
-def _free_bytes(device: torch.device) -> float:
-    """What is left of a GPU's memory; on a CPU, as much as makes a set of files small."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else IN_MEMORY_BYTES / FREE_SHARE
+def _allowed_bytes(device: torch.device, share: float) -> float:
+    """A share of what is left of a GPU's memory; on a CPU, as much as makes a set of files small."""
+    return share * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else IN_MEMORY_BYTES
 
 
 def _pixels(images: ImageSet, places: np.ndarray, channels: int, threads: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Views in two parts: the host draws and reads pixels, the device cuts, resizes, mirrors and colours whole batches.
+"""Deferred views: the host draws and reads pixels, the device cuts, resizes, mirrors and colours whole batches.
 
 The steps are those of the host's own view, and they draw as there: timm's and torchvision's own functions, in the same
 order. So a picture is seen the same way wherever its view is completed (`device_views.py`), for any number of workers
@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from pipeline.core.sizes import pair
-from pipeline.data.images.gpu.handover import joined
+from pipeline.data.images.gpu.handover import Handover, concatenate, handover_for
 from pipeline.data.images.gpu.operation_draws import Counts, Operation, batched
-from pipeline.data.images.gpu.residence import Placed
+from pipeline.data.images.gpu.residence import ResidentImage
 from pipeline.data.images.gpu.resizing import MAX_SHRINK, Axis, cut
 from pipeline.data.images.gpu.view_steps import Decision, Plan, decisions
 from pipeline.data.store.cache import Decoded
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 EXTENT_STEP = 32  # so that the same sizes come again
 
-Seen: TypeAlias = Image.Image | Decoded | Placed
+Seen: TypeAlias = Image.Image | Decoded | ResidentImage
 
 
-class Staged(NamedTuple):
-    """A batch of views as a loader hands it over."""
+class DeferredBatch(NamedTuple):
+    """A batch of deferred views as a loader hands it over."""
 
     cuts: Tensor  # int64 (B, 16): rows of `Cut`
     pixels: Tensor  # uint8 (pixels, C): of all images, one after the other
@@ -41,7 +41,7 @@ class Staged(NamedTuple):
     counts: Counts  # of the operations
 
 
-class StagedImage(NamedTuple):
+class DeferredImage(NamedTuple):
     """One image of it: its pixels uint8 (height * width, C), and what is to be done with them."""
 
     pixels: np.ndarray  # none of an image on the device
@@ -52,8 +52,8 @@ class StagedImage(NamedTuple):
     operations: Sequence[Operation] = ()
 
 
-class StagedView:
-    """From an image and its label to a StagedImage and the label."""
+class DeferredView:
+    """From an image and its label to a DeferredImage and the label."""
 
     def __init__(self, steps: Sequence[Decision], data: "DataConfig") -> None:
         self.steps, self.channels = steps, data.channels
@@ -61,29 +61,29 @@ class StagedView:
         self.resample = Image.Resampling[data.augment.interpolation.upper()]
         self.size = pair(data.image_size)
 
-    def __call__(self, sample: tuple[Seen, int]) -> tuple[StagedImage, int]:
+    def __call__(self, sample: tuple[Seen, int]) -> tuple[DeferredImage, int]:
         image, label = sample
         plan = Plan.of(image.height, image.width)
         for decide in self.steps:
             decide(plan)
-        return self._staged(image, plan), label
+        return self._deferred(image, plan), label
 
-    def _staged(self, image: Seen, plan: Plan) -> StagedImage:
+    def _deferred(self, image: Seen, plan: Plan) -> DeferredImage:
         rows, columns = axes = plan.axes()
         if plan.is_large(axes):
             pixels = np.asarray(self._shrunk(image.image if isinstance(image, Decoded) else image, plan))
             return self._handed_over(pixels, plan.axes(), plan)
         top, left = plan.box[0] + rows.skipped, plan.box[1] + columns.skipped
         bottom, right = top + rows.kept, left + columns.kept
-        if isinstance(image, Placed):
+        if isinstance(image, ResidentImage):
             offset = image.offset + top * image.width + left
-            return StagedImage(self.none, offset, image.width, rows, columns, plan.operations)
+            return DeferredImage(self.none, offset, image.width, rows, columns, plan.operations)
         if isinstance(image, Decoded):
             return self._handed_over(image.pixels[top:bottom, left:right], axes, plan)
         return self._handed_over(np.asarray(image.crop((left, top, right, bottom))), axes, plan)
 
-    def _handed_over(self, pixels: np.ndarray, axes: tuple[Axis, Axis], plan: Plan) -> StagedImage:
-        return StagedImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *axes, plan.operations)
+    def _handed_over(self, pixels: np.ndarray, axes: tuple[Axis, Axis], plan: Plan) -> DeferredImage:
+        return DeferredImage(pixels.reshape(-1, self.channels), 0, pixels.shape[1], *axes, plan.operations)
 
     def _shrunk(self, image: Any, plan: Plan) -> Image.Image:
         """Resized by Pillow, as the device would: the part of it that is seen."""
@@ -101,8 +101,12 @@ class StagedView:
         """Of the pixels of a batch, at most (`Plan.is_large`)."""
         return batch * prod(MAX_SHRINK * side for side in self.size) * self.channels
 
-    def collate(self, samples: Sequence[tuple[StagedImage, int]]) -> tuple[Staged, Tensor]:
-        """In place of the task's: labels are numbers in every task that images with labels have."""
+    def handover(self, batch: int, workers: int, ahead: int) -> Handover | None:
+        """Memory in which so many workers hand over the pixels of their batches."""
+        return handover_for(workers, ahead, self.num_bytes(batch))
+
+    def collate(self, samples: Sequence[tuple[DeferredImage, int]]) -> tuple[DeferredBatch, Tensor]:
+        """Labels are numbers in every task that takes deferred views."""
         images, labels = zip(*samples, strict=True)
         offsets = np.cumsum([0, *(len(image.pixels) for image in images)]).tolist()
         cuts = [
@@ -110,14 +114,14 @@ class StagedView:
             for offset, image in zip(offsets, images, strict=False)
         ]
         extent = -(-max(each.outer.kept for each in cuts) // EXTENT_STEP) * EXTENT_STEP
-        pixels = joined([image.pixels for image in images])
+        pixels = concatenate([image.pixels for image in images])
         # Views are recorded of sets that live on the device alone.
         operations, counts = batched([image.operations for image in images], fill=not len(pixels))
         rows = torch.from_numpy(np.array([each.row for each in cuts], dtype=np.int64))
-        return Staged(rows, pixels, operations, extent, counts), torch.tensor(labels)
+        return DeferredBatch(rows, pixels, operations, extent, counts), torch.tensor(labels)
 
 
-def staged_view(view: Any, data: "DataConfig") -> StagedView | None:
-    """The same view in two parts; none where it has a step that only the host can do."""
+def defer_view(view: Any, data: "DataConfig") -> DeferredView | None:
+    """Defer the part of a view that needs pixels; None where only the host can do a step of it."""
     steps = decisions(getattr(view, "transforms", [view]), data.augment.interpolation)
-    return None if steps is None else StagedView(steps, data)
+    return None if steps is None else DeferredView(steps, data)

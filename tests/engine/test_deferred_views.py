@@ -14,14 +14,18 @@ from tiny_runs import StopAfter, differing, fit, tiny_run, weights_of
 
 from pipeline.core.registry import TASKS
 from pipeline.core.seeds import seed_everything
-from pipeline.data.images.gpu.device_views import Ahead, DeviceViews
-from pipeline.data.images.gpu.residence import PlacedImages, completed_on_device, settled
+from pipeline.data.images.gpu.device_views import DeviceViews, PrefetchToDevice
+from pipeline.data.images.gpu.interface import Completion
+from pipeline.data.images.gpu.residence import ResidentImages
 from pipeline.data.images.images import ImageSet
 from pipeline.data.images.transforms import ImageView
 from pipeline.data.kind import kind_of
 from pipeline.data.loader import BatchPlan, eval_loader, train_loader
 from pipeline.data.store.opening import open_split
 from pipeline.data.store.prepare import prepare
+from pipeline.engine.batches import sources_of_run
+from pipeline.engine.parallel.distributed import World
+from pipeline.site import Site
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -75,14 +79,20 @@ def config(mode="RGB", **changes):
     return tiny_run({"data": {**(RGB if mode == "RGB" else {}), **changes}, "model": {"patch_size": 4}}).data
 
 
+def loaded(plan, samples, view, start=0, rank=0, world_size=1, workers=0):
+    """Batches as a loader hands them over, of a view of the host or a deferred one."""
+    own = getattr(view, "collate", None), getattr(view, "handover", None)
+    return train_loader(plan, samples, view, start, rank, world_size, workers, *own)
+
+
 def train_batches(samples, data, on_device, epochs=4, workers=0, start=0, rank=0, world_size=1, views=None):
     """uint8 batches and labels of some epochs, two micro-batches an update."""
     kind = kind_of(data)
-    view = kind.staged(kind.train_view()) if on_device else kind.train_view()
+    view = kind.deferred(kind.train_view()) if on_device else kind.train_view()
     plan = BatchPlan(0, len(samples), 1, epochs, len(samples), 2)
     views = views or DeviceViews(data, CPU)
-    loader = train_loader(plan, samples, view, start, rank, world_size, workers)
-    return [(views.apply(inputs) if on_device else inputs, labels) for inputs, labels in loader]
+    loader = loaded(plan, samples, view, start, rank, world_size, workers)
+    return [(views.complete(inputs) if on_device else inputs, labels) for inputs, labels in loader]
 
 
 def assert_same(found, expected):
@@ -119,29 +129,30 @@ def test_eval_views__completed_on_a_device__equal_those_of_the_host(crop, interp
     data = config(image_size=32, eval_crop=crop, augment={"crop": "none", "interpolation": interpolation})
     kind, views = kind_of(data), DeviceViews(data, CPU)
     expected = list(eval_loader(pictures(), kind.eval_view(), 3, 0, 1, 0))
-    staged = eval_loader(pictures(), kind.staged(kind.eval_view()), 3, 0, 1, 0)
-    assert_same([(views.apply(inputs), labels) for inputs, labels in staged], expected)
+    view = kind.deferred(kind.eval_view())
+    deferred = eval_loader(pictures(), view, 3, 0, 1, 0, view.collate)
+    assert_same([(views.complete(inputs), labels) for inputs, labels in deferred], expected)
 
 
-def test_staged__step_that_needs_pixels__is_left_to_the_host():
+def test_deferred__step_that_needs_pixels__is_left_to_the_host():
     """timm resizes to rectangles with a filter of its own before it crops the centre."""
     data = config(image_size=[24, 40], eval_crop=0.875)
     kind = kind_of(data)
-    assert kind.staged(kind.eval_view()) is None
+    assert kind.deferred(kind.eval_view()) is None
 
 
 @pytest.mark.slow
-def test_staged_batches__workers_ranks_and_later_starts__are_those_of_one_process():
+def test_deferred_batches__workers_ranks_and_later_starts__are_those_of_one_process():
     data = config(image_size=32, augment=CROPS["resized"])
     alone = train_batches(pictures(), data, True)
     assert_same(train_batches(pictures(), data, True, workers=2), alone)
     assert_same(train_batches(pictures(), data, True, start=1, rank=1, world_size=2), alone[1 * 2 + 1 :: 2])
 
 
-def test_staged_batches__region_far_larger_than_the_view__is_shrunk_by_the_host():
+def test_deferred_batches__region_far_larger_than_the_view__is_shrunk_by_the_host():
     data = config(image_size=32, augment={"crop": "none"})
     kind = kind_of(data)
-    view = kind.staged(kind.train_view())
+    view = kind.deferred(kind.train_view())
     small, large = (view((noisy(side, side, 0), 0))[0] for side in (64, 65))
     assert len(small.pixels) == 64 * 64
     assert len(large.pixels) == 32 * 32
@@ -201,21 +212,23 @@ def opened(images, tmp_path_factory):
 @pytest.mark.parametrize("augment", [*CROPS.values(), {"crop": "resized", **COLOURS["increasing"]}])
 def test_set_on_the_device__any_view__equals_those_of_the_host(opened, augment):
     data, (splits, manifest) = config("L", augment=augment), opened
-    views = DeviceViews(data, CPU)
-    train, val = settled(data, splits, manifest, views, threads=2)
-    assert isinstance(train, PlacedImages)
+    completion = Completion(data, CPU)
+    train, val = completion.move_if_small(splits, manifest, threads=2).values()
+    views = completion.views
+    assert isinstance(train, ResidentImages)
     expected = train_batches(splits["train"], data, False, epochs=1)
     assert_same_as_pillows(train_batches(train, data, True, epochs=1, views=views), expected)
-    staged = kind_of(data).staged(kind_of(data).eval_view())
-    found = [(views.apply(inputs), labels) for inputs, labels in eval_loader(val, staged, 16, 0, 1, 0)]
+    view = kind_of(data).deferred(kind_of(data).eval_view())
+    found = [(views.complete(inputs), labels) for inputs, labels in eval_loader(val, view, 16, 0, 1, 0, view.collate)]
     assert_same(found, list(eval_loader(splits["val"], kind_of(data).eval_view(), 16, 0, 1, 0)))
 
 
 @pytest.mark.slow
 def test_set_on_the_device__workers_ranks_and_later_starts__are_those_of_one_process(opened):
     data, (splits, manifest) = config("L", augment={"crop": "resized", **COLOURS["increasing"]}), opened
-    views = DeviceViews(data, CPU)
-    train, _ = settled(data, splits, manifest, views, threads=0)
+    completion = Completion(data, CPU)
+    train = completion.move_if_small(splits, manifest, threads=0)["train"]
+    views = completion.views
     alone = train_batches(train, data, True, epochs=2, views=views)
     assert_same(train_batches(train, data, True, epochs=2, views=views, workers=2), alone)
     assert_same(train_batches(train, data, True, 2, start=1, rank=1, world_size=2, views=views), alone[1 * 2 + 1 :: 2])
@@ -223,32 +236,31 @@ def test_set_on_the_device__workers_ranks_and_later_starts__are_those_of_one_pro
 
 def test_set_on_the_device__batches__have_no_pixels(opened):
     data, (splits, manifest) = config("L"), opened
-    train, _ = settled(data, splits, manifest, DeviceViews(data, CPU), threads=0)
-    view, plan = kind_of(data).staged(kind_of(data).train_view()), BatchPlan(0, 120, 1, 1, 40, 1)
-    staged, _ = next(iter(train_loader(plan, train, view, 0, 0, 1, 0)))
-    assert len(staged.pixels) == 0
-    assert len(staged.cuts) == 40
+    train = Completion(data, CPU).move_if_small(splits, manifest, threads=0)["train"]
+    view, plan = kind_of(data).deferred(kind_of(data).train_view()), BatchPlan(0, 120, 1, 1, 40, 1)
+    batch, _ = next(iter(loaded(plan, train, view)))
+    assert len(batch.pixels) == 0
+    assert len(batch.cuts) == 40
 
 
 def test_set_on_the_device__too_large_for_its_memory__stays_on_the_host(opened, monkeypatch, caplog):
     data, (splits, manifest) = config("L"), opened
-    monkeypatch.setattr("pipeline.data.images.gpu.residence.FREE_SHARE", 1.0)
     monkeypatch.setattr("pipeline.data.images.gpu.residence.IN_MEMORY_BYTES", 160 * 784 - 1)
     with caplog.at_level("INFO"):
-        assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+        assert Completion(data, CPU).move_if_small(splits, manifest, threads=0) == splits
     assert "small stays on the host" in caplog.text
 
 
 def test_set_of_large_images__stays_on_the_host(opened):
     data, (splits, manifest) = config("L", image_size=8), opened  # of 28 pixels
-    assert settled(data, splits, manifest, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+    assert Completion(data, CPU).move_if_small(splits, manifest, threads=0) == splits
 
 
 def test_set_of_images_of_many_sizes__stays_on_the_host(opened):
     data, (splits, manifest) = config("L"), opened
     summary = manifest.splits["val"].model_copy(update={"max_size": (28, 29)})
     other = manifest.model_copy(update={"splits": {**manifest.splits, "val": summary}})
-    assert settled(data, splits, other, DeviceViews(data, CPU), threads=0) == [*splits.values()]
+    assert Completion(data, CPU).move_if_small(splits, other, threads=0) == splits
 
 
 @ON_GPU
@@ -265,10 +277,10 @@ def test_views__completed_on_a_gpu__equal_those_of_the_host(colours):
 def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_asked_for(device):
     data = config(image_size=32, augment=CROPS["resized"])
     kind, taken = kind_of(data), []
-    loader = train_loader(BatchPlan(0, 8, 1, 3, 8, 2), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    loader = loaded(BatchPlan(0, 8, 1, 3, 8, 2), pictures(), kind.deferred(kind.train_view()), 0, 0, 1, 0)
     batches = ((taken.append(1), batch)[1] for batch in loader)
     expected, found = train_batches(pictures(), data, False, epochs=3), []
-    for images, labels in Ahead(batches, DeviceViews(data, device)):
+    for images, labels in PrefetchToDevice(batches, DeviceViews(data, device)):
         assert len(taken) == min(len(found) + 2, len(expected))
         found.append((images.cpu(), labels))
     assert_same(found, expected)
@@ -279,14 +291,13 @@ def test_ahead__every_batch_once_in_order__and_one_more_is_begun_before_it_is_as
 def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened, colours):
     """Of a set that lives there; some sizes of groups come often enough to be recorded."""
     data, (splits, manifest) = config("L", augment={"crop": "resized", **colours}), opened
-    kind, task = kind_of(data), TASKS.get("classify")(data, torch.device("cuda"))
-    hosts = [kind.train_view(), kind.eval_view()]
-    (view, _), (samples, _) = completed_on_device(kind, hosts, splits, manifest, task, 0)
-    views = task.transform.views
-    views.prepare(records=True, compiles=False)
+    device = torch.device("cuda")
+    world, site = World(0, 1, device), Site(device="cuda", workers=0, graphs="on", compile=False)
+    train, _ = sources_of_run(data, splits, manifest, TASKS.get("classify")(data, device), site, world)
+    samples, view, views = train.samples, train.view, train.completion.views
     plan = BatchPlan(0, len(samples), 1, 60, 8, 1)
-    expected = train_loader(plan, splits["train"], hosts[0], 0, 0, 1, 0)
-    found = [(views.apply(inputs).cpu(), labels) for inputs, labels in train_loader(plan, samples, view, 0, 0, 1, 0)]
+    expected = loaded(plan, splits["train"], kind_of(data).train_view())
+    found = [(views.complete(inputs).cpu(), labels) for inputs, labels in loaded(plan, samples, view)]
     assert_same_as_pillows(found, list(expected))
     assert views.replayed.is_on and views.replayed.recordings
 
@@ -295,13 +306,13 @@ def test_views__recorded_on_a_gpu__equal_those_of_the_host(opened, colours):
 def test_views__completed_on_a_gpu__never_wait_for_it():
     data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"]})
     kind, views = kind_of(data), DeviceViews(data, torch.device("cuda"))
-    loader = train_loader(BatchPlan(0, 8, 1, 4, 8, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
+    loader = loaded(BatchPlan(0, 8, 1, 4, 8, 1), pictures(), kind.deferred(kind.train_view()), 0, 0, 1, 0)
     batches = list(loader)
-    views.apply(batches[0][0])
+    views.complete(batches[0][0])
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for staged, _ in batches:
-            views.apply(staged)
+        for batch, _ in batches:
+            views.complete(batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -328,11 +339,11 @@ def test_views__compiled__are_compiled_once_for_any_number_of_pixels_and_lines(t
     data = config(image_size=32, augment={"crop": "resized"})
     kind, views = kind_of(data), DeviceViews(data, CPU)
     views.prepare(records=False, compiles=True)
-    loader = train_loader(BatchPlan(0, 8, 1, 12, 2, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
-    batches = [staged for staged, _ in loader]
-    assert len({staged.extent for staged in batches}) > 1 and len({len(staged.pixels) for staged in batches}) > 20
+    loader = loaded(BatchPlan(0, 8, 1, 12, 2, 1), pictures(), kind.deferred(kind.train_view()), 0, 0, 1, 0)
+    batches = [batch for batch, _ in loader]
+    assert len({batch.extent for batch in batches}) > 1 and len({len(batch.pixels) for batch in batches}) > 20
     plain = DeviceViews(data, CPU)
-    assert all(torch.equal(views.apply(staged), plain.apply(staged)) for staged in batches)
+    assert all(torch.equal(views.complete(batch), plain.complete(batch)) for batch in batches)
     assert len(traced) == 2  # the taps, and the images
 
 
@@ -341,30 +352,34 @@ def test_views_and_mixing__compiled__are_whole_graphs_and_give_the_same(traced):
     mixing = {"mixup": 0.8, "cutmix": 1.0, "erasing": 0.5}
     data = config(image_size=32, augment={"crop": "resized", **COLOURS["many"], **mixing})
     kind = kind_of(data)
-    plain, compiled = (TASKS.get("classify")(data, CPU, 0.1).transform for _ in range(2))
-    compiled.prepare(records=False, compiles=True)
-    loader = train_loader(BatchPlan(0, 8, 1, 3, 8, 1), pictures(), kind.staged(kind.train_view()), 0, 0, 1, 0)
-    for step, batch in enumerate(loader):
+    tasks = [TASKS.get("classify")(data, CPU, 0.1) for _ in range(2)]
+    plain, compiled = ((DeviceViews(data, CPU), task.transform) for task in tasks)
+    for each in compiled:
+        each.prepare(records=False, compiles=True)
+    loader = loaded(BatchPlan(0, 8, 1, 3, 8, 1), pictures(), kind.deferred(kind.train_view()), 0, 0, 1, 0)
+    for step, (batch, labels) in enumerate(loader):
         found = []
-        for transform in (plain, compiled):
+        for views, transform in (plain, compiled):
             seed_everything("step", step)
-            found.append(transform(*batch))
+            found.append(transform(views.complete(batch), labels))
         assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     assert traced
 
 
 def test_task_with_batches_of_its_own__keeps_the_views_of_the_host(opened):
     data, (splits, manifest) = config("L"), opened
-    kind, task = kind_of(data), TASKS.get("classify")(data, CPU)
-    views = [kind.train_view(), kind.eval_view()]
-    task.takes_staged = False
-    assert completed_on_device(kind, views, splits, manifest, task, 0) == (views, [*splits.values()])
+    task = TASKS.get("classify")(data, CPU)
+    task.takes_deferred = False
+    site = Site(device="cpu", views="device")
+    sources = sources_of_run(data, splits, manifest, task, site, World(0, 1, CPU))
+    assert [source.samples for source in sources] == [*splits.values()]
+    assert all(source.completion is None and isinstance(source.view, ImageView) for source in sources)
 
 
 def test_view_that_is_no_list_of_steps__stays_on_the_host():
     data = config("L")
-    assert kind_of(data).staged(ImageView(lambda image: image)) is None
-    assert kind_of(data).staged(lambda sample: sample) is None
+    assert kind_of(data).deferred(ImageView(lambda image: image)) is None
+    assert kind_of(data).deferred(lambda sample: sample) is None
 
 
 @pytest.mark.slow

@@ -13,9 +13,11 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.store.cache import CachedImages, Decoded
 from pipeline.data.store.opening import open_for_evaluation, open_split
 from pipeline.data.store.prepare import prepare
-from pipeline.engine.feeding import Kept, Sizes, ahead, joined, pieces_for, sizes_for, staged_evaluation
+from pipeline.engine.batches import Kept, Sizes, join_pieces, open_evaluation, pieces_for, sizes_for
 from pipeline.engine.loop import build_method
+from pipeline.engine.parallel.distributed import World
 from pipeline.engine.validate import measure_set
+from pipeline.site import Site
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 KINDS = {"supervised": {}, **PRETRAINING}
@@ -30,21 +32,25 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("images"))
 
 
-def measured(run, method, images, sizes, world=ALONE, measure=None, staged=False):
-    task, kind, samples = TASKS.get(run.task)(run.data, CPU), kind_of(run.data), open_split(run.data, images, "val")
-    view, samples = staged_evaluation(kind, samples, task) if staged else (kind.eval_view(), samples)
-    loader = eval_loader(samples, view, sizes.batch, world.rank, world.size, 0, task.collate)
-    return measure_set(method, loader, task, world, "fp32", measure or type(method).measure, sizes=sizes)
+def source(data, samples, task=None, world=ALONE, views="host"):
+    task = task or TASKS.get("classify")(data, CPU)
+    return open_evaluation(data, samples, task, Site(device="cpu", views=views), world)
+
+
+def measured(run, method, images, sizes, world=ALONE, measure=None, views="host"):
+    task, samples = TASKS.get(run.task)(run.data, CPU), open_split(run.data, images, "val")
+    batches = source(run.data, samples, task, world, views).in_order(sizes.batch)
+    return measure_set(method, batches, task, world, "fp32", measure or type(method).measure, sizes=sizes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staged", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("views", ["host", "device"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_measure_set__several_pieces_at_once__finds_what_each_of_them_would(images, kind, staged):
+def test_measure_set__several_pieces_at_once__finds_what_each_of_them_would(images, kind, views):
     run = tiny_run(KINDS[kind])
     method = build_method(run)
     one = measured(run, method, images, Sizes(5))
-    other = measured(run, method, images, Sizes(5, 3), staged=staged)
+    other = measured(run, method, images, Sizes(5, 3), views=views)
     assert other.metrics == pytest.approx(one.metrics, rel=1e-6) and other.count == one.count == NUM_VAL
     for name, values in one.per_image.items():
         np.testing.assert_allclose(other.per_image[name], values, rtol=1e-5, atol=1e-6)
@@ -114,28 +120,27 @@ def test_pieces__are_for_batches_that_fill_a_gpu():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("staged", [False, True], ids=["host", "device"])
-def test_joined__pieces_of_a_loader__are_its_batches(images, staged, rank):
-    data = tiny_run().data
-    task, kind, samples = TASKS.get("classify")(data, CPU), kind_of(data), open_split(data, images, "val")
-    view, samples = staged_evaluation(kind, samples, task) if staged else (kind.eval_view(), samples)
-    whole = [*ahead(eval_loader(samples, view, 12, rank, 2, 0), task)]
-    pieces = [*ahead(eval_loader(samples, view, 12, rank, 2, 0, pieces=4), task)]
+@pytest.mark.parametrize("views", ["host", "device"])
+def test_pieces__of_a_loader__are_joined_to_its_batches(images, views, rank):
+    data, world = tiny_run().data, World(rank, 2, CPU)
+    opened = source(data, open_split(data, images, "val"), world=world, views=views)
+    whole = [*opened.in_order(12)]
+    pieces = [*opened._completed(opened._loader(12, pieces=4))]
     assert all(len(targets) <= 3 for _, targets in pieces) and len(pieces) > 3 * (len(whole) - 1)
-    for found, expected in zip(joined(pieces, 4, CPU), whole, strict=True):
+    for found, expected in zip(join_pieces(pieces, 4, CPU), whole, strict=True):
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 @pytest.mark.slow
 def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):
     trainer = build_trainer(tiny_run(), tmp_path, images, views="device")
-    assert isinstance(trainer.val_loader, Kept)
-    first, second = (list(trainer.val_loader) for _ in range(2))
+    kept = trainer.batches.validation.batches
+    assert isinstance(kept, Kept)
+    first, second = (list(kept) for _ in range(2))
     assert [id(inputs) for inputs, _ in first] == [id(inputs) for inputs, _ in second]
     assert not any(len(inputs.pixels) for inputs, _ in first)
     host = build_trainer(tiny_run(), tmp_path / "host", images, views="host")
-    expected = [inputs for inputs, _ in host.val_loader]
-    found = [inputs for inputs, _ in ahead(trainer.val_loader, trainer.task)]
+    expected, found = ([inputs for inputs, _ in each.batches.validation] for each in (host, trainer))
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
@@ -167,10 +172,8 @@ def photos(tmp_path_factory):
     return data, folder / "images", folder / "lists", folder / "cache"
 
 
-def seen(data, samples, is_staged):
-    task, kind = TASKS.get("classify")(data, CPU), kind_of(data)
-    view, samples = staged_evaluation(kind, samples, task) if is_staged else (kind.eval_view(), samples)
-    return torch.cat([inputs for inputs, _ in ahead(eval_loader(samples, view, 2, 0, 1, 0, task.collate), task)])
+def seen(data, samples, views):
+    return torch.cat([inputs for inputs, _ in source(data, samples, views=views).in_order(2)])
 
 
 @pytest.mark.slow
@@ -182,7 +185,7 @@ def test_open_for_evaluation__with_a_cache__shows_what_the_files_show(photos, sp
     plain, found = (open_for_evaluation(data, folders[0], split, folders[1], c, True) for c in (None, cache))
     # The train split was shrunk for crops of training, and a cache of validation is for one crop.
     assert isinstance(found, CachedImages) == (split == "val" and crop == 0.875)
-    expected = seen(data, plain, is_staged=False)
-    assert torch.equal(seen(data, found, is_staged=True), expected)
-    assert torch.equal(seen(data, found, is_staged=False), expected)
+    expected = seen(data, plain, "host")
+    assert torch.equal(seen(data, found, "device"), expected)
+    assert torch.equal(seen(data, found, "host"), expected)
     assert not isinstance(found[0][0], Decoded)  # others show them

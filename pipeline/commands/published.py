@@ -1,0 +1,85 @@
+"""`python -m pipeline published`."""
+
+import argparse
+
+from pipeline.commands.options import add_site, open_scale
+
+SUMMARY = "keep the results of a headline in git: metrics, tables, verdicts; or compare what is kept"
+DETAILS = (
+    "Without an option, results/published/SCALE is written from the finished results of `snakemake headline --config "
+    "scale=SCALE`, and README shows it. Weights are not needed, so that results of several machines that were merged "
+    "can be published."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "scale", nargs="?", help="a file of configs/scale; with --check, all that are published if left out"
+    )
+    doing = parser.add_mutually_exclusive_group()
+    doing.add_argument(
+        "--check", action="store_true", help="draw tables and verdicts from the published metrics, and compare"
+    )
+    doing.add_argument("--readme", action="store_true", help="only bring the block of README up to date")
+    parser.add_argument("--partial", action="store_true", help="publish although results of the headline are missing")
+    add_site(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from pipeline.core.errors import ConfigError
+    from pipeline.published.readme import write_block
+
+    if options.check:
+        return _check(options.scale)
+    if options.readme:
+        print(write_block())
+    elif options.scale:
+        _publish(options.scale, options.partial)
+        print(write_block())
+    else:
+        raise ConfigError("which scale is to be published is not given; name it, or use --check or --readme")
+    return 0
+
+
+def _publish(scale: str, is_partial: bool) -> None:
+    from pipeline.core.config import shown
+    from pipeline.published.folder import publish
+    from pipeline.published.ready import require_ready
+    from pipeline.report.drawing import draw_single
+
+    freshness = open_scale(scale)
+    for line in require_ready(freshness, is_partial):
+        print(line)
+    report = draw_single(freshness, "headline")
+    folder = publish(freshness.graph, freshness.results, report)
+    for path in sorted(folder.iterdir()):
+        print(f"{shown(path)}: {path.stat().st_size:,} bytes")
+
+
+def _check(scale: str | None) -> int:
+    from pipeline.core.config import CONFIGS, names
+    from pipeline.published.folder import changed_since, check, published_scales
+    from pipeline.study.resolve.graph import load_graph
+
+    scales = [scale] if scale else published_scales()
+    found = {name: check(name) for name in scales}
+    for name, lines in found.items():
+        print(f"results/published/{name}: {_outcome(lines)}")
+        for line in lines[:10]:
+            print(f"- {line}")
+        changed = changed_since(name, load_graph(name)) if name in names(CONFIGS / "scale") else ""
+        if changed:
+            print(f"- note: configs have changed {changed} since then; these numbers are of the configs beside them")
+    if not scales:
+        print("nothing is published yet")
+    return int(any(found.values()))
+
+
+def _outcome(lines: list[str]) -> str:
+    from pipeline.report.words import counted
+
+    if not lines:
+        return "tables and verdicts are those of the metrics"
+    return f"{counted(len(lines), 'difference')} from what the metrics give" + (
+        ", the first 10:" if len(lines) > 10 else ":"
+    )

@@ -1,0 +1,159 @@
+"""A published folder: written from results, read back, and compared with what its own metrics give."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.core.config import shown
+from pipeline.core.errors import DataError
+from pipeline.core.files import draft_of, remove_folder, write_text
+from pipeline.published.drawn import Drawn, claims_as_data, claims_from_data, differences, draw_from, tables_as_data
+from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
+from pipeline.published.picture import picture
+from pipeline.published.provenance import provenance_of
+from pipeline.published.subject import ROWS, changes_between, placed, published_part
+from pipeline.published.words import PICTURE, Publication, block_text, folder_text
+from pipeline.report.collect import collect_tables
+from pipeline.results import ScaleFolder, published_folder
+from pipeline.study.resolve.entries import Graph
+
+MOST_BYTES = 10_000_000
+GRAPH, METRICS, PER_IMAGE = "graph.json", "metrics.json", "per_image.npz"
+TABLES, CLAIMS, PROVENANCE = "tables.json", "claims.json", "provenance.json"
+TABLES_TEXT, TEXT, REPORT = "tables.md", "README.md", "report.html"
+FILES = {
+    METRICS: "every metric of every run and evaluation, with its standard error, seed, fingerprints and versions",
+    PER_IMAGE: "values per image of the cells that claims compare",
+    GRAPH: "what was asked: the full config of each run and evaluation, tables and claims",
+    f"{TABLES}` and `{TABLES_TEXT}": "the tables, drawn from the metrics",
+    CLAIMS: "the verdicts, with the numbers of every comparison",
+    PROVENANCE: "commits, machines, versions, seeds, and the hours of each run",
+}
+
+
+def publish(graph: Graph, results: ScaleFolder, report: Path | None = None) -> Path:
+    """Write the folder of a scale anew, and return it; `report` is one page, left out where it does not fit."""
+    part, target = published_part(graph), published_folder(graph.scale)
+    metrics = gather(part, results)
+    if not metrics.runs:
+        raise DataError(f"{results.folder} has no finished run of the headline; run it first")
+    tables, studies = collect_tables(placed(part, results.folder), ROWS)
+    draft = draft_of(target)
+    write_text(draft / GRAPH, part.model_dump_json(indent=None) + "\n")
+    write_metrics(draft / METRICS, metrics)
+    write_arrays(draft / PER_IMAGE, gather_images(part, results, tables))
+    drawn = draw_from(part, read_metrics(draft / METRICS), read_arrays(draft / PER_IMAGE))
+    if lost := differences(drawn, tables_as_data(tables), claims_as_data(studies)):
+        raise DataError(
+            f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
+        )
+    for name, content in _drawings(part, drawn, provenance_of(metrics), report is not None and _fits(draft, report)):
+        write_text(draft / name, content)
+    if report and _fits(draft, report):
+        write_text(draft / REPORT, report.read_text())
+    if (size := _size(draft)) > MOST_BYTES:
+        remove_folder(draft)
+        raise DataError(
+            f"{shown(target)} would have {size:,} bytes, expected {MOST_BYTES:,} at most; shorten the headline"
+        )
+    remove_folder(target)
+    draft.rename(target)
+    return target
+
+
+def _fits(folder: Path, report: Path) -> bool:
+    return _size(folder) + report.stat().st_size <= MOST_BYTES * 0.9
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def _drawings(graph: Graph, drawn: Drawn, facts: dict[str, Any], has_report: bool) -> Iterable[tuple[str, str]]:
+    """Name and text of everything that is drawn from the metrics."""
+    yield TABLES, _json(tables_as_data(drawn.tables))
+    yield CLAIMS, _json(claims_as_data(drawn.studies))
+    yield PROVENANCE, _json(facts)
+    yield from _texts(graph, drawn, claims_as_data(drawn.studies), facts, has_report)
+
+
+def _texts(
+    graph: Graph, drawn: Drawn, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
+) -> Iterable[tuple[str, str]]:
+    from pipeline.report.tables.draw import to_markdown
+
+    judged = claims_from_data(claims)
+    yield TABLES_TEXT, "\n".join(to_markdown(table) for table in drawn.tables)
+    yield PICTURE, picture(graph, drawn.tables, judged)
+    yield TEXT, folder_text(Publication(graph, drawn.tables, judged, facts), _about_files(graph.scale, has_report))
+
+
+def _about_files(scale: str, has_report: bool) -> Iterable[str]:
+    yield from (f"- `{name}`: {what}" for name, what in FILES.items())
+    yield f"- `{REPORT}`: the report as one page" if has_report else "- The report would not fit here."
+    yield ""
+    yield f"`python -m pipeline published --check {scale}` draws tables and verdicts from the metrics, and compares."
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def published_scales() -> list[str]:
+    return sorted(path.parent.name for path in published_folder().glob(f"*/{METRICS}"))
+
+
+def check(scale: str) -> list[str]:
+    """What differs between a published folder and what its own metrics give; empty where nothing does."""
+    folder = published_folder(scale)
+    graph, drawn = _redraw(folder)
+    claims, facts = _read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
+    lines = differences(drawn, _read_json(folder / TABLES), claims)
+    if lines:
+        return lines
+    texts = [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, (folder / REPORT).exists())]
+    lines = [f"{name} is not what the metrics give" for name, text in texts if _read(folder / name) != text]
+    size = _size(folder)
+    return lines + [f"{size:,} bytes, expected {MOST_BYTES:,} at most"] * (size > MOST_BYTES)
+
+
+def changed_since(scale: str, now: Graph) -> str:
+    """What the configs ask otherwise than when a scale was published, in words; its numbers are none the worse."""
+    return changes_between(_read_graph(published_folder(scale)), now)
+
+
+def _redraw(folder: Path) -> tuple[Graph, Drawn]:
+    graph = _read_graph(folder)
+    return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
+
+
+def _read_graph(folder: Path) -> Graph:
+    try:
+        return Graph.model_validate_json(_read(folder / GRAPH))
+    except ValidationError as error:
+        raise DataError(f"{shown(folder / GRAPH)} is of another version ({error}); publish again") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        raise DataError(f"{shown(path)} not found; restore it with git, or publish again") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(_read(path))
+    except ValueError as error:
+        raise DataError(f"{shown(path)} is no JSON ({error}); restore it with git, or publish again") from None
+
+
+def shown_in_readme(scale: str) -> str:
+    """The part of README about a published scale."""
+    folder = published_folder(scale)
+    graph, drawn = _redraw(folder)
+    claims, facts = claims_from_data(_read_json(folder / CLAIMS)), _read_json(folder / PROVENANCE)
+    return block_text(Publication(graph, drawn.tables, claims, facts), f"results/published/{scale}")

@@ -1,0 +1,45 @@
+"""The block of the project's README that shows published results: written from their folders, never typed."""
+
+import re
+from pathlib import Path
+
+from pipeline.core.config import shown
+from pipeline.core.errors import DataError
+from pipeline.core.files import write_text
+from pipeline.published.folder import published_scales, shown_in_readme
+from pipeline.results import published_folder
+
+BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
+BLOCK = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+NOTHING_YET = "No results are published yet; GUIDE says how they will be (Published results).\n"
+ORDER = ("paper", "tiny")  # others follow: the larger the scale, the more a reader wants to see it
+
+
+def readme() -> Path:
+    return published_folder().parents[1] / "README.md"
+
+
+def block() -> str:
+    """What stands between the marks."""
+    scales = sorted(published_scales(), key=lambda scale: (ORDER.index(scale) if scale in ORDER else len(ORDER), scale))
+    return "\n".join(map(shown_in_readme, scales)) or NOTHING_YET
+
+
+def block_of(text: str) -> str:
+    """The block of a README as it is."""
+    found = BLOCK.search(text)
+    if not found:
+        raise DataError(
+            f"README.md has no lines {BEGIN} and {END}, between which published results are shown; add them"
+        )
+    return found[0]
+
+
+def write_block() -> str:
+    """Bring README up to date; say what was done."""
+    path, new = readme(), block()
+    text = path.read_text()
+    if block_of(text) == new:
+        return f"{shown(path)} shows them already"
+    write_text(path, BLOCK.sub(lambda _: new, text))
+    return f"{shown(path)} was brought up to date"

@@ -1,0 +1,98 @@
+"""The part of a graph that is published: the headline's tables of numbers, their claims, runs and evaluations.
+
+It is kept beside the numbers, so that tables and verdicts can be drawn again whatever the configs say later.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.report.words import counted
+from pipeline.results import ScaleFolder
+from pipeline.study.resolve.entries import Graph, RowEntry, TableEntry
+
+ROWS = "headline"
+WITHOUT_NUMBERS = ("pictures", "curves")
+
+
+class PlacedGraph(Graph):
+    """A graph whose results lie in a folder of their own."""
+
+    place: Path
+
+    @property
+    def results(self) -> ScaleFolder:
+        return ScaleFolder(self.place)
+
+
+def placed(graph: Graph, place: Path) -> PlacedGraph:
+    return PlacedGraph(**dict(graph), place=place)
+
+
+def published_part(graph: Graph) -> Graph:
+    """The headline of a graph, with every run and evaluation that one of its rows names."""
+    tables = {key: _part_of(graph, key) for key in graph.selected(ROWS) if _has_numbers(graph.tables[key])}
+    rows = [row for table in tables.values() for row in table.rows.values()]
+    evals = {name: graph.evals[name] for name in graph.evals if name in {*_evaluations(rows)}}
+    subjects = {run for entry in evals.values() for run in entry.subjects.values()}
+    runs = graph.with_inits([*(name for row in rows for name in row.run_names()), *subjects])
+    studies = {table.study for table in tables.values()}
+    changes: dict[str, Any] = {
+        "tables": tables,
+        "evals": evals,
+        "runs": {name: run for name, run in graph.runs.items() if name in runs},
+        "claims": {study: claims for study, claims in graph.claims.items() if study in studies},
+        "stories": {study: story for study, story in graph.stories.items() if study in studies},
+        "noise": {kind: values for kind, values in graph.noise.items() if any(each.run in runs for each in values)},
+    }
+    return graph.model_copy(update={**changes, "data": {}, "eval_jobs": {}, "overrides": {}})
+
+
+def _has_numbers(table: TableEntry) -> bool:
+    return table.figure is None or table.figure.kind not in WITHOUT_NUMBERS
+
+
+def _part_of(graph: Graph, key: str) -> TableEntry:
+    """The table with its headline rows, and the rows to which they show differences."""
+    table = graph.tables[key]
+    bases = {f"{key}.{column.against}" for column in table.columns.values() if column.against}
+    rows = {name: row for name, row in table.rows.items() if row.headline or name in bases}
+    return table.model_copy(update={"rows": rows})
+
+
+def changes_between(published: Graph, now: Graph) -> str:
+    """In words, what the configs ask otherwise than when a headline was published; more seeds are no change."""
+    part = published_part(now)
+    cells = _num_unequal(_asked(published), _asked(part))
+    counts = {"cell": cells, "claim": _num_unequal(_claimed(published), _claimed(part))}
+    return " and ".join(counted(count, kind) for kind, count in counts.items() if count)
+
+
+def _asked(graph: Graph) -> dict[str, Any]:
+    """Cell -> the first of its results, and the metric."""
+    rows = [row for key in graph.tables for row in graph.rows(key, ROWS).items()]
+    return {f"{name}:{key}": (cell.sources[:1], cell.metric) for name, row in rows for key, cell in row.cells.items()}
+
+
+def _claimed(graph: Graph) -> dict[str, Any]:
+    return {name: (claim.statement, claim.holds) for found in graph.claims.values() for name, claim in found.items()}
+
+
+def _num_unequal(one: dict[str, Any], other: dict[str, Any]) -> int:
+    return sum(one.get(key) != other.get(key) for key in {*one, *other})
+
+
+def _evaluations(rows: Iterable[RowEntry]) -> Iterator[str]:
+    sources = (source for row in rows for cell in row.cells.values() for source in cell.sources)
+    return (source.split("/")[1] for source in sources if source.startswith("evals/"))
+
+
+def sources_of(graph: Graph) -> list[str]:
+    """Result files behind the cells of the headline, and those of every run that led to them."""
+    rows = [row for key in graph.tables for row in graph.rows(key, ROWS).values()]
+    found = dict.fromkeys(source for row in rows for cell in row.cells.values() for source in cell.sources)
+    evaluations = [source.split("/")[1] for source in found if source.startswith("evals/")]
+    subjects = [run for name in evaluations for run in graph.evals[name].subjects.values()]
+    trained = [source.split("/")[1] for source in found if source.startswith("runs/")]
+    runs = [name for name in graph.runs if name in graph.with_inits([*trained, *subjects])]
+    return [*(f"runs/{name}/train.json" for name in runs if graph.runs[name].trained), *found]

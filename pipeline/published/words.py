@@ -1,0 +1,128 @@
+"""A publication in words: its README, and the part of the project's README that shows it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pipeline.published.provenance import provenance_sentences
+from pipeline.report.records import FilledTable
+from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
+from pipeline.report.words import number, sentences
+from pipeline.study.claims.decide import JudgedClaim
+from pipeline.study.resolve.entries import Graph
+
+PICTURE = "verdicts.svg"
+NOT_EXAMINED = "Nothing is written down about it yet (`remarks` of the claim)."
+
+
+class Publication(NamedTuple):
+    """What both texts are made of."""
+
+    graph: Graph
+    tables: list[FilledTable]
+    claims: dict[str, list[JudgedClaim]]
+    provenance: dict[str, Any]
+
+    @property
+    def in_words(self) -> dict[str, list[ClaimInWords]]:
+        return {study: in_words(found, self.tables, self.graph.scale) for study, found in self.claims.items() if found}
+
+
+def folder_text(publication: Publication, others: Iterable[str]) -> str:
+    """README.md of a published folder; `others` are sentences about its files."""
+    graph = publication.graph
+    lines = [f"# Results at scale {graph.scale}", "", graph.note, "", *provenance_sentences(publication.provenance), ""]
+    lines += [f"![Claims, and our numbers against the papers']({PICTURE})", "", *verdict_table(publication), ""]
+    lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
+    for study, found in publication.in_words.items():
+        doubtful = [one for one in found if one.claim.verdict != "true"]
+        not_run = [one for one in doubtful if not one.numbers]
+        lines += [f"### {_title(graph, study)}", ""] if doubtful else []
+        for one in [one for one in doubtful if one.numbers]:
+            lines += [*_claim(graph, study, one), ""]
+        lines += ["Of these, no row was run here:", "", *map(_not_run, not_run), ""] if not_run else []
+    lines += ["## Files", "", *others, ""]
+    return "\n".join(lines)
+
+
+def _not_run(one: ClaimInWords) -> str:
+    return f"- {one.claim.id}: {one.claim.statement} ({', '.join(f'`{command}`' for command in one.commands)})"
+
+
+def _title(graph: Graph, study: str) -> str:
+    return graph.stories[study].title if study in graph.stories else study
+
+
+def _missing(tables: list[FilledTable]) -> str:
+    asked = [
+        cell
+        for table in tables
+        for row, _, cell in table.cells()
+        if row.selected and not cell.reason.endswith(" runs it")
+    ]
+    empty = sum(cell.ours is None for cell in asked)
+    found = f"{len(asked) - empty} of {len(asked)} cells of the headline have a number"
+    return f"{found}; `tables.md` says of each other one why not."
+
+
+def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
+    claim = one.claim
+    remark = graph.claims[study][claim.id].remarks.get(graph.scale, NOT_EXAMINED)
+    yield f"**{claim.id}: {one.verdict}**"
+    yield ""
+    yield f"- Expected: {claim.statement}."
+    yield f"- Found: {'; '.join([*one.numbers, *filter(None, [one.so_far or claim.reason])])}."
+    if claim.verdict == "undecided":
+        yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
+    else:
+        yield f"- May come from: {remark}"
+
+
+def verdict_table(publication: Publication) -> list[str]:
+    """One line a study: how many claims have which verdict, and its main claim."""
+    lines = [f"| study | {' | '.join(VERDICTS.values())} | main claim |", "|---" * (len(VERDICTS) + 2) + "|"]
+    for study, found in publication.in_words.items():
+        counts = [sum(one.claim.verdict == verdict for one in found) for verdict in VERDICTS]
+        main = next((one for one in found if one.claim.id == publication.graph.stories[study].main_claim), None)
+        words = f"{main.claim.statement}: **{main.verdict}**" if main else ""
+        lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {_plain(words)} |")
+    return lines
+
+
+def number_table(publication: Publication) -> list[str]:
+    """The numbers of one claim of each study: its main one, or else the first that has any."""
+    lines: dict[str, str] = {}  # what is the same run at this scale is shown once
+    for study, found in publication.in_words.items():
+        named = {*_cells(found, publication.graph.stories[study].main_claim)}
+        title = _title(publication.graph, study).partition(":")[0]
+        for table in publication.tables:
+            for row, column, cell in table.cells():
+                if f"{row.id}:{column.id}" in named and cell.ours is not None:
+                    what = f"{table.label}, {row.name}: {column.name}"
+                    ours = f"| {title} | {_plain(what)} | {value_of(cell, column.decimals)} |"
+                    lines.setdefault(ours, number(cell.paper, column.decimals) if cell.paper is not None else "")
+    head = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
+    return [*head, *(f"{ours} {paper} |" for ours, paper in lines.items())] if lines else []
+
+
+def _cells(found: list[ClaimInWords], main: str) -> Iterator[str]:
+    """Cells of the main claim, or else of the first claim that has numbers, whatever its verdict."""
+    order = sorted((one.claim for one in found if one.numbers), key=lambda claim: (claim.id != main, claim.id))
+    return (cell for claim in order[:1] for predicate in claim.predicates for cell in predicate.cells)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def block_text(publication: Publication, folder: str) -> str:
+    """What the project's README shows of a published folder."""
+    graph = publication.graph
+    about = [f"**Scale {graph.scale}.**", *sentences(graph.note)[:1]]
+    about += ["Its numbers cannot be compared with the papers', which are shown for orientation."] * (
+        not graph.comparable
+    )
+    about += provenance_sentences(publication.provenance)[:2]
+    lines = [" ".join(about), "", f"Each claim with its reason: [{folder}/README.md]({folder}/README.md).", ""]
+    lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
+    lines += [*verdict_table(publication), "", *number_table(publication), ""]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,146 @@
+"""Published results: all is drawn from the metrics file, and what was changed by hand is named."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from result_files import write_evaluation
+from toy_study import A, B, C, name_of
+
+from pipeline.cli import main
+from pipeline.core.errors import DataError
+from pipeline.published import folder as published
+from pipeline.published.folder import changed_since, check, publish, published_scales, shown_in_readme
+from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
+from pipeline.report.collect import collect_tables
+from pipeline.study.resolve.entries import StudyEntry
+
+
+@pytest.fixture
+def measured(measured):
+    """The toy study with values per image, such that its first claim is decided by pairs of images alone."""
+    images = np.arange(200) % 5 > 0
+    for run, top1 in ((A, images), (B, images | (np.arange(200) % 25 == 0)), (C, images)):
+        values = 100.0 * top1
+        about = {"errors": {"top1": 2.9}, "count": 200, "images": "the same"}
+        write_evaluation(measured, name_of("classify", run), {"top1": values.mean()}, {"top1": values}, **about)
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1")
+    measured.claims["toy"]["toy.c3"].remarks["toy"] = "C was never run."
+    return measured
+
+
+@pytest.fixture
+def made(measured):
+    return publish(measured, measured.results)
+
+
+def test_publish__tables_and_verdicts__are_those_of_the_results(measured, made):
+    tables, studies = collect_tables(measured, "headline")
+
+    claims = json.loads((made / "claims.json").read_text())["toy"]
+    assert [claim["verdict"] for claim in claims] == [claim.verdict for claim in studies[0].claims]
+    assert claims[0]["verdict"] == "true" and "paired over 200 images" in claims[0]["reason"]
+    cells = json.loads((made / "tables.json").read_text())["toy.t1"]["cells"]
+    ours = {f"{row.id}:{column.id}": cell.ours for row, column, cell in tables[0].cells() if row.selected}
+    assert {key: cell["ours"] for key, cell in cells.items()} == ours
+
+
+def test_check__in_a_clone_without_results__finds_nothing(measured, made):
+    for each in ("runs", "evals"):
+        shutil.rmtree(measured.results.folder / each)
+    measured.results.graph.unlink(missing_ok=True)
+
+    assert published_scales() == ["toy"] and check("toy") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line"),
+    [
+        (
+            "tables.json",
+            '"ours": 84.0',
+            '"ours": 85.0',
+            "toy.t1.b:top1: ours is 84.0 from the metrics, published is 85.0",
+        ),
+        ("metrics.json", '"diff_norm": 8.0', '"diff_norm": 7.0', "toy.t1.b:diff_norm: ours is 7.0"),
+        ("claims.json", '"verdict": "true"', '"verdict": "false"', "claim toy.c1: verdict is 'true' from the metrics"),
+        ("README.md", "Toy study", "My study", "README.md is not what the metrics give"),
+        ("verdicts.svg", "B beats A", "A beats B", "verdicts.svg is not what the metrics give"),
+        ("provenance.json", "c0ffee", "c0c0a", "provenance.json is not what the metrics give"),
+    ],
+)
+def test_check__file_that_was_changed__names_what_differs(made, file, old, new, line):
+    text = (made / file).read_text()
+    assert old in text
+    (made / file).write_text(text.replace(old, new, 1))
+
+    assert check("toy")[0].startswith(line)
+
+
+def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):
+    text = (made / "README.md").read_text()
+
+    assert "- Expected: A beats all." in text and "- May come from: C was never run." in text
+    assert "**toy.c2: not decided**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
+
+
+def test_command__check__names_the_first_differences_and_fails(made, capsys):
+    assert main(["published", "--check"]) == 0
+    assert "results/published/toy: tables and verdicts are those of the metrics" in capsys.readouterr().out
+
+    text = (made / "tables.json").read_text()
+    (made / "tables.json").write_text(text.replace('"ours": 84.0', '"ours": 85.0'))
+    assert main(["published", "--check", "toy"]) == 1
+    assert "1 difference from what the metrics give:\n- toy.t1.b:top1: ours is 84.0" in capsys.readouterr().out
+
+
+def test_check__file_that_is_missing__says_what_to_do(made, capsys):
+    (made / "metrics.json").write_text("{}")
+    assert main(["published", "--check", "toy"]) == 1
+    assert "restore it with git, or publish again" in capsys.readouterr().err
+
+
+def test_configs__changed_since_then__are_counted_and_more_seeds_are_no_change(measured, made):
+    assert changed_since("toy", measured) == ""
+    cells = measured.tables["toy.t1"].rows["toy.t1.a"].cells
+    cells["top1"].sources.append("evals/of-another-seed/result.json")
+    assert changed_since("toy", measured) == ""
+
+    cells["top1"].metric = "top5"
+    claims = measured.claims["toy"]
+    claims["toy.c1"] = claims["toy.c1"].model_copy(update={"statement": "B does not lose to A"})
+    assert changed_since("toy", measured) == "1 cell and 1 claim"
+
+
+def test_publish__without_any_run__is_refused(toy):
+    with pytest.raises(DataError, match="no finished run of the headline"):
+        publish(toy, toy.results)
+
+
+def test_publish__report__is_left_out_where_the_folder_would_be_too_large(measured, tmp_path, monkeypatch):
+    report = tmp_path / "report.html"
+    report.write_text("<html>" + "x" * 1000)
+    assert (publish(measured, measured.results, report) / "report.html").exists() and check("toy") == []
+
+    monkeypatch.setattr(published, "MOST_BYTES", 20_000)
+    report.write_text("x" * 20_000)
+    folder = publish(measured, measured.results, report)
+    assert not (folder / "report.html").exists() and "would not fit here" in (folder / "README.md").read_text()
+
+    monkeypatch.setattr(published, "MOST_BYTES", 1_000)
+    with pytest.raises(DataError, match="expected 1,000 at most"):
+        publish(measured, measured.results)
+    assert folder.exists()
+
+
+def test_readme__block__is_written_between_its_marks(made):
+    readme().write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nrest\n")
+    write_block()
+
+    text = readme().read_text()
+    assert text.startswith(f"# Title\n\n{BEGIN}\n**Scale toy.**") and text.endswith(f"{END}\n\nrest\n")
+    assert block_of(text) == block() == shown_in_readme("toy")
+    assert "| Toy study | 1 | 1 | 0 | 1 | B beats A: **holds** |" in text
+    assert "| Toy study | Table 1, Row B: Top-1 (%) | 84.0 \u00b1 2.9 | 80.5 |" in text
+    assert "results/published/toy/verdicts.svg" in text and "shows them already" in write_block()
