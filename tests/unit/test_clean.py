@@ -117,7 +117,7 @@ def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph, squeu
         assert "SLURM job 77 may still run; `scancel 77` first" in str(found)
     with held(graph.results.workflow_lock):
         said = str(find_leftovers([Freshness(graph, SITE)]))
-        assert said.startswith("scale demo is skipped: Snakemake works on it")
+        assert said.startswith("scale demo is skipped: Snakemake is working on it")
 
 
 @pytest.mark.slow
