@@ -158,10 +158,11 @@ def compare_positions(case: Case, device: torch.device, options: argparse.Namesp
 def on_gpu(methods: dict[str, Method], batch: Batch, steps: int) -> dict[str, Callable[[], float]]:
     """The fastest of several rounds of a step that is compiled and recorded."""
     device = batch.images.device
-    return {
-        kind: lambda method=method: min(time_step(method, batch, precision(device), True, steps, graphs=True).rounds_s)
-        for kind, method in methods.items()
-    }
+
+    def fastest(method: Method) -> float:
+        return min(time_step(method, batch, precision(device), True, steps, graphs=True).rounds_s)
+
+    return {kind: partial(fastest, method) for kind, method in methods.items()}
 
 
 def on_cpu(methods: dict[str, Method], batch: Batch) -> dict[str, Callable[[], float]]:
