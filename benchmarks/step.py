@@ -157,10 +157,10 @@ def compare_positions(case: Case, device: torch.device, options: argparse.Namesp
 
 def on_gpu(methods: dict[str, Method], batch: Batch, steps: int) -> dict[str, Callable[[], float]]:
     """The fastest of several rounds of a step that is compiled and recorded."""
-    chosen = precision(batch.images.device)
+    device = batch.images.device
 
     def fastest(method: Method) -> float:
-        return min(time_step(method, batch, chosen, True, steps, graphs=True).rounds_s)
+        return min(time_step(method, batch, precision(device), True, steps, graphs=True).rounds_s)
 
     return {kind: partial(fastest, method) for kind, method in methods.items()}
 

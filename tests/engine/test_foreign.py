@@ -154,7 +154,7 @@ def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missin
     assert found["outliers"].result.data == {"outliers": "fashion_mnist_o"}
     assert "trained on the classes of fashion_mnist_o" in found["outliers"].result.reasons["aupr"]
     assert found["calibration"].file.is_relative_to(results / "evals")
-    assert "ensemble is not of one model" in found["ensemble"].reason
+    assert "ensemble needs more than one model, or none" in found["ensemble"].reason
     assert "fashion_mnist_a is made with a run" in found["adversarial"].reason
     right = np.load(found["calibration"].file.with_name("per_image.npz"))["top1"]
     assert right.mean() == pytest.approx(accuracy_of("test_resnet"), abs=1e-4)
