@@ -103,7 +103,12 @@ class LiveLine(logging.Handler):
             logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        event, now = get_event(record), time.monotonic()
+        try:
+            self._follow(record, get_event(record), time.monotonic())
+        except Exception as error:  # whatever goes wrong here, the jobs go on
+            self._give_up(error)
+
+    def _follow(self, record: logging.LogRecord, event: LogEvent | None, now: float) -> None:
         if event == LogEvent.RUN_INFO and self.progress is None:
             self._start(now)
         elif str(record.msg).startswith(INTERRUPTED):
@@ -148,10 +153,18 @@ class LiveLine(logging.Handler):
             self.terminal.show("")
 
     def _keep_up_to_date(self) -> None:
-        while not self.is_over.wait(REDRAW_S):
-            with self.guard:
-                self._look(time.monotonic())
-            self._tell(time.monotonic())
+        try:
+            while not self.is_over.wait(REDRAW_S):
+                with self.guard:
+                    self._look(time.monotonic())
+                self._tell(time.monotonic())
+        except Exception as error:  # as above
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._take_away()
+        logger.removeHandler(self)
+        logger.warning(f"the line with the progress has ended: {type(error).__name__}: {error}")
 
     def _look(self, now: float) -> None:
         """Read how far trainings are, and estimate anew; seldom where that takes long."""

@@ -155,6 +155,15 @@ def test_log_file__whole_workflow__has_a_message_now_and_then_and_nothing_of_a_t
 
 
 @pytest.mark.slow
+def test_terminal__something_wrong_with_the_line__jobs_go_on(tmp_path):
+    folder = lay_out(tmp_path, seconds=0.6)
+    path = folder / "Snakefile"
+    path.write_text(path.read_text().replace('"data": {"num_train": 100}', '"data": {}'))
+    terminal, code = run_in_terminal(folder)
+    assert code == 0 and "the line with the progress has ended: KeyError: 'num_train'" in terminal.written
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--quiet", "progress"], ["-n"]])
 def test_log_file__dry_run_or_quiet__has_no_line(tmp_path, options):
     folder = lay_out(tmp_path, seconds=1.5)
