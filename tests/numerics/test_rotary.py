@@ -280,7 +280,7 @@ def test_mp3__permuted_patches__give_permuted_answers_and_weights_that_a_rotary_
 
 @EVERY_KIND
 def test_mp3__rotations_in_pretraining__are_refused(kind):
-    with pytest.raises(ValueError, match="finetuning may have it"):
+    with pytest.raises(ValueError, match="finetuning may have them"):
         METHODS.get("mp3").Config().check(tiny_model(pos_embed=kind), 28)
 
 
