@@ -1,1 +1,1 @@
-"""Answers questions about what is there: what is finished, where a number comes from, whether files are intact."""
+"""Reports what is finished, stale or damaged and where a number comes from; cleans up and merges results."""

@@ -1,1 +1,1 @@
-"""Locks models with a key: permutes tokens and weights, and runs locked models (ST)."""
+"""Locks models with a key: permutes tokens and weights (ST); `evals/permutation` measures locked models."""

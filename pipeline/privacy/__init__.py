@@ -1,1 +1,1 @@
-"""Attacks gradients and features to recover images, and measures how similar the result is."""
+"""Attacks gradients and features to recover images: the algorithms; `evals/privacy` measures with them."""

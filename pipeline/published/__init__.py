@@ -1,1 +1,1 @@
-"""Keeps the results of a headline in git, and draws tables and verdicts again from their metrics."""
+"""Keeps our own results in git, and draws their tables and verdicts again from the metrics alone."""

@@ -1,4 +1,4 @@
-"""Knows where every result lies, and whether a run is finished. No other module puts these paths together."""
+"""Defines where every result is stored, and whether a run is finished. No other module puts these paths together."""
 
 import re
 from collections.abc import Callable

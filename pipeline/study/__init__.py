@@ -1,1 +1,1 @@
-"""Reads studies: a paper's tables, runs and claims as data."""
+"""Reads studies (papers as data), resolves them into runs and jobs, and judges their claims."""

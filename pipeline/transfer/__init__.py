@@ -1,1 +1,1 @@
-"""Holds the parts of detectors and segmenters that encoders are transferred to."""
+"""Detects and segments: heads, pyramids, boxes and masks, AP and mIoU, for encoders from any run."""
