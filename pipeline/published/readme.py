@@ -11,7 +11,7 @@ from pipeline.results import published_folder
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
 BLOCK = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
-NOTHING_YET = "No results are published yet; GUIDE says how they will be (Published results).\n"
+NOTHING_YET = "No results have been published yet. GUIDE explains how to publish them (section Published results).\n"
 ORDER = ("paper", "tiny")  # others follow: the larger the scale, the more a reader wants to see it
 
 
