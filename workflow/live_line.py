@@ -21,12 +21,14 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pipeline.study.resolve.entries import Graph
 from workflow.console import INTERRUPTED
 from workflow.planned import earlier_paces, planned_jobs, read_step
-from workflow.progress import Progress
+from workflow.progress import PlannedJob, Progress, Step
 
 REDRAW_S = 1.0
 LOOK_S, MOST_OF_A_CORE = 2.0, 0.01  # looks at trainings are at least this far apart, and take at most this share
 FIRST_MESSAGE_S, MESSAGES_PER_DOUBLING, MOST_BETWEEN_S = 60.0, 10, 900.0  # in a log file
+MOST_WAIT_S = 2.0  # at the end, for a thread that may be waiting for a file system
 CLEAR_LINE = "\r\033[K"
+USUAL_COLUMNS = 80
 LAST_COLUMN = 1  # stays empty: some terminals wrap as soon as it is written
 
 
@@ -68,8 +70,9 @@ class Terminal:
             if os.tcgetpgrp(self.stream.fileno()) != os.getpgrp():
                 return 0
         with contextlib.suppress(OSError):
-            return os.get_terminal_size(self.stream.fileno()).columns - LAST_COLUMN
-        return 79
+            columns = os.get_terminal_size(self.stream.fileno()).columns
+            return (columns or USUAL_COLUMNS) - LAST_COLUMN  # 0 where nobody has told the terminal its size
+        return USUAL_COLUMNS - LAST_COLUMN
 
     def _draw(self) -> None:
         if self.is_at_start:
@@ -92,7 +95,7 @@ class LiveLine(logging.Handler):
         self.left: float | None = None
         self.next_look = self.next_message = 0.0
         self.terminal: Terminal | None = None
-        self.guard = threading.Lock()  # of the progress, which the thread reads
+        self.guard = threading.Lock()  # of the progress, which the thread reads; never held while a file is read
         self.is_over = threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -103,6 +106,8 @@ class LiveLine(logging.Handler):
             logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.is_over.is_set():
+            return
         try:
             self._follow(record, get_event(record), time.monotonic())
         except Exception as error:  # whatever goes wrong here, the jobs go on
@@ -114,17 +119,22 @@ class LiveLine(logging.Handler):
         elif str(record.msg).startswith(INTERRUPTED):
             self._take_away()
         elif self.progress:
-            with self.guard:
-                self._note(self.progress, event, record.__dict__, now)
+            self._note(self.progress, event, record.__dict__, now)
 
-    @staticmethod
-    def _note(progress: Progress, event: LogEvent | None, said: dict[str, Any], now: float) -> None:
+    def _note(self, progress: Progress, event: LogEvent | None, said: dict[str, Any], now: float) -> None:
         if event == LogEvent.JOB_STARTED:
-            progress.begin(said["jobs"], now)
+            steps = {each: self._step_of(progress.jobs[each]) for each in said["jobs"] if each in progress.jobs}
+            with self.guard:
+                progress.begin(said["jobs"], now, {each: step.step for each, step in steps.items() if step})
         elif event == LogEvent.JOB_FINISHED:
-            progress.finish(said["job_id"], now)
+            with self.guard:
+                progress.finish(said["job_id"], now)
         elif event == LogEvent.JOB_ERROR:
-            progress.fail(said["jobid"], now)
+            with self.guard:
+                progress.fail(said["jobid"], now)
+
+    def _step_of(self, job: PlannedJob) -> Step | None:
+        return read_step(self.results, job.name, self.graph_of()) if job.rule == "train_run" else None
 
     def _start(self, now: float) -> None:
         graph = self.graph_of()
@@ -145,36 +155,39 @@ class LiveLine(logging.Handler):
         self._take_away()
         logger.removeHandler(self)
         if self.thread and self.thread is not threading.current_thread():
-            self.thread.join()
+            self.thread.join(MOST_WAIT_S)
 
     def _take_away(self) -> None:
         self.is_over.set()
         if self.terminal:
-            self.terminal.show("")
+            with contextlib.suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+                self.terminal.show("")
 
     def _keep_up_to_date(self) -> None:
         try:
             while not self.is_over.wait(REDRAW_S):
-                with self.guard:
-                    self._look(time.monotonic())
+                self._look(time.monotonic())
                 self._tell(time.monotonic())
         except Exception as error:  # as above
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        """The handler stays until `stop`: logging is going through the handlers, and would leave out the next one."""
         self._take_away()
-        logger.removeHandler(self)
         logger.warning(f"the line with the progress has ended: {type(error).__name__}: {error}")
 
     def _look(self, now: float) -> None:
         """Read how far trainings are, and estimate anew; seldom where that takes long."""
         if now < self.next_look or self.progress is None:
             return
-        for each, job in self.progress.running.items():
-            planned = self.progress.jobs[each]
-            if planned.rule == "train_run" and (step := read_step(self.results, planned.name, self.graph_of())):
-                job.see(step, now)
-        self.left = self.progress.seconds_left(now)
+        with self.guard:
+            running = [(each, job, self.progress.jobs[each]) for each, job in self.progress.running.items()]
+        found = [(each, job, self._step_of(planned), time.monotonic()) for each, job, planned in running]
+        with self.guard:
+            for each, job, step, seen in found:
+                if step and self.progress.running.get(each) is job:  # it has not ended meanwhile
+                    job.see(step, seen)
+            self.left = self.progress.seconds_left(time.monotonic())
         took = time.monotonic() - now
         self.next_look = now + max(LOOK_S, took / MOST_OF_A_CORE)
 

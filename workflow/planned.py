@@ -36,10 +36,10 @@ def kind_of_job(graph: Graph, rule: str, name: str) -> str:
 
 
 def images_ahead(graph: Graph, name: str) -> float:
-    """What a training still has to look at."""
+    """What a training still has to look at; 0 of one that only has to write its results."""
     from pipeline.plan.estimate import images_left  # imported by calls that run something, which have the time
 
-    return max(1.0, float(images_left(graph, name)))
+    return max(0.0, float(images_left(graph, name)))
 
 
 def earlier_paces(graph: Graph, rules: set[str]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 # Seconds of a job of a rule that has not run yet; trainings have no such guess.
 FIRST_GUESS_S = {"prepare_data": 5.0, "evaluate": 20.0, "draw_table": 4.0, "draw_figure": 5.0, "write_report": 20.0}
 OTHER_GUESS_S = 2.0
+SHORTEST_TRAINING = 8  # characters in the line, at least
 SEPARATOR = " | "
 
 
@@ -22,7 +23,7 @@ class PlannedJob:
     rule: str
     name: str = ""  # of the run or of the evaluation job
     kind: str = ""  # jobs of one kind take as long as their size says
-    size: float = 1.0  # images that a training still has to look at
+    size: float = 1.0  # images that a training still has to look at; 0 where nothing is left of it
     after: tuple[int, ...] = ()  # jobs of this call that come first
 
 
@@ -45,12 +46,18 @@ class Running:
     """A job that has started."""
 
     since: float
+    stale: int | None = None  # the step that an earlier attempt left, until this one writes of itself
     first: tuple[float, int] | None = None  # when it was first seen at a step, and at which
     last: tuple[float, int] | None = None
     step: Step | None = None
 
     def see(self, step: Step, now: float) -> None:
-        self.step = step
+        """A training that continues goes back to its checkpoint, which may lie before what was seen last."""
+        if self.last is not None and step.step < self.last[1]:
+            self.first = self.last = None
+        if step.step == self.stale:
+            return
+        self.stale, self.step = None, step
         self.first = self.first or (now, step.step)
         if self.last is None or step.step > self.last[1]:
             self.last = (now, step.step)
@@ -79,17 +86,19 @@ class Progress:
     def __post_init__(self) -> None:
         self.order = _inputs_first(self.jobs)
 
-    def begin(self, ids: Iterable[int], now: float) -> None:
+    def begin(self, ids: Iterable[int], now: float, stale: Mapping[int, int] | None = None) -> None:
+        """`stale` has the steps that earlier attempts of trainings left."""
         for each in ids:
             if each in self.jobs:
                 self.failed.discard(each)
-                self.running[each] = Running(now)
+                self.running[each] = Running(now, (stale or {}).get(each))
 
     def finish(self, id: int, now: float) -> None:
         if id not in self.jobs:
             return
         self.done.add(id)
-        if seconds := self._end(id, now):
+        seconds = self._end(id, now)
+        if seconds and self.jobs[id].size:
             total, size = self.spent.get(self.jobs[id].kind, (0.0, 0.0))
             self.spent[self.jobs[id].kind] = total + seconds, size + self.jobs[id].size
 
@@ -138,7 +147,7 @@ class Progress:
         known = {**self.earlier, **{kind: seconds / size for kind, (seconds, size) in self.spent.items() if size}}
         for each, job in self.running.items():
             left, planned = job.seconds_left(), self.jobs[each]
-            if left is not None and planned.kind not in known:
+            if left is not None and planned.size and planned.kind not in known:
                 known[planned.kind] = (now - job.since + left) / planned.size
         by_rule: dict[str, list[float]] = {}
         for kind, pace in known.items():
@@ -150,17 +159,19 @@ class Progress:
         if running and (left := running.seconds_left()) is not None:
             return max(0.0, left)
         per_unit = pace.get(job.kind, pace.get(f"rule:{job.rule}"))
-        if per_unit is None and job.rule == "train_run":
+        if per_unit is None and job.rule == "train_run" and job.size:
             return None
         whole = per_unit * job.size if per_unit is not None else FIRST_GUESS_S.get(job.rule, OTHER_GUESS_S)
         return max(0.0, whole - (now - running.since)) if running else whole
 
     # In words
 
-    def trainings(self) -> list[str]:
-        """Those that run, with their epoch."""
-        found = [(self.jobs[each], job) for each, job in self.running.items() if self.jobs[each].rule == "train_run"]
-        return [f"{job.name.split('-')[0]} {running.step or 'starting'}" for job, running in found]
+    def training(self, id: int) -> str:
+        """One that runs, with its epoch."""
+        return f"{self.jobs[id].name.split('-')[0]} {self.running[id].step or 'starting'}"
+
+    def _trainings_that_run(self) -> list[int]:
+        return [each for each in self.running if self.jobs[each].rule == "train_run"]
 
     def counts(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -172,9 +183,11 @@ class Progress:
 
     def line(self, now: float, left: float | None, width: int | None = None) -> str:
         """As much as fits into so many characters: jobs and times first, then trainings."""
-        essential, trainings = [self.counts(), self.times(now, left)], self.trainings()
+        essential, running = [self.counts(), self.times(now, left)], self._trainings_that_run()
+        most = len(running) if width is None else width // SHORTEST_TRAINING
+        trainings = [self.training(each) for each in running[:most]]
         for shown in range(len(trainings), 0, -1):
-            more = f", {len(trainings) - shown} more" if shown < len(trainings) else ""
+            more = f", {len(running) - shown} more" if shown < len(running) else ""
             text = SEPARATOR.join([essential[0], ", ".join(trainings[:shown]) + more, essential[1]])
             if width is None or len(text) <= width:
                 return text
@@ -200,7 +213,7 @@ def _inputs_first(jobs: Mapping[int, PlannedJob]) -> list[int]:
 
 def in_time(seconds: float) -> str:
     """40 s, 9 min, 2 h 10 min, 3 d 4 h."""
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
