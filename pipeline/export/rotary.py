@@ -28,7 +28,7 @@ def rotary_model(cfg: ModelConfig, encoder: Encoder, image_size: Size) -> tuple[
         "embed_dim": encoder.embed_dim,
         "depth": len(encoder.blocks),
         "num_heads": block.attn.num_heads,
-        "mlp_ratio": cfg.mlp_ratio or block.mlp.fc1.out_features / encoder.embed_dim,
+        "mlp_ratio": cfg.mlp_ratio or ratio_for(block.mlp.fc1.out_features, encoder.embed_dim),
         "global_pool": encoder.global_pool,
         "use_fc_norm": not isinstance(encoder.fc_norm, nn.Identity),
         **_rotations(cfg.positions),
@@ -36,9 +36,15 @@ def rotary_model(cfg: ModelConfig, encoder: Encoder, image_size: Size) -> tuple[
     return f"vit_{size[0] if size else 'small'}_patch16_rope{mixed}{beside}_224", arguments
 
 
+def ratio_for(hidden: int, width: int) -> float:
+    """The `mlp_ratio` of which timm makes this hidden width: it rounds the product of ratio and width down."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
+
+
 def rotary_weights(encoder: Encoder) -> dict[str, Tensor]:
     """Under timm's names. Its RoPE-ViT scales what its blocks add; where nothing does here, these scales are 1."""
-    weights = vit_as_rope(encoder.state_dict())
+    weights = vit_as_rope(encoder.state_dict(), not encoder.no_embed_class)
     for number in range(len(encoder.blocks)):
         for scale in (f"blocks.{number}.gamma_1", f"blocks.{number}.gamma_2"):
             weights.setdefault(scale, torch.ones(encoder.embed_dim))
@@ -64,6 +70,7 @@ def refuse_other_than_plain_vit(encoder: Encoder, arch: str) -> None:
         "a norm before its blocks": not isinstance(encoder.norm_pre, nn.Identity),
         "norms of queries and keys": not isinstance(block.attn.q_norm, nn.Identity),
         "no biases of queries and keys": block.attn.qkv.bias is None,
+        "gated MLPs": block.mlp.fc2.in_features != block.mlp.fc1.out_features,
         f"blocks of the kind {type(block).__name__}": not hasattr(block, "ls1"),
     }
     if found := [what for what, is_there in others.items() if is_there]:

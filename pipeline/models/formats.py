@@ -65,10 +65,13 @@ def _rope_as_vit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def vit_as_rope(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The reverse: the tensors of a plain ViT with rotations under the names of timm's; CLS takes its position in."""
+def vit_as_rope(tensors: dict[str, Tensor], has_cls_position: bool = True) -> dict[str, Tensor]:
+    """The reverse: the tensors of a plain ViT with rotations under the names of timm's.
+
+    CLS takes its position in. It has none in a DeiT III, whose table is of patches alone, as that of timm's models.
+    """
     renamed = {re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", name): value for name, value in tensors.items()}
-    if (positions := renamed.get("pos_embed")) is not None:
+    if has_cls_position and (positions := renamed.get("pos_embed")) is not None:
         renamed |= {"cls_token": renamed["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
     return renamed
 

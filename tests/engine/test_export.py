@@ -23,7 +23,7 @@ from pipeline.engine.loop import build_method
 from pipeline.engine.run import resolved_yaml
 from pipeline.engine.train import export
 from pipeline.export import layout, onnx_file
-from pipeline.export.rotary import refuse_other_than_plain_vit
+from pipeline.export.rotary import ratio_for, refuse_other_than_plain_vit
 from pipeline.models.places import RotaryKind
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.results.records import EvalInputs, EvalResult, Inputs, TrainRecord, write_record
@@ -43,6 +43,9 @@ ROTARY |= {
     "rope, mean of the patches": {"model": {"act_layer": "gelu", "pos_embed": "rope", "pool": "avg"}},
     "rope, rectangle": {**ROTARY["rope, alone"], "data": {"image_size": [28, 14]}},
     "rope, spoken words": merge(ROTARY["rope_mixed, beside a table"], bases.SOUNDS),
+    "rope, beside a table of patches alone": merge(
+        ROTARY["rope, beside a table"], {"model": {"arch": "deit3_small_patch16_224"}}
+    ),
     "rope, no classifier": merge(bases.MAE, ROTARY["rope_dinov3, alone"]),
 }
 EXPORTED = {
@@ -136,12 +139,18 @@ def test_export__of_what_timm_cannot_build__is_refused_with_the_reason(scale, tm
     [
         ("vit_medium_patch16_reg4_gap_256", "no class token, 3 registers"),
         ("vit_base_patch16_clip_224", "a norm before its blocks"),
+        ("vit_giant_patch14_dinov2", "gated MLPs"),
     ],
 )
 def test_rotary_export__of_an_architecture_with_more_than_a_plain_vit__is_refused_with_what_it_has(arch, found):
     encoder = build_tiny(tiny_model(arch=arch, pos_embed="rope"))
     with pytest.raises(ConfigError, match=f"its architecture {arch} has {found}"):
         refuse_other_than_plain_vit(encoder, arch)
+
+
+@pytest.mark.parametrize(("hidden", "width"), [(54, 49), (402, 400), (1536, 384)])
+def test_ratio_for__any_hidden_width__gives_it_back_when_timm_multiplies(hidden, width):
+    assert int(width * ratio_for(hidden, width)) == hidden
 
 
 def test_export__encoder_that_timm_computes_in_another_way__is_refused_and_nothing_is_left(
