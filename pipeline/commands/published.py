@@ -14,11 +14,18 @@ DETAILS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "scale", nargs="?", help="a file of configs/scale; with --check, all that are published if left out"
+        "scale",
+        nargs="?",
+        help="a file of configs/scale; with --check and --redraw, all that are published if left out",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument(
         "--check", action="store_true", help="draw tables and verdicts from the published metrics, and compare"
+    )
+    doing.add_argument(
+        "--redraw",
+        action="store_true",
+        help="write the texts and the picture again from the published metrics; numbers and verdicts stay",
     )
     doing.add_argument("--readme", action="store_true", help="only bring the block of README up to date")
     parser.add_argument("--partial", action="store_true", help="publish although results of the headline are missing")
@@ -33,27 +40,40 @@ def run(options: argparse.Namespace) -> int:
         return _check(options.scale)
     if options.readme:
         print(write_block())
+    elif options.redraw:
+        _redraw(options.scale)
+        print(write_block())
     elif options.scale:
         _publish(options.scale, options.partial)
         print(write_block())
     else:
-        raise ConfigError("which scale is to be published is not given; name it, or use --check or --readme")
+        raise ConfigError("which scale is to be published is not given; name it, or use --check, --redraw or --readme")
     return 0
 
 
 def _publish(scale: str, is_partial: bool) -> None:
     from pipeline.core.config import shown
     from pipeline.published.folder import publish
+    from pipeline.published.metrics import NOT_PUBLISHED
     from pipeline.published.ready import require_ready
     from pipeline.report.drawing import draw_single
 
     freshness = open_scale(scale)
     for line in require_ready(freshness, is_partial):
         print(line)
-    report = draw_single(freshness, "headline")
+    report = draw_single(freshness, "headline", NOT_PUBLISHED)
     folder = publish(freshness.graph, freshness.results, report)
     for path in sorted(folder.iterdir()):
         print(f"{shown(path)}: {path.stat().st_size:,} bytes")
+
+
+def _redraw(scale: str | None) -> None:
+    from pipeline.core.config import shown
+    from pipeline.published.folder import published_scales, redraw
+
+    for name in [scale] if scale else published_scales():
+        changed = ", ".join(shown(path) for path in redraw(name))
+        print(f"results/published/{name}: {f'{changed} written again' if changed else 'nothing to write again'}")
 
 
 def _check(scale: str | None) -> int:

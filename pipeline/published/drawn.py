@@ -10,12 +10,22 @@ from pipeline.published.metrics import Arrays, Metrics, lay_out
 from pipeline.published.subject import ROWS, placed
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
+from pipeline.report.tables.fill import LEFT_OUT
 from pipeline.results import ScaleFolder
 from pipeline.study.claims.decide import JudgedClaim
 from pipeline.study.resolve.entries import Graph
 
+OUTSIDE = "it is outside the headline, which alone is published"
 SHOWN = ("ours", "error", "n", "paper", "verdict", "reason")  # of a cell
 ROUNDING = 1e-9  # of sums in another order, on another processor
+
+
+def settled(tables: list[FilledTable]) -> list[FilledTable]:
+    """Tables without the commands that run what is outside the headline: these follow from the configs of the day."""
+    for table in tables:
+        for _, _, cell in table.cells():
+            cell.reason = OUTSIDE if cell.reason.endswith(LEFT_OUT) else cell.reason
+    return tables
 
 
 class Drawn(NamedTuple):
@@ -28,7 +38,8 @@ def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> Drawn:
     with tempfile.TemporaryDirectory() as folder:
         results = ScaleFolder(Path(folder))
         lay_out(metrics, arrays, results)
-        return Drawn(*collect_tables(placed(graph, results.folder), ROWS))
+        tables, studies = collect_tables(placed(graph, results.folder), ROWS)
+        return Drawn(settled(tables), studies)
 
 
 def tables_as_data(tables: list[FilledTable]) -> dict[str, Any]:

@@ -9,8 +9,16 @@ from pydantic import ValidationError
 
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
-from pipeline.core.files import draft_of, remove_folder, write_text
-from pipeline.published.drawn import Drawn, claims_as_data, claims_from_data, differences, draw_from, tables_as_data
+from pipeline.core.files import draft_of, held, lock_of, remove_drafts, remove_folder, write_text
+from pipeline.published.drawn import (
+    Drawn,
+    claims_as_data,
+    claims_from_data,
+    differences,
+    draw_from,
+    settled,
+    tables_as_data,
+)
 from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.published.picture import picture
 from pipeline.published.provenance import provenance_of
@@ -37,31 +45,40 @@ FILES = {
 def publish(graph: Graph, results: ScaleFolder, report: Path | None = None) -> Path:
     """Write the folder of a scale anew, and return it; `report` is one page, left out where it does not fit."""
     part, target = published_part(graph), published_folder(graph.scale)
+    draft = draft_of(target)
+    with held(lock_of(target), f"what is published of scale {graph.scale}"):
+        remove_drafts(target)
+        try:
+            _write(draft, part, results, report)
+            if (size := _size(draft)) > MOST_BYTES:
+                raise DataError(
+                    f"{shown(target)} would have {size:,} bytes, expected {MOST_BYTES:,} at most; shorten the headline"
+                )
+            remove_folder(target)
+            draft.rename(target)
+        except BaseException:
+            remove_folder(draft)
+            raise
+    return target
+
+
+def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None) -> None:
     metrics = gather(part, results)
     if not metrics.runs:
         raise DataError(f"{results.folder} has no finished run of the headline; run it first")
     tables, studies = collect_tables(placed(part, results.folder), ROWS)
-    draft = draft_of(target)
-    write_text(draft / GRAPH, part.model_dump_json(indent=None) + "\n")
-    write_metrics(draft / METRICS, metrics)
-    write_arrays(draft / PER_IMAGE, gather_images(part, results, tables))
-    drawn = draw_from(part, read_metrics(draft / METRICS), read_arrays(draft / PER_IMAGE))
-    if lost := differences(drawn, tables_as_data(tables), claims_as_data(studies)):
+    write_text(folder / GRAPH, part.model_dump_json(indent=None) + "\n")
+    write_metrics(folder / METRICS, metrics)
+    write_arrays(folder / PER_IMAGE, gather_images(part, results, tables))
+    drawn = draw_from(part, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
+    if lost := differences(drawn, tables_as_data(settled(tables)), claims_as_data(studies)):
         raise DataError(
             f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
         )
-    for name, content in _drawings(part, drawn, provenance_of(metrics), report is not None and _fits(draft, report)):
-        write_text(draft / name, content)
-    if report and _fits(draft, report):
-        write_text(draft / REPORT, report.read_text())
-    if (size := _size(draft)) > MOST_BYTES:
-        remove_folder(draft)
-        raise DataError(
-            f"{shown(target)} would have {size:,} bytes, expected {MOST_BYTES:,} at most; shorten the headline"
-        )
-    remove_folder(target)
-    draft.rename(target)
-    return target
+    for name, content in _drawings(part, drawn, provenance_of(metrics), report is not None and _fits(folder, report)):
+        write_text(folder / name, content)
+    if report and _fits(folder, report):
+        write_text(folder / REPORT, report.read_text())
 
 
 def _fits(folder: Path, report: Path) -> bool:
@@ -103,21 +120,50 @@ def _json(content: Any) -> str:
 
 
 def published_scales() -> list[str]:
-    return sorted(path.parent.name for path in published_folder().glob(f"*/{METRICS}"))
+    found = (path.parent.name for path in published_folder().glob(f"*/{METRICS}"))
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def check(scale: str) -> list[str]:
     """What differs between a published folder and what its own metrics give; empty where nothing does."""
     folder = published_folder(scale)
-    graph, drawn = _redraw(folder)
-    claims, facts = _read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
-    lines = differences(drawn, _read_json(folder / TABLES), claims)
+    lines, texts = _compare(folder)
     if lines:
         return lines
-    texts = [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, (folder / REPORT).exists())]
     lines = [f"{name} is not what the metrics give" for name, text in texts if _read(folder / name) != text]
     size = _size(folder)
     return lines + [f"{size:,} bytes, expected {MOST_BYTES:,} at most"] * (size > MOST_BYTES)
+
+
+def redraw(scale: str) -> list[Path]:
+    """Write the texts and the picture again, as the code of today words and draws them; return those that changed.
+
+    Numbers and verdicts stay: where the metrics do not give them, DataError is raised and nothing is written.
+    """
+    folder = published_folder(scale)
+    lines, texts = _compare(folder)
+    if lines:
+        raise DataError(
+            f"{shown(folder)} has other numbers or verdicts than its metrics give: {lines[0]}; restore it with git, "
+            "or publish again"
+        )
+    changed = {folder / name: text for name, text in texts if not _has_text(folder / name, text)}
+    for path, text in changed.items():
+        write_text(path, text)
+    return [*changed]
+
+
+def _has_text(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+def _compare(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
+    """What differs from the metrics, cells and verdicts; and the texts that follow from them, by name."""
+    graph, drawn = _draw(folder)
+    claims, facts = _read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
+    lines = differences(drawn, _read_json(folder / TABLES), claims)
+    has_report = (folder / REPORT).exists()
+    return lines, [] if lines else [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, has_report)]
 
 
 def changed_since(scale: str, now: Graph) -> str:
@@ -125,7 +171,7 @@ def changed_since(scale: str, now: Graph) -> str:
     return changes_between(_read_graph(published_folder(scale)), now)
 
 
-def _redraw(folder: Path) -> tuple[Graph, Drawn]:
+def _draw(folder: Path) -> tuple[Graph, Drawn]:
     graph = _read_graph(folder)
     return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
 
@@ -154,6 +200,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 def shown_in_readme(scale: str) -> str:
     """The part of README about a published scale."""
     folder = published_folder(scale)
-    graph, drawn = _redraw(folder)
+    graph, drawn = _draw(folder)
     claims, facts = claims_from_data(_read_json(folder / CLAIMS)), _read_json(folder / PROVENANCE)
     return block_text(Publication(graph, drawn.tables, claims, facts), f"results/published/{scale}")

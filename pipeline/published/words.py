@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from pipeline.published.drawn import OUTSIDE
 from pipeline.published.provenance import provenance_sentences
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
 from pipeline.report.words import number, sentences
 from pipeline.study.claims.decide import JudgedClaim
 from pipeline.study.resolve.entries import Graph
+from pipeline.study.targets import full_command
 
 PICTURE = "verdicts.svg"
 NOT_EXAMINED = "Nothing is written down about it yet (`remarks` of the claim)."
@@ -24,7 +26,9 @@ class Publication(NamedTuple):
 
     @property
     def in_words(self) -> dict[str, list[ClaimInWords]]:
-        return {study: in_words(found, self.tables, self.graph.scale) for study, found in self.claims.items() if found}
+        """The claims of each study; commands name their scale whatever the configs say, now or later."""
+        tables, scale = self.tables, self.graph.scale
+        return {study: in_words(found, tables, scale, full_command) for study, found in self.claims.items() if found}
 
 
 def folder_text(publication: Publication, others: Iterable[str]) -> str:
@@ -53,12 +57,8 @@ def _title(graph: Graph, study: str) -> str:
 
 
 def _missing(tables: list[FilledTable]) -> str:
-    asked = [
-        cell
-        for table in tables
-        for row, _, cell in table.cells()
-        if row.selected and not cell.reason.endswith(" runs it")
-    ]
+    cells = [cell for table in tables for row, _, cell in table.cells() if row.selected]
+    asked = [cell for cell in cells if cell.reason != OUTSIDE]
     empty = sum(cell.ours is None for cell in asked)
     found = f"{len(asked) - empty} of {len(asked)} cells of the headline have a number"
     return f"{found}; `tables.md` says of each other one why not."

@@ -4,11 +4,12 @@ Tables are filled here again, not read as they were drawn: whatever is finished 
 mark.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.core.errors import DataError
 from pipeline.freshness.remake import Freshness
@@ -37,6 +38,22 @@ def collect(graph: Graph, selection: str, freshness: Freshness | None = None, st
     runs = [_run(graph, name, study) for name in done]
     finished = filter(None, (_evaluation(graph, name) for name in evaluations))
     return Content(tables, claims, runs, [*finished], graph.stories)
+
+
+def without_facts(content: Content, names: Collection[str]) -> Content:
+    """The same where nothing says these facts of where results come from; `content` stays as it is."""
+    tables = deepcopy(content.tables)
+    for cell in [cell for table in tables for _, _, cell in table.cells() if cell.provenance]:
+        cell.provenance = _without(cell.provenance or {}, names)
+    runs = [run.model_copy(update={"provenance": _without(run.provenance, names)}) for run in content.runs]
+    evaluations = [
+        each.model_copy(update={"provenance": _without(each.provenance, names)}) for each in content.evaluations
+    ]
+    return content._replace(tables=tables, runs=runs, evaluations=evaluations)
+
+
+def _without(facts: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
 
 
 def collect_tables(

@@ -48,7 +48,12 @@ def tables_of(graph: Graph, targets: Iterable[str]) -> list[Chosen]:
 def command_for(target: str, scale: str) -> str:
     """What to type for a target of this scale."""
     is_default = scale == default_scale(target.split())
-    return f"snakemake {target}" if is_default else f"snakemake {target} --config scale={scale}"
+    return f"snakemake {target}" if is_default else full_command(target, scale)
+
+
+def full_command(target: str, scale: str) -> str:
+    """The same with its scale, which stays right whatever the default of a study becomes."""
+    return f"snakemake {target} --config scale={scale}"
 
 
 def rows_and_study(report: str) -> tuple[str, str]:

@@ -5,15 +5,23 @@ import shutil
 
 import numpy as np
 import pytest
-from result_files import write_evaluation
+from result_files import ORIGIN, SITE, write_evaluation, write_training
 from toy_study import A, B, C, name_of
 
 from pipeline.cli import main
+from pipeline.commands import published as command
+from pipeline.core.config import CONFIGS
 from pipeline.core.errors import DataError
+from pipeline.core.files import draft_of
+from pipeline.freshness.remake import Freshness
+from pipeline.published import drawn
 from pipeline.published import folder as published
-from pipeline.published.folder import changed_since, check, publish, published_scales, shown_in_readme
+from pipeline.published.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
+from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
+from pipeline.results import published_folder
+from pipeline.study import targets
 from pipeline.study.resolve.entries import StudyEntry
 
 
@@ -144,3 +152,87 @@ def test_readme__block__is_written_between_its_marks(made):
     assert "| Toy study | 1 | 1 | 0 | 1 | B beats A: **holds** |" in text
     assert "| Toy study | Table 1, Row B: Top-1 (%) | 84.0 \u00b1 2.9 | 80.5 |" in text
     assert "results/published/toy/verdicts.svg" in text and "shows them already" in write_block()
+
+
+@pytest.mark.parametrize("stop", [ValueError("any"), KeyboardInterrupt()])
+def test_publish__that_ends_early__leaves_no_draft(measured, made, monkeypatch, stop):
+    def end(*given):
+        raise stop
+
+    monkeypatch.setattr(published, "provenance_of", end)
+    with pytest.raises(type(stop)):
+        publish(measured, measured.results)
+    assert [path.name for path in made.parent.iterdir() if path.is_dir()] == ["toy"]
+
+
+def test_publish__draft_of_a_killed_process__is_no_scale_and_is_removed(measured, made):
+    draft = draft_of(made)
+    shutil.copytree(made, draft)
+    assert published_scales() == ["toy"]
+
+    publish(measured, measured.results)
+    assert not draft.exists()
+
+
+def test_command__without_paths_of_this_machine__publishes_report_metrics_and_text(measured, monkeypatch):
+    root = str(CONFIGS.parent)
+    typed = {"provenance": {**ORIGIN, "command": f"patchwork-argv {root}/x"}}
+    for run in (A, B):
+        write_training(measured, run, {"params_m": 22.0}, **typed)
+        write_evaluation(measured, name_of("classify", run), {"top1": 80.0}, **typed)
+        write_evaluation(measured, name_of("consistency", run), {"diff_norm": 9.0}, **typed)
+    monkeypatch.setattr(command, "open_scale", lambda scale: Freshness(measured, SITE))
+    # Both look at data sets, of which there are none.
+    monkeypatch.setattr(Freshness, "why_number", lambda *given: "")
+    monkeypatch.setattr(drawing, "_subtitle", lambda *given: "")
+    readme().write_text(f"{BEGIN}\n{END}\n")
+
+    assert main(["published", "toy"]) == 0
+    for name in ("report.html", "metrics.json", "README.md"):
+        text = (published_folder("toy") / name).read_text()
+        assert "patchwork-argv" not in text and root not in text and str(measured.results.folder) not in text
+    assert '"command"' not in text and "<dt>command</dt>" not in (published_folder("toy") / "report.html").read_text()
+
+
+def test_check__after_an_edit_of_the_scales_of_a_study__finds_nothing(measured, monkeypatch):
+    measured.tables["toy.t1"].rows["toy.t1.a"].outside_headline = ["diff_norm"]
+    folder = publish(measured, measured.results)
+    texts = [(folder / name).read_text() for name in ("tables.md", "tables.json")]
+    assert all(drawn.OUTSIDE in text and "runs it" not in text for text in texts)
+
+    monkeypatch.setattr(targets, "default_scale", lambda names: "toy")
+    assert check("toy") == []
+
+
+def test_redraw__text_that_was_worded_otherwise__is_written_again(made, capsys):
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    for name in ("tables.md", "README.md", "verdicts.svg"):
+        (made / name).write_text("worded otherwise")
+    assert len(check("toy")) == 3
+    readme().write_text(f"{BEGIN}\n{END}\n")
+
+    assert main(["published", "--redraw", "toy"]) == 0
+    assert "README.md" in capsys.readouterr().out and check("toy") == []
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+    assert redraw("toy") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [("tables.json", '"ours": 84.0', '"ours": 85.0'), ("claims.json", '"verdict": "true"', '"verdict": "false"')],
+)
+def test_redraw__of_other_numbers_or_verdicts__is_refused_and_writes_nothing(made, file, old, new):
+    (made / file).write_text((made / file).read_text().replace(old, new, 1))
+    (made / "tables.md").write_text("worded otherwise")
+
+    with pytest.raises(DataError, match="other numbers or verdicts than its metrics give"):
+        redraw("toy")
+    assert (made / "tables.md").read_text() == "worded otherwise"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short"])
+def test_check__damaged_values_per_image__says_what_to_do(made, content):
+    (made / "per_image.npz").write_bytes(content)
+
+    with pytest.raises(DataError, match=r"per_image.npz cannot be read .* restore it with git, or publish again"):
+        check("toy")

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from pipeline.report.collect import Content
@@ -21,6 +21,8 @@ VERDICTS: dict[Verdict, str] = {
     "undecided": "not decided",
 }
 DECIDED: tuple[Verdict, ...] = ("true", "false", "within noise")
+
+Command = Callable[[str, str], str]  # what to type for a target of a scale
 
 
 class Place(NamedTuple):
@@ -211,17 +213,21 @@ def value_of(cell: Cell, decimals: int, mark: str = "\u00b1") -> str:
     return " ".join(filter(None, [number(cell.ours, decimals), error(cell.error, decimals, mark)]))
 
 
-def in_words(claims: list[JudgedClaim], tables: list[FilledTable], scale: str) -> list[ClaimInWords]:
+def in_words(
+    claims: list[JudgedClaim], tables: list[FilledTable], scale: str, command: Command = command_for
+) -> list[ClaimInWords]:
     places = {
         f"{row.id}:{column.id}": Place(table, row, column, cell)
         for table in tables
         for row, column, cell in table.cells()
     }
     order = list(VERDICTS)
-    return sorted((_in_words(claim, places, scale) for claim in claims), key=lambda one: order.index(one.claim.verdict))
+    return sorted(
+        (_in_words(claim, places, scale, command) for claim in claims), key=lambda one: order.index(one.claim.verdict)
+    )
 
 
-def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str) -> ClaimInWords:
+def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command: Command) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
     numbers = _grouped((place.column.name, _number(place)) for place in known if place.cell.ours is not None)
@@ -229,7 +235,7 @@ def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str) -> Claim
     absent = [name for name in names if name not in places or places[name].cell.ours is None]
     targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
     return ClaimInWords(
-        claim, VERDICTS[claim.verdict], numbers, missing, [command_for(target, scale) for target in targets]
+        claim, VERDICTS[claim.verdict], numbers, missing, [command(target, scale) for target in targets]
     )
 
 

@@ -23,6 +23,8 @@ from pipeline.study.resolve.entries import CellEntry, Graph, RowEntry, TableEntr
 from pipeline.study.spec import MEAN, Column
 from pipeline.study.targets import command_for, target_name
 
+LEFT_OUT = " runs it"  # how the reason ends of a cell that the selection does not run, after the command that does
+
 
 def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness | None = None) -> FilledTable:
     """The table as data; a cell that was not obtained says why.
@@ -30,7 +32,7 @@ def fill_table(graph: Graph, table_id: str, selection: str, freshness: Freshness
     With `freshness`, a cell also says whether its results are stale, and a damaged one is a reason and no error.
     """
     table, selected = graph.table(table_id), graph.rows(table_id, selection)
-    left_out = f"`{command_for(target_name(table_id), graph.scale)}` runs it"
+    left_out = f"`{command_for(target_name(table_id), graph.scale)}`{LEFT_OUT}"
     rows = [_row(graph, table, row_id, selected.get(row_id), left_out, freshness) for row_id in table.rows]
     for filled in rows:
         _fill_deltas(graph, filled, rows, table.columns, table_id)
