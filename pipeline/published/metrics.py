@@ -7,6 +7,7 @@ of a difference between two models on the same images cannot be had from their s
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def read_arrays(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as values:
             return {name: values[name].astype(np.float32) for name in values.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{shown(path)} cannot be read ({error}); restore it with git, or publish again") from None
 
 

@@ -230,9 +230,16 @@ def test_redraw__of_other_numbers_or_verdicts__is_refused_and_writes_nothing(mad
     assert (made / "tables.md").read_text() == "worded otherwise"
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short"])
-def test_check__damaged_values_per_image__says_what_to_do(made, content):
-    (made / "per_image.npz").write_bytes(content)
+@pytest.mark.parametrize("damage", ["empty", "cut short", "overwritten"])
+def test_check__damaged_values_per_image__says_what_to_do(made, damage):
+    whole = (made / "per_image.npz").read_bytes()
+    start = whole.index(b".npy") + len(b".npy") + 20  # the first member, behind its header
+    content = {
+        "empty": b"",
+        "cut short": whole[:-40],
+        "overwritten": whole[:start] + b"\xff" * 30 + whole[start + 30 :],
+    }
+    (made / "per_image.npz").write_bytes(content[damage])
 
     with pytest.raises(DataError, match=r"per_image.npz cannot be read .* restore it with git, or publish again"):
         check("toy")
