@@ -177,6 +177,7 @@ def test_at_places__another_grid__has_the_rotations_of_that_grid(kind):
         torch.testing.assert_close(found, large.blocks[block].attn.rotary.of_block(block))
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.parametrize("where", ["own places", "places of each image", "another grid"])
 def test_encode__compiled__is_one_graph_with_the_same_outputs_and_gradients(kind, where):
