@@ -146,7 +146,7 @@ def test_file__of_a_changed_study__edited_by_hand__is_never_overwritten(mine):
         (["mine"], {"optim": {"epochz": "2"}}, "--config set: optim.epochz: unknown key; did you mean 'epochs'?"),
         (["mine"], {"optim": {"epochs": "two"}}, "--config set: optim.epochs: found 'two'; input should be"),
         (["mine"], {"optim": {"micro_batch": "7"}}, "--config set: configs/scale/demo.yaml: run: optim.global_batch: "),
-        (["mine"], {"init": "plain"}, "--config set: init: not here; a run of a study says it"),
+        (["mine"], {"init": "plain"}, "--config set: init: not allowed here; write it next to a run's method"),
         (["mine"], "epochs", "--config set=epochs: expected keys of a run, such as set='{optim: {epochs: 2}}'"),
         (["mien"], CHANGE, "no target 'mien' at scale demo; did you mean 'mine'?"),
         ([], CHANGE, "--config set=... changes the runs of one study, and the targets are all; name one study"),
