@@ -17,6 +17,8 @@ from tiny_runs import build_trainer, publish, tiny_run
 from pipeline.cli import main
 from pipeline.core.files import write_text
 from pipeline.engine.run import resolved_yaml
+from pipeline.launch import gpus
+from pipeline.launch.gpus import holders
 from pipeline.privacy import matching
 from pipeline.privacy.april import reason_other_algebra
 
@@ -74,6 +76,21 @@ def runs(results, images, tmp_path, monkeypatch):
 
 def attack(model, image, *more, kind="april"):
     return main(["attack", "--model", str(model), "--image", str(image), "--attack", kind, *map(str, more)])
+
+
+def test_attack__on_a_machine_with_gpus__holds_one_as_other_jobs_do(tmp_path, monkeypatch, capsys):
+    def attack_images(request, site):
+        yield f"on {os.environ[gpus.VISIBLE]}, held by {holders()[0].job}"
+
+    (tmp_path / "gpus.yaml").write_text("gpus: [3]\n")
+    monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(gpus, "_found_gpus", dict)
+    monkeypatch.setattr("pipeline.adhoc.attack.attack_images", attack_images)
+    monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "gpus.yaml"))
+    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER"):  # both are as they were afterwards
+        monkeypatch.setenv(name, "3")
+    assert attack("test_vit", "square.png") == 0
+    assert capsys.readouterr().out == "on 3, held by test_vit\n" and holders() == []
 
 
 def pixels(path):
