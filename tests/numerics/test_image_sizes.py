@@ -5,7 +5,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from small_set import build
-from test_rotary import strong
+from test_rotary import strong, timm_twin
 from tiny_vit import build_tiny, tiny_model, tiny_swin
 
 from pipeline.evals.accuracy.image_sizes import at_size, scaled_size
@@ -46,6 +46,16 @@ def test_at_size__larger__leaves_what_it_sees_of_patches_at_the_same_places(kind
             assert more.shape[-3] == 1 + 10 * 7
             torch.testing.assert_close(more[..., :50, :, :], own.rotary.of_block(number))
     assert large(SEEN).isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [(40, 28), (20, 36), (56, 56)], ids=["higher", "smaller and wider", "twice"])
+@pytest.mark.parametrize("kind", ROTARY)
+def test_at_size__any__computes_what_timm_does_where_its_model_gets_another_size(kind, size):
+    encoder, other = moved(kind, size)
+    theirs, seen = timm_twin(encoder, kind), torch.randn(2, 1, *size, generator=torch.Generator().manual_seed(0))
+    theirs.set_input_size(size)
+    torch.testing.assert_close(other(seen), theirs(seen), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
