@@ -94,7 +94,7 @@ def test_load__weights_of_a_rotary_model_of_timm__give_its_outputs(arch, tmp_pat
     torch.testing.assert_close(encode(ours, seen), theirs.forward_features(seen), atol=1e-5, rtol=0)
 
 
-def timm_twin(ours, kind):
+def timm_twin(ours, kind, **more):
     """timm's model with the same rotations and weights, for images of 28 px."""
     rotations = {
         "rope": {"rope_type": "cat", "rope_temperature": 100.0, "rope_grid_indexing": "xy"},
@@ -104,7 +104,7 @@ def timm_twin(ours, kind):
     theirs = timm.models.eva.Eva(
         **{"img_size": 28, "patch_size": 4, "in_chans": 1, "num_classes": 10, "global_pool": "token"},
         **{"attn_type": "rope", "use_rot_pos_emb": True, "use_abs_pos_emb": False, "norm_layer": nn.LayerNorm},
-        **SHAPE | rotations[kind],
+        **SHAPE | rotations[kind] | more,
     ).eval()
     theirs.load_state_dict(ours.state_dict())
     for norm in (module for module in theirs.modules() if isinstance(module, nn.LayerNorm)):
