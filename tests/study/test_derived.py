@@ -180,7 +180,9 @@ def test_mistake__names_the_option_and_leaves_no_file(mine, targets, change, mes
 )
 def test_mistake__with_a_key_that_the_study_states__names_both_places(mine, change, message):
     """The derived study is no file yet, so nobody could look into it."""
-    mine.write("study/mine.yaml", merge(STUDY, {"title": "mine", "scales": ["own"], "common": {"optim": {"warmup_epochs": 3}}}))
+    mine.write(
+        "study/mine.yaml", merge(STUDY, {"title": "mine", "scales": ["own"], "common": {"optim": {"warmup_epochs": 3}}})
+    )
     study = changed_study(load_graph("own"), ["mine"], change)
     with pytest.raises(ConfigError) as caught:
         study.graph("own")
