@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from safetensors.torch import save_file
 from tiny_runs import build_trainer, publish, tiny_run
 
@@ -150,6 +150,20 @@ def test_attack__on_a_timm_model__comes_to_the_ceiling_of_its_equations(site, we
         expected = int(model(seen[None]).argmax())
     assert found["label"] == expected and found["label_is_predicted"]
     assert f"{expected}, which the model predicts: no --label was given" in said
+
+
+@pytest.mark.slow
+def test_attack__on_a_photograph_that_was_turned__attacks_it_as_it_was_taken(site, weights, photograph, tmp_path):
+    """As `evaluate` sees it."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    with Image.open(photograph) as upright:
+        upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    for image in (photograph, tmp_path / "turned.png"):
+        more = "--weights", weights / "test_vit.safetensors", "--out", tmp_path / image.stem
+        assert attack("test_vit", image, *more) == 0
+    seen = [pixels(tmp_path / name / "original.png") for name in ("square", "turned")]
+    assert np.array_equal(*seen)
 
 
 @pytest.mark.slow

@@ -162,6 +162,33 @@ def test_mistake__names_the_option_and_leaves_no_file(mine, targets, change, mes
     assert files(mine) == before
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            CHANGE,
+            "--config set: optim.warmup_epochs: warmup_epochs 3.0 must be below epochs 2 "
+            "(configs/study/mine.yaml: common); give both keys in set",
+        ),
+        (
+            {"optim": {"warmup_epochs": "9"}},
+            "--config set: optim.warmup_epochs: warmup_epochs 9.0 must be below epochs 4; "
+            "optim.epochs is in configs/study/mine.yaml: common",
+        ),
+    ],
+    ids=["changed by the option", "stated by the study"],
+)
+def test_mistake__with_a_key_that_the_study_states__names_both_places(mine, change, message):
+    """The derived study is no file yet, so nobody could look into it."""
+    mine.write(
+        "study/mine.yaml", merge(STUDY, {"title": "mine", "scales": ["own"], "common": {"optim": {"warmup_epochs": 3}}})
+    )
+    study = changed_study(load_graph("own"), ["mine"], change)
+    with pytest.raises(ConfigError) as caught:
+        study.graph("own")
+    assert str(caught.value) == message
+
+
 def test_typed__texts_of_a_command_line__are_values_of_yaml():
     told = {"a": "2", "b": ["0.9", "1e-4"], "c": "none", "d": "null", "e": {"f": "true"}, "g": 3}
     assert typed(told) == {"a": 2, "b": [0.9, 1e-4], "c": "none", "d": None, "e": {"f": True}, "g": 3}
