@@ -64,9 +64,9 @@ class Watch(StopRequest):
         """Count the seconds of the loop's parts, all of which it calls by these names."""
         batches = trainer.batches
         batches.from_step = lambda step, load=batches.from_step: self._iterated("waiting for data", load(step))
-        trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
-        trainer._meet = self._timed("meeting of processes", trainer._meet)
-        trainer._take_update = self._timed("update", trainer._take_update)
+        trainer._prepare = self._kept(self._timed("transform and draws", trainer._prepare))
+        trainer._reduce_gradients = self._timed("all-reduce", trainer._reduce_gradients)
+        trainer._update_weights = self._timed("update", trainer._update_weights)
         run = trainer.recorder.run
         trainer.recorder.run = lambda part, *given: (
             run(part, *given) if part is trainer.update else self._timed("forward and backward", run)(part, *given)

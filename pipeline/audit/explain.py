@@ -16,7 +16,7 @@ from pipeline.results.records import STOP_FACTS, EvalResult, Kind, TrainRecord, 
 from pipeline.study.resolve.entries import CellEntry, Graph, TableEntry
 from pipeline.study.resolve.graph import build_graph
 from pipeline.study.spec import Column
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s", *STOP_FACTS)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
 Read = TypeVar("Read")
@@ -83,9 +82,9 @@ class BaseDataConfig(Strict):
     def splits(self) -> tuple[SplitName, ...]:
         return ("train", "val") if self.num_train else ("val",)
 
-    def task_of(self, method: "MethodConfig") -> str:
-        """The task, by its name in the registry, that a method has on this kind of data."""
-        return self.own_tasks.get(method.task, method.task)
+    def task_of(self, task: str) -> str:
+        """The task, by its name in the registry, that methods of a task have on this kind of data."""
+        return self.own_tasks.get(task, task)
 
     def count(self, split: SplitName) -> int:
         """Number of samples the split must have."""

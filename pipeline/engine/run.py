@@ -98,7 +98,7 @@ class RunConfig(Strict):
     @property
     def task(self) -> str:
         """Its name in the registry of tasks."""
-        return self.data.task_of(self.method)
+        return self.data.task_of(self.method.task)
 
     @property
     def named(self) -> Named:

@@ -42,11 +42,11 @@ from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
 from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.initialisation import STD, initialise_as_deit
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.places import all_places, hidden_at, rotary_of
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
-from pipeline.models.starts import STD, start_as_deit
 
 _RELEASED = {
     "shuffle_prob": 0.5,
@@ -168,7 +168,7 @@ class MJP(Method):
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
         # Last, so that what was drawn above does not depend on it.
         if self.regressor:
-            start_as_deit(self.regressor)
+            initialise_as_deit(self.regressor)
         if num_prefix_tokens(encoder):
             nn.init.trunc_normal_(encoder.cls_token, std=encoder.cls_std or STD)
 

@@ -10,19 +10,19 @@ from pydantic import ValidationError
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of, held, lock_of, remove_drafts, remove_folder, write_text
-from pipeline.published.drawn import (
+from pipeline.published.from_metrics import (
     Drawn,
     claims_as_data,
     claims_from_data,
     differences,
     draw_from,
-    settled,
+    hide_commands,
     tables_as_data,
 )
 from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.published.picture import picture
 from pipeline.published.provenance import provenance_of
-from pipeline.published.subject import ROWS, changes_between, placed, published_part
+from pipeline.published.selection import ROWS, changes_between, placed, published_part
 from pipeline.published.words import PICTURE, Publication, block_text, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
@@ -71,7 +71,7 @@ def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None)
     write_metrics(folder / METRICS, metrics)
     write_arrays(folder / PER_IMAGE, gather_images(part, results, tables))
     drawn = draw_from(part, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
-    if lost := differences(drawn, tables_as_data(settled(tables)), claims_as_data(studies)):
+    if lost := differences(drawn, tables_as_data(hide_commands(tables)), claims_as_data(studies)):
         raise DataError(
             f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
         )

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from pipeline.core.errors import DataError
 from pipeline.core.sizes import pair
-from pipeline.engine.metrics import Found, Metric
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
+from pipeline.tasks.metrics import Metric, MetricValues
 from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ class AveragePrecision(Metric):
     def merge(self, states: Sequence[dict[int, list[ImageRecord]]]) -> None:
         self.batches = {number: batch for state in states for number, batch in state.items()}
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         records = [record for number in sorted(self.batches) for record in self.batches[number]]
         found = average_precision(records, self.resamples, self.seed)
         if "ap_b" not in found.metrics:
             raise DataError(f"none of {len(records)} images has an object that counts; average precision needs one")
-        return Found(found.metrics, found.errors, len(records))
+        return MetricValues(found.metrics, found.errors, len(records))

@@ -178,7 +178,7 @@ def _stamps(folder: Path) -> dict[str, tuple[int, str | None]]:
     return {path.name: (path.stat().st_mtime_ns, digest(path)) for path in sorted(folder.iterdir())}
 
 
-def test_evaluate__job_with_one_more_evaluation__computes_that_alone(lab, computed):
+def test_evaluate__job_with_one_more_evaluation__computes_that_only(lab, computed):
     lab.evaluate(*lab.planned("classify", "mild"))
     lab.evaluate()
     assert computed == ["classify", "classify", "consistency"]
@@ -337,7 +337,7 @@ class Killed(Exception):
     pass
 
 
-def test_parts__of_a_killed_evaluation__serve_the_same_inputs_and_config_alone(lab, monkeypatch):
+def test_parts__of_a_killed_evaluation__serve_the_same_inputs_and_config_only(lab, monkeypatch):
     kept = []
 
     def compute(self, model):

@@ -148,7 +148,7 @@ def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):
     assert "[MASK]" in capsys.readouterr().err
 
 
-def test_infer__of_a_text_beside_which_no_config_lies__is_refused(checkpoints, tmp_path, capsys):
+def test_infer__of_a_text_model_without_a_config_next_to_it__is_refused(checkpoints, tmp_path, capsys):
     key = make_key(checkpoints["gpt2"], tmp_path / "mine.key")
     lock(checkpoints["gpt2"], key, tmp_path / "locked.safetensors")
     assert main(["infer", str(tmp_path / "locked.safetensors"), "--key", str(key), "--text", "w3"]) == 1

@@ -169,7 +169,7 @@ def test_box_losses__objects_and_background__are_those_of_detectron2():
     torch.testing.assert_close(found[1], moves / 5)
 
 
-def test_mask_loss__objects_alone__is_the_mean_cross_entropy_of_their_classes_masks():
+def test_mask_loss__objects_only__is_the_mean_cross_entropy_of_their_classes_masks():
     regions, targets = some_regions()
     logits = torch.randn(6, SCENE_CLASSES, 8, 8)
     found = mask_loss(logits, regions, targets)

@@ -241,7 +241,7 @@ def test_mjp__patches_that_are_told_their_new_slots__are_seen_there(kind):
     torch.testing.assert_close(there[:, 0], back[:, 0], atol=1e-5, rtol=0)
 
 
-def test_mjp__learned_frequencies__have_a_gradient_from_patches_with_a_place_alone():
+def test_mjp__learned_frequencies__have_a_gradient_from_patches_with_a_place_only():
     method = method_of("mjp", {"dal": "none", "warmup_ratio": 0.0}, pos_embed="rope_mixed").train()
     batch = tiny_batch(4)
     draw = {**method.draw(batch, 0.5), "order": torch.arange(N)[None]}
@@ -296,7 +296,7 @@ def test_mp3__any_other_positions_in_pretraining__are_refused(kind):
 @torch.no_grad()
 @EVERY_KIND
 @pytest.mark.parametrize("beside", [{}, {"add_absolute": True}], ids=["alone", "beside a table"])
-def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_alone(kind, beside):
+def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_only(kind, beside):
     method = method_of("droppos", {**DECODER, "mask_ratio": 0.5}, pos_embed=kind, **beside)
     order, visible, anchors = orders(), 24, 8
     found = method.position_logits(images(), order, visible, anchors)
@@ -425,7 +425,7 @@ def test_april__gradient_at_every_slot__recovers_the_images(kind):
 
 
 @EVERY_KIND
-def test_april__parameters_alone__have_no_gradient_at_the_slots(kind):
+def test_april__parameters_only__have_no_gradient_at_the_slots(kind):
     reason = reason_against(tiny_model(pos_embed=kind), Assumptions(given="parameters"))
     assert "no parameter has the gradient at the slots" in reason
     beside = tiny_model(pos_embed=kind, add_absolute=True)

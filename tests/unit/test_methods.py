@@ -279,7 +279,7 @@ PLAIN_VITS = [case for case in METHODS.names() if CASES[case].model.family == "v
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PLAIN_VITS)
-def test_dropout__in_each_place_of_a_vit_alone__is_drawn_in_training(case):
+def test_dropout__in_each_single_place_of_a_vit__is_drawn_in_training(case):
     """Also by methods that take the encoder apart instead of calling timm's forward."""
     method, batch = build(case), batch_for(case, 4)
     draw, drops = method.draw(batch, 0.5), dropouts(method)

@@ -315,7 +315,7 @@ def package(tmp_path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def test_registry__a_half_written_file_beside_it__still_gives_the_others(package):
+def test_registry__a_half_written_file_next_to_it__still_gives_the_others(package):
     (package / "broken.py").write_text("@REGISTRY.register('broken')\nclass Broken:\n    def (\n")
     from things.base import REGISTRY
 

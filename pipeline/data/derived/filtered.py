@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pipeline.data.derived.filtering import make_filtered
-from pipeline.data.derived.making import RECIPE, read_recipe
+from pipeline.data.derived.recipe import RECIPE, read_recipe
 from pipeline.data.images.classified import ClassifiedImages, DataConfig
 from pipeline.data.kind import KINDS, Sources
 from pipeline.data.samples import Split, SplitName

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from pipeline.core.errors import DataError
-from pipeline.data.derived.making import RECIPE, make_whole
+from pipeline.data.derived.recipe import RECIPE, make_whole
 from pipeline.data.images.images import ImageSet
 from pipeline.data.kind import Sources, maker_code
 from pipeline.data.readers.folder import class_folder

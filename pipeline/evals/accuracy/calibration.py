@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.engine.metrics import standard_error
 from pipeline.evals.accuracy.restricted import CONFIDENCE, TOP1, ScoreFidelity, confidences, resampled_error
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.tasks.metrics import standard_error
 
 DIAGRAM = 10  # bins of the reliability diagram
 CENTRES = tuple(range(100 // DIAGRAM // 2, 100, 100 // DIAGRAM))  # per cent

@@ -23,7 +23,7 @@ from torch import Tensor
 from pipeline.core.seeds import generator_for
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import COUNTED, EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.apart import apart
+from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.evals.permutation.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
 from pipeline.methods.permuted import PermutableConfig, rows_reason
@@ -100,8 +100,8 @@ class SplitWire(Evaluation):
                 found.append(self._tested(client, remote, batches[0]))
             learned = {**client.encoder.state_dict(), **load_file(plan.trained, str(self.world.device))}
         found_apart = {
-            "outputs_apart": apart(found, outputs),
-            "weights_apart": apart([learned[name] for name in weights], list(weights.values())),
+            "outputs_apart": relative_difference(found, outputs),
+            "weights_apart": relative_difference([learned[name] for name in weights], list(weights.values())),
         }
         return Outcome({**found_apart, **crossed, "loss": loss})
 

@@ -26,8 +26,8 @@ from pipeline.core.seeds import generator_for
 from pipeline.core.trees import map_tree
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.apart import apart
 from pipeline.evals.permutation.locked import locked_with
+from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.permuted import PermutableConfig, permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted, shape_of
@@ -152,4 +152,4 @@ def _compared(side: str, found: Mapping[str, State], plain: Mapping[str, State])
 
 
 def _apart(found: State, expected: State) -> float:
-    return apart([found[name] for name in expected], list(expected.values()))
+    return relative_difference([found[name] for name in expected], list(expected.values()))

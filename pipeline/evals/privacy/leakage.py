@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
 from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
@@ -26,6 +25,7 @@ from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
 from pipeline.results.records import ImageSet
 from pipeline.site import site_file
+from pipeline.tasks.metrics import standard_error
 
 SettingName = Literal["a", "b", "c", "kept", "hidden", "own"]
 COMPARED = (*METRICS, "psnr_raw", "lpips")

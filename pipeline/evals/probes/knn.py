@@ -19,11 +19,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.engine.metrics import standard_error
 from pipeline.evals.base import BATCH, EVALS, Outcome, Subject
 from pipeline.evals.parts import Arrays
 from pipeline.evals.probes.features import Probe, ProbeConfig, pooled_layers
 from pipeline.methods.base import Batch, Method
+from pipeline.tasks.metrics import standard_error
 
 Layer = Annotated[int, Field(ge=0)]
 OF_ALL = ("knn_best", "knn_middle", "knn_last")  # whatever the number of layers

@@ -200,16 +200,16 @@ def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) ->
 
 
 def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:
-    from pipeline.study.claims.noise import draw_outcome  # needs numpy
+    from pipeline.study.claims.noise import draw_comparison  # needs numpy
 
     is_exact = claim.type == "exact"
     used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
     if claim.type == "cost":  # counted or timed: what is not known of its noise is small
         used = {key: replace(cell, error=cell.error or 0.0, is_one_run=False) for key, cell in found.items()}
-    outcome = draw_outcome(comparison, used, claim.margin, claim.num_steps())
-    wrong = [step for step in outcome.steps if step.is_false]
-    verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
-    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
+    result = draw_comparison(comparison, used, claim.margin, claim.num_steps())
+    wrong = [step for step in result.steps if step.is_false]
+    verdict: Verdict = "false" if wrong else "true" if result.is_true else "within noise"
+    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(result.steps, key=lambda step: step.doubt)
     how = [f"allowing {_plain(telling.margin)}" if telling.margin else ""]
     if is_exact or telling.is_equality:
         how.append("decided by the numbers alone")

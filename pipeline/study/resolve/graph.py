@@ -31,7 +31,7 @@ from pipeline.study.resolve.rows import add_table
 from pipeline.study.resolve.runs import add_run, in_init_order
 from pipeline.study.scales import has_paper, runs_at
 from pipeline.study.spec import Expected, Noise, Scale, SeedValues, Study
-from pipeline.study.written import WrittenStudy, read_study, unknown_keys_once
+from pipeline.study.study_file import StudyFile, read_study, unknown_keys_once
 
 if TYPE_CHECKING:
     from pipeline.study.resolve.buildable import ModelBuilder
@@ -162,7 +162,7 @@ def build_graph(
     scale: str,
     builder: "ModelBuilder | None" = None,
     layers: dict[str, Layers] | None = None,
-    unsaved: WrittenStudy | None = None,
+    unsaved: StudyFile | None = None,
 ) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files.
 
@@ -191,9 +191,7 @@ def build_graph(
     return graph
 
 
-def _read_studies(
-    scale: str, has_papers: bool, collector: "_Collector", unsaved: WrittenStudy | None
-) -> dict[str, Study]:
+def _read_studies(scale: str, has_papers: bool, collector: "_Collector", unsaved: StudyFile | None) -> dict[str, Study]:
     """The studies of a scale that can be read: the papers' first, whose labels runs go by, and derived ones last."""
     found: dict[str, Study] = {}
     saved = [name for name in names(CONFIGS / "study") if runs_at(name, scale, has_papers)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.published.metrics import Arrays, Metrics, lay_out
-from pipeline.published.subject import ROWS, placed
+from pipeline.published.selection import ROWS, placed
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
 from pipeline.report.tables.fill import LEFT_OUT
@@ -20,7 +20,7 @@ SHOWN = ("ours", "error", "n", "paper", "verdict", "reason")  # of a cell
 ROUNDING = 1e-9  # of sums in another order, on another processor
 
 
-def settled(tables: list[FilledTable]) -> list[FilledTable]:
+def hide_commands(tables: list[FilledTable]) -> list[FilledTable]:
     """Tables without the commands that run what is outside the headline: these follow from the configs of the day."""
     for table in tables:
         for _, _, cell in table.cells():
@@ -39,7 +39,7 @@ def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> Drawn:
         results = ScaleFolder(Path(folder))
         lay_out(metrics, arrays, results)
         tables, studies = collect_tables(placed(graph, results.folder), ROWS)
-        return Drawn(settled(tables), studies)
+        return Drawn(hide_commands(tables), studies)
 
 
 def tables_as_data(tables: list[FilledTable]) -> dict[str, Any]:
