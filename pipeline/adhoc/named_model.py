@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.core.config import FILE, shown
 from pipeline.core.errors import ConfigError
-from pipeline.models.fitting import IMAGE_SIZE, Fitted, build_on_meta, classifier_of, fit, shown_facts
+from pipeline.models.fitting import IMAGE_SIZE, FittedModel, build_on_meta, classifier_of, fit, shown_facts
 from pipeline.models.foreign import ForeignView, download, view_of
 from pipeline.permutation.stated_model import StatedModel, find_stated_model, refuse_contradiction
 from pipeline.site import Site, weights_path
@@ -54,7 +54,7 @@ class FoundModel:
 
     name: str
     file: Path
-    fitted: Fitted
+    fitted: FittedModel
     view: ForeignView
     view_source: str  # in words
     classifier: str  # its name in the file

@@ -10,7 +10,7 @@ declared with `added`, which names the value of all runs from before, so that th
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from pipeline.core.code import Named
+from pipeline.core.code import PluginNames
 from pipeline.core.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import TASKS
@@ -101,9 +101,9 @@ class RunConfig(Strict):
         return self.data.task_of(self.method.task)
 
     @property
-    def named(self) -> Named:
+    def named(self) -> PluginNames:
         """What it names, and so which code trains it."""
-        return Named(self.method.name, self.task, self.data.kind)
+        return PluginNames(self.method.name, self.task, self.data.kind)
 
     @property
     def steps_per_epoch(self) -> int:

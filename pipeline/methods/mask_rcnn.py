@@ -36,7 +36,14 @@ from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, send
 from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import Detections, keep_best
-from pipeline.transfer.proposals import Judged, ProposalNetwork, Targets, num_proposals, proposal_losses, propose
+from pipeline.transfer.proposals import (
+    AnchorPredictions,
+    ProposalNetwork,
+    Targets,
+    num_proposals,
+    proposal_losses,
+    propose,
+)
 from pipeline.transfer.pyramid import build_pyramid, coarsest_stride
 from pipeline.transfer.regions import BoxHead, MaskHead, box_losses, cut_out, mask_loss, of_label, sample_regions
 
@@ -172,7 +179,9 @@ class MaskRCNN(Method):
         """Each image's detections, and what is known of it."""
         return list(zip(self.detect(batch.images, batch.targets), batch.targets, strict=True))
 
-    def _propose(self, judged: Judged, targets: Targets, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _propose(
+        self, judged: AnchorPredictions, targets: Targets, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         limits = self._limits()
         levels = self.anchors.split(self.level_sizes)
         return propose(judged, levels, sizes_of(targets), *limits, self.cfg.rpn_nms, kept)

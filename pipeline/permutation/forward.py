@@ -108,7 +108,7 @@ def shape_of(model: nn.Module) -> Shape:
     return Shape(family, attention.proj.out_features, len(blocks), attention.num_heads, attention.proj.in_features)
 
 
-class _Moved(torch.autograd.Function):
+class _IndexSelect(torch.autograd.Function):
     """`index_select` whose backward pass is one, too; torch's own adds up, which takes longer."""
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
         (index,) = ctx.saved_tensors
-        return _Moved.apply(gradients, ctx.side, inverse(index)), None, None
+        return _IndexSelect.apply(gradients, ctx.side, inverse(index)), None, None
 
 
 class Tokens(nn.Module):
@@ -174,7 +174,7 @@ class Tokens(nn.Module):
 
     def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
         if self.by == "index":
-            return _Moved.apply(tokens, side, index)
+            return _IndexSelect.apply(tokens, side, index)
         matrix = torch.eye(len(index), dtype=tokens.dtype, device=tokens.device)[index]
         return matrix @ tokens if side == 1 else tokens @ matrix.T
 

@@ -27,7 +27,7 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredKey:
     """The key, what it took, and how sure it is."""
 
     key: Key
@@ -37,7 +37,7 @@ class Recovered:
     margin: float  # by how much, in correlation, the worst of the chosen columns is ahead of the next
 
 
-def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
+def recover_key(locked: Path, original: Path, shape: Shape) -> RecoveredKey:
     """Find the key of a locked file with the help of the original, of which `shape` tells the heads."""
     parts = open_parts(locked)
     if sizes_of(locked, parts) != sizes_of(original, open_parts(original)):
@@ -51,7 +51,7 @@ def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
     seconds = time.monotonic() - started
     fingerprint = parts[0].metadata.get(FINGERPRINT)
     there = permute_state(ours, key)
-    return Recovered(
+    return RecoveredKey(
         key,
         seconds,
         is_exact=all(torch.equal(there[name], theirs[name]) for name in theirs),

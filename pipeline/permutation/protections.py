@@ -50,7 +50,7 @@ class FeatureProtection(Strict):
             images = with_noise(images, self.noise, generator)
         return images if self.radius is None else low_pass(images, self.radius, self.filter)
 
-    def of_tokens(self, tokens: Tensor, num_prefix: int, generator: torch.Generator) -> "Sent":
+    def of_tokens(self, tokens: Tensor, num_prefix: int, generator: torch.Generator) -> "SentTokens":
         """BS and row permutation: tokens (B, P+N, D), of which the P first ones are no patches."""
         if self.own_share is not None:
             prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
@@ -59,12 +59,12 @@ class FeatureProtection(Strict):
         # Drawn in any case, so that with rows or without, noise and shuffle of the next batch are the same.
         seed = int(torch.randint(2**62, (), generator=generator))
         if not self.rows:
-            return Sent(tokens, None)
+            return SentTokens(tokens, None)
         order = random_order(1, tokens.shape[1], torch.Generator().manual_seed(seed), tokens.device)[0]
-        return Sent(tokens[:, order], order)
+        return SentTokens(tokens[:, order], order)
 
 
-class Sent(NamedTuple):
+class SentTokens(NamedTuple):
     """What a client sends (B, P+N, D), and the order (P+N,) of its rows, which it keeps to itself."""
 
     tokens: Tensor

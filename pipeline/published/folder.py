@@ -11,7 +11,7 @@ from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of, held, lock_of, remove_drafts, remove_folder, write_text
 from pipeline.published.from_metrics import (
-    Drawn,
+    PublishedTables,
     claims_as_data,
     claims_from_data,
     differences,
@@ -89,7 +89,9 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def _drawings(graph: Graph, drawn: Drawn, facts: dict[str, Any], has_report: bool) -> Iterable[tuple[str, str]]:
+def _drawings(
+    graph: Graph, drawn: PublishedTables, facts: dict[str, Any], has_report: bool
+) -> Iterable[tuple[str, str]]:
     """Name and text of everything that is drawn from the metrics."""
     yield TABLES, _json(tables_as_data(drawn.tables))
     yield CLAIMS, _json(claims_as_data(drawn.studies))
@@ -98,7 +100,7 @@ def _drawings(graph: Graph, drawn: Drawn, facts: dict[str, Any], has_report: boo
 
 
 def _texts(
-    graph: Graph, drawn: Drawn, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
+    graph: Graph, drawn: PublishedTables, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
 ) -> Iterable[tuple[str, str]]:
     from pipeline.report.tables.draw import to_markdown
 
@@ -171,7 +173,7 @@ def changed_since(scale: str, now: Graph) -> str:
     return changes_between(_read_graph(published_folder(scale)), now)
 
 
-def _draw(folder: Path) -> tuple[Graph, Drawn]:
+def _draw(folder: Path) -> tuple[Graph, PublishedTables]:
     graph = _read_graph(folder)
     return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
 

@@ -20,7 +20,6 @@ from pipeline.permutation.split import (
     ANSWERS,
     ProtocolError,
     SplitRecipe,
-    join_parts,
     split,
     start_positions,
     train_step,
@@ -51,6 +50,13 @@ def vit(dtype=torch.float64, **changes):
         for parameter in encoder.parameters():
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    return encoder
+
+
+def join_parts(client, server):
+    """A plain timm model from both sides."""
+    encoder = copy.deepcopy(client.encoder)
+    encoder.blocks = copy.deepcopy(server.blocks)
     return encoder
 
 

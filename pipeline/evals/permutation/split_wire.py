@@ -28,7 +28,7 @@ from pipeline.evals.permutation.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
 from pipeline.methods.permuted import PermutableConfig, rows_reason
 from pipeline.permutation.protections import FeatureProtection
-from pipeline.permutation.split import Answering, Client, SplitRecipe, split, train_step
+from pipeline.permutation.split import AnsweringServer, Client, SplitRecipe, split, train_step
 from pipeline.permutation.wire import ServerPlan, Wire, server_process
 
 
@@ -121,7 +121,7 @@ class SplitWire(Evaluation):
         return ServerPlan(run.model, data.image_size, *files, self._recipe, epoch_steps, str(self.world.device))
 
     def _trained(
-        self, client: Client, server: Answering, batches: list[Batch], data: Any
+        self, client: Client, server: AnsweringServer, batches: list[Batch], data: Any
     ) -> tuple[list[Tensor], float]:
         """The logits of every step, and the loss of the last."""
         client.train_with(self._recipe, len(batches))
@@ -136,7 +136,7 @@ class SplitWire(Evaluation):
         return seen, value.item()
 
     @torch.no_grad()
-    def _tested(self, client: Client, server: Answering, batch: Batch) -> Tensor:
+    def _tested(self, client: Client, server: AnsweringServer, batch: Batch) -> Tensor:
         return client.eval()(batch.images, server, generator_for("split_wire", "tested", self.cfg.seed))
 
 

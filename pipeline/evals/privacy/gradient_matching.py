@@ -22,7 +22,15 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.attention.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
-from pipeline.evals.privacy.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, compared, drawn, setting_of
+from pipeline.evals.privacy.leakage import (
+    COMPARED,
+    LeakageEvaluation,
+    PictureColumn,
+    SettingName,
+    compared,
+    drawn,
+    setting_of,
+)
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import Grid, grid_of, to_patches
 from pipeline.privacy.matching import Matching, Recovery, attack
@@ -117,12 +125,12 @@ def known_labels(found: Tensor, wanted: Tensor, k: int) -> Tensor:
     return (groups[0] == groups[1]).any(dim=2).flatten().double()
 
 
-def _columns(found: Recovery, order: Tensor, images: Tensor, inputs: Tensor, wanted: Tensor) -> list[Shown]:
+def _columns(found: Recovery, order: Tensor, images: Tensor, inputs: Tensor, wanted: Tensor) -> list[PictureColumn]:
     """What the client has, what it trains on if that is another image, then the attack on its way."""
-    own = [Shown("original", images)] + ([] if inputs is images else [Shown("shuffled", inputs)])
+    own = [PictureColumn("original", images)] + ([] if inputs is images else [PictureColumn("shuffled", inputs)])
     steps = [f"iteration {step:,}" for step in found.steps[:-1]]
     return own + [
-        Shown(heading, picture[order], wanted)
+        PictureColumn(heading, picture[order], wanted)
         for heading, picture in zip([*steps, "recovered"], found.progress, strict=True)
     ]
 

@@ -136,7 +136,7 @@ def raw_psnr(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PictureColumn:
     """A column of a picture: images (B, C, H, W) as the model sees them, and those with which they are compared."""
 
     heading: str
@@ -144,7 +144,7 @@ class Shown:
     wanted: Tensor | None = None
 
 
-def drawn(columns: Sequence[Shown], data: Any, which: slice, text: str) -> bytes:
+def drawn(columns: Sequence[PictureColumn], data: Any, which: slice, text: str) -> bytes:
     """A PNG with a row for each of these images, and the PSNR below those that are compared."""
     pictures, captions = [], []
     for column in columns:

@@ -155,12 +155,12 @@ def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> Judge
     return JudgedClaim(**about, doubt=doubt if math.isfinite(doubt) else None)
 
 
-class _Decided(NamedTuple):
+class _Decision(NamedTuple):
     predicate: Predicate
     doubt: float  # noise in units of the difference
 
 
-def _summary(decided: list[_Decided], verdict: Verdict) -> str:
+def _summary(decided: list[_Decision], verdict: Verdict) -> str:
     """Why the claim has its verdict: of several comparisons, how many made it so, and the most telling of them."""
     decisive = sorted((entry for entry in decided if entry.predicate.verdict == verdict), key=lambda entry: entry.doubt)
     if verdict == "undecided":
@@ -184,7 +184,7 @@ def all_of(count: int) -> str:
     return "both" if count == 2 else f"all {count}"
 
 
-def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decided:
+def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decision:
     found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
     shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
     shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
@@ -196,7 +196,7 @@ def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) ->
             verdict, reason, doubt = _verdict(comparison, found, claim)
         except ZeroDivisionError:
             reason = "its numbers lead to a division by 0"
-    return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
+    return _Decision(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
 
 
 def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:
