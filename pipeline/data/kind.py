@@ -54,11 +54,10 @@ class BaseDataConfig(Strict):
     # Task of a method -> what it is on this kind of data, such as classify -> text_classify.
     own_tasks: ClassVar[Mapping[str, str]] = {}
 
-    # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
     name: Name
     """Name of the set: its key in the site file and its folder below results/<scale>/data."""
     kind: str = added("images", before="images", description="a kind of data, by its name in the registry")
-    num_train: int = Field(ge=0, description="0: a set without a train split, for evaluations alone")
+    num_train: int = Field(ge=0)
     """Number of training samples, which `prepare` compares with the folder; 0: a set for evaluations alone."""
     num_val: int = Field(gt=0)
     """Number of validation samples, which `prepare` compares with the folder."""

@@ -41,11 +41,7 @@ class RunConfig(Strict):
         None, description="name of the run whose encoder this one starts from, or file:PATH, weights from elsewhere"
     )
 
-    train: bool = added(
-        True,
-        before=True,
-        description="false: nothing is trained, the weights that `init` names are evaluated as they are",
-    )
+    train: bool = added(True, before=True)
     """Whether the run is trained; false: the weights that `init` names are evaluated as they are."""
 
     @model_validator(mode="after")

@@ -54,10 +54,10 @@ from pipeline.models.position import add_positions, encode, patch_positions, wit
 class DropPos(Method):
     class Config(DecoderConfig):
         name: Literal["droppos"] = "droppos"
-        position_ratio: float = Field(0.75, gt=0, le=1, description="gamma_pos")
+        position_ratio: float = Field(0.75, gt=0, le=1)
         """Share of the visible patches whose positions are dropped (gamma_pos)."""
         sigma: float = Field(1.0, ge=0, description="sigma_0 of position smoothing; 0: one-hot targets")
-        sigma_end: float = Field(0.0, ge=0, description="sigma_T, reached linearly")
+        sigma_end: float = Field(0.0, ge=0)
         """Sigma of position smoothing at the end (sigma_T), reached linearly."""
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
         decoder_depth: int = Field(2, ge=1, le=1000)

@@ -82,20 +82,18 @@ class MJP(Method):
             description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio. "
             "positions: chosen patches get the unknown position and stay where they are",
         )
-        index: Literal["none", "slots", "patches"] = Field(
-            "none", description="IDX: a second table added to the positions, one row a slot, or one row a patch"
-        )
+        index: Literal["none", "slots", "patches"] = "none"
         """A second table that is added to the positions (IDX): none, one row for each slot, or one row for each patch.
         """
-        unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
+        unknown: bool = True
         """Whether shuffled patches share one unknown position embedding (UNK)."""
         dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
         """Dense absolute localisation: off, a PCA of the positions (no weights), or a linear or nonlinear regressor."""
-        shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
+        shuffle_ratio: float = Field(0.03, ge=0, le=1)
         """Share of the patches that are shuffled (gamma)."""
-        dal_weight: float = Field(0.01, ge=0, description="lambda")
+        dal_weight: float = Field(0.01, ge=0)
         """Weight of the dense absolute localisation loss (lambda)."""
-        warmup_ratio: float = Field(20 / 300, ge=0, lt=1, description="no shuffling before; DAL weight rises until")
+        warmup_ratio: float = Field(20 / 300, ge=0, lt=1)
         """Share of the training before which nothing is shuffled; the DAL weight rises until then."""
         shuffle_prob: float = Field(ge=0, le=1)
         """Probability that a micro-batch is shuffled; the default depends on `fidelity`."""
@@ -111,7 +109,7 @@ class MJP(Method):
         """mean: the L1 error is averaged over coordinates. norm: it is summed; the default depends on `fidelity`."""
         dal_layers: Literal[2, 3]
         """Layers of the nonlinear regressor; the default depends on `fidelity`."""
-        position_std: float = Field(gt=0, description="of position embeddings, where the unknown one is used")
+        position_std: float = Field(gt=0)
         """Standard deviation of the position embeddings at the start, where the unknown one is used; the default
         depends on `fidelity`.
         """

@@ -23,9 +23,9 @@ class FeatureProtection(Strict):
     """What a client does to images and tokens before the server sees them; all of it can be combined."""
 
     noise: float = Field(0.0, ge=0, description="GN: standard deviation, on images as the model sees them")
-    radius: float | None = Field(None, gt=0, le=0.5, description="LP: share of the side; null: no filter")
+    radius: float | None = Field(None, gt=0, le=0.5)
     """Low-pass filter (LP): radius as a share of the side; null: no filter."""
-    filter: Literal["square", "disc"] = Field("square", description="LP: released, or what a radius means")
+    filter: Literal["square", "disc"] = "square"
     """Shape of the low-pass filter: a square as released, or the disc that a radius means."""
     own_share: float | None = Field(
         None, ge=0, le=1, description="BS: share of the patches of an image that stay with it (k1); null: no shuffle"

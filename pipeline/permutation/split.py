@@ -63,11 +63,9 @@ class SplitRecipe(Strict):
     """Momentum of SGD."""
     weight_decay: float = Field(5e-4, ge=0)
     """Weight decay of SGD."""
-    trained: Literal["all", "released"] = Field("all", description="released: CLS and the last norm stay as they are")
+    trained: Literal["all", "released"] = "all"
     """What is trained; released: CLS and the last norm stay as they are."""
-    positions: Literal["given", "fresh", "released"] = Field(
-        "fresh", description="of the client at the start; fresh: standard deviation 0.02; released: mean 0.02, std 1"
-    )
+    positions: Literal["given", "fresh", "released"] = "fresh"
     """Positions of the client at the start: given ones, fresh ones with standard deviation 0.02, or as released, with
     mean 0.02 and standard deviation 1.
     """

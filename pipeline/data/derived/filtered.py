@@ -31,7 +31,7 @@ class FilteredConfig(DataConfig):
     num_classes: int = Field(gt=0, description="the most that there can be: those of `made_from`")
     num_train: int = Field(0, ge=0, le=0)
     """Always 0: the set is for evaluations."""
-    num_val: int = Field(0, ge=0, description="0: as many as the reference gets wrong")
+    num_val: int = Field(0, ge=0)
     """Number of images; 0: as many as the reference gets wrong."""
     made_from: str = Field(description="the set whose validation images are filtered")
     reference: str = Field(description="the run that must get them wrong; in configs/data, its key in the study")

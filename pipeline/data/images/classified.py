@@ -65,7 +65,6 @@ class DataConfig(BaseDataConfig):
     """Standard deviation of each channel, of pixels from 0 to 1; divided by."""
     augment: Augment = Augment()
     """The training view."""
-    # Evaluation resizes to image_size / eval_crop and crops the centre; 1.0 resizes only.
     eval_crop: float = Field(default=0.875, gt=0, le=1)
     """Evaluation resizes to `image_size` / `eval_crop` and crops the centre; 1.0 resizes only."""
 

@@ -47,7 +47,7 @@ class PermutationCost(Evaluation):
         """Classes of the classifier."""
         batch: int = Field(256, ge=1)
         """Images of a step."""
-        steps: int = Field(10, ge=1, description="in each of three rounds, of which the median counts")
+        steps: int = Field(10, ge=1)
         """Steps that are timed in each of three rounds, of which the median counts."""
 
         @property

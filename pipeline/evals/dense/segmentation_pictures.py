@@ -26,7 +26,7 @@ UNLABELLED = (235, 235, 235)
 class SegmentationPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["segmentation_pictures"] = "segmentation_pictures"
-        images: int = Field(6, ge=1, description="spread evenly over the validation set")
+        images: int = Field(6, ge=1)
         """Rows of the picture, spread evenly over the validation set."""
 
         files: ClassVar[tuple[str, ...]] = (FILE,)

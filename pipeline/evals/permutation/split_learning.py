@@ -49,9 +49,9 @@ class SplitLearning(LeakageEvaluation):
         """How client and server train."""
         inversion: InversionConfig = InversionConfig()
         """How the attacker trains."""
-        train_images: int | None = Field(None, ge=1, description="of both trainings, spread evenly; null: all")
+        train_images: int | None = Field(None, ge=1)
         """Images of both trainings, spread evenly over train; null: all."""
-        images: int | None = Field(None, ge=1, description="attacked, spread evenly over val; null: all")
+        images: int | None = Field(None, ge=1)
         """Images that are attacked, spread evenly over val; null: all."""
         pictures: int = Field(5, ge=1, description="rows of the picture")
 

@@ -36,7 +36,7 @@ from pipeline.permutation.wire import ServerPlan, Wire, server_process
 class SplitWire(Evaluation):
     class Config(EvalConfig):
         name: Literal["split_wire"] = "split_wire"
-        rows: bool = Field(True, description="the client permutes rows")
+        rows: bool = True
         """Whether the client permutes the rows of its tokens."""
         batch: int = Field(16, ge=1)
         """Images of a step."""

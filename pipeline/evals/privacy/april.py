@@ -58,18 +58,14 @@ class April(LeakageEvaluation):
         name: Literal["april"] = "april"
         settings: tuple[SettingName, ...] = Field(("a", "b", "c"), min_length=1)
         """Settings that are attacked: a, b and c of MJP Table 5, kept, hidden, or own, that of the run's method."""
-        shuffle_ratio: float = Field(0.27, ge=0, le=1, description="of settings other than a")
+        shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled, in settings other than a."""
         images: int = Field(1000, ge=1, description="attacked, one of each class while there are classes")
         batch: int = Field(32, ge=1, description="images attacked at once")
         pictures: int = Field(5, ge=1, description="rows of the picture, at most those of a batch")
         assumptions: Assumptions = Assumptions()
         """What the attacker is given."""
-        cutoffs: tuple[Cutoff, ...] = Field(
-            (),
-            description="in place of the one in `assumptions`: of each image the closest recovery counts, which no "
-            "attacker can choose: a bound for attacks on protected gradients",
-        )
+        cutoffs: tuple[Cutoff, ...] = Field(())
         """Cutoffs that are tried instead of the one in `assumptions`. For each image the closest recovery counts, which
         no attacker can choose: a bound for attacks on protected gradients.
         """

@@ -30,7 +30,7 @@ class AprilPictures(LeakageEvaluation):
         name: Literal["april_pictures"] = "april_pictures"
         shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled."""
-        images: int = Field(5, ge=1, description="each of another class while there are classes")
+        images: int = Field(5, ge=1)
         """Images that are shown, each of another class while there are classes."""
         skip: int = Field(0, ge=0, description="images that another picture shows")
         assumptions: Assumptions = Assumptions()

@@ -46,7 +46,7 @@ class GradientMatching(LeakageEvaluation):
         name: Literal["gradient_matching"] = "gradient_matching"
         setting: SettingName = "a"
         """The setting that is attacked: a, b or c of MJP Table 5, kept, hidden, or own, that of the run's method."""
-        shuffle_ratio: float = Field(0.27, ge=0, le=1, description="of settings other than a")
+        shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled, in settings other than a."""
         images: int = Field(8, ge=1, description="attacked, one of each class while there are classes")
         at_once: int = Field(8, ge=1, description="gradients that are attacked side by side")
