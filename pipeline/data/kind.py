@@ -74,8 +74,8 @@ class BaseDataConfig(Strict):
 
     @property
     def folder_name(self) -> str:
-        """Its key in the site file; the parts of one set share a folder."""
-        return self.name
+        """Its key in the site file; sets with `part_of`, a field of some kinds, lie in the folder of another."""
+        return getattr(self, "part_of", None) or self.name
 
     @property
     def splits(self) -> tuple[SplitName, ...]:

@@ -164,10 +164,6 @@ class AudioConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return self.features.coefficients, self.features.frames
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         patch = self.features.coefficients, 1
         if model.family != "vit" or model.is_windowed:

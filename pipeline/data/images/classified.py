@@ -120,10 +120,6 @@ class DataConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return self.image_size
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")

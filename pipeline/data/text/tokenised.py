@@ -81,10 +81,6 @@ class TokenConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return 1, self.length
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
 
 class TokenKind(PublishedKind):
     """A kind whose samples are token ids."""

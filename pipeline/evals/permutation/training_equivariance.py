@@ -26,12 +26,12 @@ from pipeline.core.seeds import generator_for
 from pipeline.core.trees import map_tree
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.locked import locked_with
+from pipeline.evals.permutation.locked import KeyedConfig, locked_with
 from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.permuted import PermutableConfig, permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted, shape_of
-from pipeline.permutation.keys import Kind, new_key
+from pipeline.permutation.keys import new_key
 from pipeline.permutation.rules import unpermute_state
 
 State = dict[str, Tensor]
@@ -45,12 +45,8 @@ OPTIMISERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
 
 @EVALS.register("training_equivariance")
 class TrainingEquivariance(Evaluation):
-    class Config(EvalConfig):
+    class Config(KeyedConfig):
         name: Literal["training_equivariance"] = "training_equivariance"
-        kind: Kind = "independent"
-        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
-        released: as the authors' code does.
-        """
         batch: int = Field(16, ge=1, description="the first validation samples")
         steps: int = Field(5, ge=1, description="updates by SGD, and as many by AdamW")
 
