@@ -245,7 +245,7 @@ class Foreign:
         file, content = fragment("data", scale.replace_data.get(name, name), "evaluate")
         data = parse_data(Layers((file, content)).below("data"), "data.")
         if reference_run(data):
-            data = self._as_in_a_study(data)
+            data = self._config_in_a_study(data)
         if source := source_set(data):
             origin = fragment("data", scale.replace_data.get(source, source), file)[1]["data"]["name"]
             if origin != self.run.data.folder_name:
@@ -253,7 +253,7 @@ class Foreign:
             data = data.model_copy(update={"made_from": self.run.data.name})
         return {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
 
-    def _as_in_a_study(self, data: Any) -> Any:
+    def _config_in_a_study(self, data: Any) -> Any:
         """A set that is made with a run of a study, which must have been trained."""
         known = load_graph(self.scale).data.get(data.name)
         if known is None:

@@ -84,7 +84,7 @@ def find_model(named: NamedModel, site: Site) -> FoundModel:
         stated = find_stated_model(file, named.name)
     else:
         file, stated = download(named.name, weights_path(site, f"{FILE}{named.name}.safetensors")), None
-    fitted = fit(named.name, _given(named, arguments, stated), file, named.may_resample)
+    fitted = fit(named.name, _collect_arguments(named, arguments, stated), file, named.may_resample)
     if stated and fitted.num_classes is not None and (classes := stated.config.get("num_classes")) is not None:
         refuse_contradiction(
             f"the number of classes of {file}", {"its tensors": fitted.num_classes, "config.json": classes}
@@ -100,7 +100,7 @@ def _label_names(stated: StatedModel | None) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
-def _given(named: NamedModel, arguments: dict[str, Any], stated: StatedModel | None) -> dict[str, Any]:
+def _collect_arguments(named: NamedModel, arguments: dict[str, Any], stated: StatedModel | None) -> dict[str, Any]:
     """Arguments of the command line and of config.json."""
     config = stated.config if stated else {}
     recorded = dict(config.get("model_args") or {})

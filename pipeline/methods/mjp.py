@@ -177,7 +177,7 @@ class MJP(Method):
         is_on = cfg.shuffle != "none" and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
         count = len(batch.images) if cfg.per_image else 1
         masks = [self._choose(is_on, rng) for _ in range(count)]
-        orders = [jigsaw_order(self._moved(mask), rng) for mask in masks]
+        orders = [jigsaw_order(self._move(mask), rng) for mask in masks]
         drawn = {
             "order": torch.stack(orders),
             "shuffled": torch.stack(masks),
@@ -194,7 +194,7 @@ class MJP(Method):
             return torch.full((self.grid.size,), is_on)
         return block_mask(self.grid, self.cfg.shuffle_ratio if is_on else 0.0, rng, self.cfg.exact_count)
 
-    def _moved(self, chosen: Tensor) -> Tensor:
+    def _move(self, chosen: Tensor) -> Tensor:
         return torch.zeros_like(chosen) if self.cfg.shuffle == "positions" else chosen
 
     def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:

@@ -236,11 +236,11 @@ def _grid_of_squares(cfg: ModelConfig, image_size: Size) -> Grid:
 
 def _described(cfg: ModelConfig, image_size: Size) -> str:
     """The architecture and what a config says of it, in words."""
-    words = [f"{key} {value}" for key, value in _given(cfg).items()]
+    words = [f"{key} {value}" for key, value in _given_values(cfg).items()]
     return ", ".join([f"{cfg.arch} for images of {shown_size(image_size)}", *words])
 
 
-def _given(cfg: ModelConfig) -> dict[str, Any]:
+def _given_values(cfg: ModelConfig) -> dict[str, Any]:
     keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size", "mlp_ratio", "act_layer")
     return {key: getattr(cfg, key) for key in keys if getattr(cfg, key) is not None}
 
@@ -249,7 +249,7 @@ def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
     """timm's arguments for this family."""
     if cfg.family == "cnn":
         return {}
-    given = _given(cfg)
+    given = _given_values(cfg)
     if cfg.family == "swin":
         # DropPos runs one Swin on images of two sizes.
         return {**given, "img_size": image_size, "strict_img_size": False}

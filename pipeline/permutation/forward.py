@@ -148,9 +148,9 @@ class Tokens(nn.Module):
         """Before a block after a tap: as before the first one."""
         tokens = inputs[0] if inputs else kwargs[self.argument]
         if self.order is not None:
-            tokens = self._moved(tokens, 1, self.order)
+            tokens = self._permute_side(tokens, 1, self.order)
         if self.columns is not None:
-            tokens = self._moved(tokens, 2, self.columns)
+            tokens = self._permute_side(tokens, 2, self.columns)
         if self.rotary is not None:
             self.rotary.order = self.order
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {self.argument: tokens})
@@ -165,14 +165,14 @@ class Tokens(nn.Module):
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """After the last block, and after taps."""
         if self.columns_back is not None:
-            output = self._moved(output, 2, self.columns_back)
+            output = self._permute_side(output, 2, self.columns_back)
         if self.order is not None:
-            output = self._moved(output, 1, inverse(self.order))
+            output = self._permute_side(output, 1, inverse(self.order))
         if self.rotary is not None:
             self.rotary.order = None
         return output
 
-    def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
+    def _permute_side(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
         if self.by == "index":
             return _IndexSelect.apply(tokens, side, index)
         matrix = torch.eye(len(index), dtype=tokens.dtype, device=tokens.device)[index]

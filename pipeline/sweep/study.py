@@ -42,7 +42,7 @@ def sweep_of(request: SweepRequest) -> DerivedStudy:
         )
     written = read_study(CONFIGS / "study" / f"{parent}.yaml")
     study, runs = written.parse(), written.expanded.content.get("runs", {})
-    chosen = _chosen(study, parent, run)
+    chosen = _choose_runs(study, parent, run)
     groups = groups_of(request.scale, parent, study, chosen, request.metric)
     seeds = study.seeds if request.seeds is None else request.seeds
     content = {
@@ -68,7 +68,7 @@ def _evals(study: Study, groups: list[Group]) -> dict[str, Any]:
     return {name: spec.model_dump() for name, spec in study.evals.items() if name in used}
 
 
-def _chosen(study: Study, parent: str, run: str) -> list[str]:
+def _choose_runs(study: Study, parent: str, run: str) -> list[str]:
     """Keys of the runs that are swept."""
     trained = [key for key, spec in study.runs.items() if spec.train]
     if run and run not in study.runs:
@@ -114,18 +114,18 @@ def _option_of(request: SweepRequest, axes: list[Axis], text: str) -> tuple[str,
 def _runs(runs: dict[str, Any], study: Study, chosen: list[str], axes: list[Axis], drop_seeds: bool) -> dict[str, Any]:
     """The swept runs, after those that they start from and that stay as they are."""
     stars, dropped = "_*" * len(axes), {"seeds"} if drop_seeds else set()
-    found = {key: runs[key] for key in _kept(study, chosen)}
+    found = {key: runs[key] for key in _runs_to_keep(study, chosen)}
     found |= {f"{key}{stars}": _swept(runs[key], chosen, axes) for key in chosen}
     return {key: {name: spec[name] for name in spec if name not in dropped} for key, spec in found.items()}
 
 
-def _kept(study: Study, chosen: list[str]) -> Iterator[str]:
+def _runs_to_keep(study: Study, chosen: list[str]) -> Iterator[str]:
     """Runs that swept ones start from, and so on, each after the one it starts from."""
     for key in chosen:
         spec = study.runs[key]
         for start in (spec.init, spec.stand_in):
             if start in study.runs and (start not in chosen or start == spec.stand_in):
-                yield from _kept(study, [start])
+                yield from _runs_to_keep(study, [start])
                 yield start
 
 

@@ -66,11 +66,11 @@ class Detect(DenseTask):
 
     def eval_batch(self, inputs: Tensor, targets: Targets) -> tuple[Tensor, Targets]:
         """The truth stays on the host, where it is compared."""
-        known = [{name: self._placed(name, value) for name, value in each.items()} for each in targets]
+        known = [{name: self._move_to_device(name, value) for name, value in each.items()} for each in targets]
         images = self.normalise(inputs)
         return images * is_picture(images, torch.stack([each["size"] for each in known])), known
 
-    def _placed(self, name: str, value: Tensor) -> Tensor:
+    def _move_to_device(self, name: str, value: Tensor) -> Tensor:
         return value.to(self.device, non_blocking=True) if name in ON_DEVICE else value
 
     def metric(self) -> Metric:

@@ -95,7 +95,7 @@ def test_correlation_maps__each_file__is_the_matrix_of_its_metrics(world, monkey
     def kept(matrix, grid, limit, what):
         return np.append(matrix.flatten(), limit).tobytes()
 
-    monkeypatch.setattr(correlation_maps, "_drawn", kept)
+    monkeypatch.setattr(correlation_maps, "_draw", kept)
     found = world.evaluate("correlation_maps", build("mjp"), limit=20)
     values = {name: np.frombuffer(content) for name, content in found.files.items()}
     within, across = (values[f"{name}.png"][:-1].reshape(49, 49) for name in ("within", "across"))

@@ -261,7 +261,7 @@ def test_check__two_runs_that_would_share_a_name__are_refused(toy, monkeypatch):
     assert line.startswith(
         f"configs/{STUDY}: runs.b: has the name mp3-vit_demo-fashion_mnist-e20-s0-abc, as 'first' of"
     )
-    assert "study toy has, but another optim.eps; " in line and "change what is in the name, such as the seed" in line
+    assert "study toy has, but another optim.eps; " in line and "change something in the name, such as the seed" in line
 
 
 def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):

@@ -93,7 +93,7 @@ class CorruptedImages(ClassifiedImages):
         classes = sorted({class_of(name) for name in names})
         label_of_class = {name: label for label, name in enumerate(classes)}
         samples = FileImages(folder, names, [label_of_class[class_of(name)] for name in names])
-        return self._seen(Split(samples, classes, [problem for _, found in listed for problem in found]))
+        return self._set_mode(Split(samples, classes, [problem for _, found in listed for problem in found]))
 
     def is_there(self, folder: Path) -> bool:
         """Published files have no recipe next to them."""

@@ -143,15 +143,15 @@ class ClassifiedImages(PublishedKind):
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}
         found = self.source.read(folder, split, **options)
-        return self._seen(with_classes(found, self.cfg.only_classes, self.cfg.without_classes))
+        return self._set_mode(with_classes(found, self.cfg.only_classes, self.cfg.without_classes))
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """From the list that `prepare` wrote."""
         if not self.source.has_files:
             return self.read(folder, split)
-        return self._seen(Split(_read_list(folder, index / f"{split}.csv")))
+        return self._set_mode(Split(_read_list(folder, index / f"{split}.csv")))
 
-    def _seen(self, found: Split) -> Split:
+    def _set_mode(self, found: Split) -> Split:
         found.samples.mode, found.samples.upright = MODES[self.cfg.channels], self.cfg.upright
         return found
 

@@ -96,7 +96,7 @@ class SplitLearning(LeakageEvaluation):
         attacker = self._attacker(client, encoder, data)
         _restore(attacker.inverter, self.parts.once("inverter", lambda: self._attack(attacker, data)))
         values, picture = self._attacked(attacker, encoder, data)
-        attacked = self.outcome(values, data, {FILE: picture}, self.outcome(self._tested(client, server, data), data))
+        attacked = self.outcome(values, data, {FILE: picture}, self.outcome(self._test(client, server, data), data))
         crossed = {name: float(trained[name]) for name in ("bytes_up", "bytes_down")}
         reasons = {} if data.has_attributes else {"acc_released": "images have one class each, and no threshold"}
         return replace(attacked, metrics={**attacked.metrics, **crossed}, reasons=reasons)
@@ -124,7 +124,7 @@ class SplitLearning(LeakageEvaluation):
         return arrays | _arrays("client.", client) | _arrays("server.", server)
 
     @torch.no_grad()
-    def _tested(self, client: Client, server: Server, data: Any) -> dict[str, list[Tensor]]:
+    def _test(self, client: Client, server: Server, data: Any) -> dict[str, list[Tensor]]:
         """Accuracy (%) of every validation image, with the protection that it is sent with."""
         generator = generator_for("split", "tested", self.cfg.seed)
         values: dict[str, list[Tensor]] = {}

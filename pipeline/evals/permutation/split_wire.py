@@ -86,8 +86,8 @@ class SplitWire(Evaluation):
         batches = self._train_batches(data)
         client, server = split(encoder, FeatureProtection(rows=self.cfg.rows))
         server.train_with(self._recipe, len(batches))
-        outputs, _ = self._trained(client, server, batches, data)
-        outputs.append(self._tested(client, server, batches[0]))
+        outputs, _ = self._train(client, server, batches, data)
+        outputs.append(self._test(client, server, batches[0]))
         weights = {**client.encoder.state_dict(), **server.state_dict()}
 
         client, blocks = split(encoder, FeatureProtection(rows=self.cfg.rows))
@@ -95,9 +95,9 @@ class SplitWire(Evaluation):
             plan = self._plan(model.run, Path(folder), len(batches))
             save_file({name: value.cpu().contiguous() for name, value in blocks.state_dict().items()}, plan.weights)
             with server_process(plan) as remote:
-                found, loss = self._trained(client, remote, batches, data)
-                crossed = _crossed(remote.wire, len(batches), sum(len(batch.images) for batch in batches))
-                found.append(self._tested(client, remote, batches[0]))
+                found, loss = self._train(client, remote, batches, data)
+                crossed = _bytes_per_image(remote.wire, len(batches), sum(len(batch.images) for batch in batches))
+                found.append(self._test(client, remote, batches[0]))
             learned = {**client.encoder.state_dict(), **load_file(plan.trained, str(self.world.device))}
         found_apart = {
             "outputs_apart": relative_difference(found, outputs),
@@ -120,7 +120,7 @@ class SplitWire(Evaluation):
         files = folder / "blocks.safetensors", folder / "trained.safetensors"
         return ServerPlan(run.model, data.image_size, *files, self._recipe, epoch_steps, str(self.world.device))
 
-    def _trained(
+    def _train(
         self, client: Client, server: AnsweringServer, batches: list[Batch], data: Any
     ) -> tuple[list[Tensor], float]:
         """The logits of every step, and the loss of the last."""
@@ -136,11 +136,11 @@ class SplitWire(Evaluation):
         return seen, value.item()
 
     @torch.no_grad()
-    def _tested(self, client: Client, server: AnsweringServer, batch: Batch) -> Tensor:
+    def _test(self, client: Client, server: AnsweringServer, batch: Batch) -> Tensor:
         return client.eval()(batch.images, server, generator_for("split_wire", "tested", self.cfg.seed))
 
 
-def _crossed(wire: Wire, num_steps: int, num_images: int) -> dict[str, float]:
+def _bytes_per_image(wire: Wire, num_steps: int, num_images: int) -> dict[str, float]:
     return {
         "bytes_up": sum(wire.num_bytes[kind] for kind in UP) / num_images,
         "bytes_down": sum(wire.num_bytes[kind] for kind in DOWN) / num_images,

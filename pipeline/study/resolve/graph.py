@@ -85,7 +85,7 @@ def _write_stored(path: Path, kept: StoredGraph) -> None:
 
 
 def _one_entry_per_line(kept: StoredGraph) -> str:
-    """The graph as JSON in which a job finds its own entries (`_found`) without parsing those of all others."""
+    """The graph as JSON in which a job finds its own entries (`_find_entries`) without parsing those of all others."""
     content = kept.model_dump(mode="json")
     graph = content.pop("graph")
     sections = [f"{json.dumps(key)}: {_by_line(value)}" for key, value in graph.items()]
@@ -102,17 +102,17 @@ def _by_line(value: Any) -> str:
 
 def load_for_run(scale: str, run: str) -> Graph:
     """The graph with this run alone, where graph.json is right and has it; else the whole graph."""
-    return _load_part(scale, lambda text: {"runs": _found(text, "runs", [run])})
+    return _load_part(scale, lambda text: {"runs": _find_entries(text, "runs", [run])})
 
 
 def load_for_job(scale: str, job: str) -> Graph:
     """The graph with this job, its evaluations and their runs alone, where graph.json has them; else all of it."""
 
     def part(text: mmap) -> dict[str, dict[str, Any]]:
-        jobs = _found(text, "eval_jobs", [job])
-        evals = _found(text, "evals", jobs[job]["evaluations"])
+        jobs = _find_entries(text, "eval_jobs", [job])
+        evals = _find_entries(text, "evals", jobs[job]["evaluations"])
         runs = {run for entry in evals.values() for run in entry["subjects"].values()}
-        return {"eval_jobs": jobs, "evals": evals, "runs": _found(text, "runs", runs)}
+        return {"eval_jobs": jobs, "evals": evals, "runs": _find_entries(text, "runs", runs)}
 
     return _load_part(scale, part)
 
@@ -129,7 +129,7 @@ def _load_part(scale: str, part: Callable[[mmap], dict[str, dict[str, Any]]]) ->
     return load_graph(scale)
 
 
-def _found(text: mmap, section: str, names: Iterable[str]) -> dict[str, Any]:
+def _find_entries(text: mmap, section: str, names: Iterable[str]) -> dict[str, Any]:
     """Entries of a section of graph.json by name; a KeyError where there is no such line."""
     start, found = text.find(f'\n"{section}": {{\n'.encode(), 0), {}
     for name in names:
