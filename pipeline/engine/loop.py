@@ -319,13 +319,13 @@ class Trainer:
         state = self.checkpoints.latest() or {}
         if state and state["run"] != self.run.name:
             log.warning(
-                "the checkpoint after step %d is of run %s and not used: %s starts from the beginning",
+                "the checkpoint after step %d belongs to run %s and is ignored: %s starts from the beginning",
                 *(state["step"], state["run"], self.run.name),
             )
             return {}
         known = {key: value for key, value in (state.get("inputs") or {}).items() if key != SHRUNK_TO}
         if state and known != self._known_inputs:
-            log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
+            log.warning("the checkpoint after step %d was made from other inputs and is ignored", state["step"])
             return {}
         return state
 
