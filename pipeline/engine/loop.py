@@ -21,19 +21,18 @@ from pipeline.core.registry import TASKS
 from pipeline.core.seeds import seed_everything
 from pipeline.core.trees import Tree, batch_size
 from pipeline.engine.batches import open_batches, side_of_crops
-from pipeline.engine.best import BestWeights, Patience
+from pipeline.engine.best_validation import BestWeights, Patience
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compute.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.compute.graphs import recorder_for
 from pipeline.engine.compute.precision import precision_of
 from pipeline.engine.compute.recompute import recompute_blocks
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
-from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
 from pipeline.engine.parallel.batchnorm import RunningStatistics, synchronised
 from pipeline.engine.parallel.distributed import World
-from pipeline.engine.parallel.meetings import Meetings
 from pipeline.engine.parallel.pauses import Pauses
+from pipeline.engine.parallel.sync_timer import GradientSyncTimer
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.run import RunConfig, check_world
 from pipeline.engine.signals import CutShort, Requeue, StopRequest
@@ -45,6 +44,7 @@ from pipeline.results import RunFolder
 from pipeline.results.records import Inputs
 from pipeline.site import Site, weights_path
 from pipeline.tasks.base import Task
+from pipeline.tasks.metrics import MetricValues
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Trainer:
         self.recorder = recorder_for(site, self.method, world)
         self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()
-        self.meters, self.meetings = Meters(world), Meetings(world)
+        self.meters, self.sync_timer = Meters(world), GradientSyncTimer(world)
         share = run.optim.num_micro // world.size
         self.micro_step = MicroStep(self.method, self.model, self.precision, world.device, self.meters, share)
         self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
@@ -102,7 +102,7 @@ class Trainer:
         self.checkpoints.require_space(self._num_bytes())
         self._restore(state)
 
-    def fit(self) -> Found:
+    def fit(self) -> MetricValues:
         """Train to the end, or until patience is over; returns the validation of the last or the best weights."""
         if self.owes_validation:
             self._validate()
@@ -114,7 +114,7 @@ class Trainer:
             self.schedule.step_update(self.step)
             loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            self._take_update(loss)
+            self._update_weights(loss)
             self.step += 1
             bar.update()
             if self._is_due(run.optim.log_every):
@@ -165,19 +165,19 @@ class Trainer:
             stopwatch.fetched(batch_size(inputs), since)
             part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
-                self.recorder.run(part, *self._seen(inputs, targets, micro))
+                self.recorder.run(part, *self._prepare(inputs, targets, micro))
             self.statistics.add(micro)
             self.meters.count(self.micro_step.names, 1 / len(share))
         self.statistics.share()
-        return self._meet()
+        return self._reduce_gradients()
 
-    def _meet(self) -> Tensor:
+    def _reduce_gradients(self) -> Tensor:
         """Loss and gradients are those of the global batch; a mean over targets is divided by the number of them all.
 
         The loss is the same in all processes: one that is not finite must make all of them skip.
         """
         if self.recorder.replaces_ddp:
-            with self.meetings.attended():
+            with self.sync_timer.timed():
                 self.world.average(self.micro_step.gradients())
         loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
         if not self.micro_step.is_weighted:
@@ -188,7 +188,7 @@ class Trainer:
             gradient.mul_(factor)
         return loss * factor / self.world.size
 
-    def _take_update(self, loss: Tensor) -> None:
+    def _update_weights(self, loss: Tensor) -> None:
         rates = [rates_of(self.optimizer, self.world.device)] if self.recorder.reads_rates else []
         self.recorder.run(self.update, loss, *rates)
         self.recorder.updated()
@@ -196,9 +196,9 @@ class Trainer:
 
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
         """The loss of one micro-batch."""
-        return self.micro_step.forward(*self._seen(inputs, targets, micro))
+        return self.micro_step.forward(*self._prepare(inputs, targets, micro))
 
-    def _seen(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
+    def _prepare(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A micro-batch as the method sees it, and what it draws; every draw is seeded by (seed, step, micro)."""
         seed = seed_everything("step", self.run.seed, self.step, micro)
         batch = Batch(*self.task.train_batch(inputs, targets), torch.Generator().manual_seed(seed))
@@ -250,12 +250,12 @@ class Trainer:
     def _log(self, stopwatch: Stopwatch) -> None:
         means = self.meters.read()
         num_skips = int(self.num_skips)
-        met = self.meetings.read(time.perf_counter() - stopwatch.start)
+        synced = self.sync_timer.read(time.perf_counter() - stopwatch.start)
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
             graphs = {"graphs": num_graphs(), "recorded": self.recorder.num_recorded} if self.site.compile else {}
-            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **met, **graphs)
+            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **synced, **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
                 f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "
@@ -347,7 +347,7 @@ class Trainer:
 
     def _restore(self, state: dict[str, Any]) -> None:
         # Checkpoints from before there were errors have none.
-        self.last_validation = Found(
+        self.last_validation = MetricValues(
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
         )
         self.best = state.get("best", {})

@@ -12,11 +12,11 @@ from pipeline.core.seeds import random_state, seed_everything
 from pipeline.core.trees import Tree
 from pipeline.engine.batches import Loaded, Sizes
 from pipeline.engine.compute.precision import Precision, in_precision
-from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.parallel.distributed import World
 from pipeline.engine.signals import LOOK_S, CutShort, StopRequest
 from pipeline.methods.base import Batch, Method
 from pipeline.tasks.base import Task
+from pipeline.tasks.metrics import Metric, MetricValues
 
 Measure = Callable[[Any, Batch], Any]  # what a metric takes of a batch; for means, values for each image by name
 
@@ -44,7 +44,7 @@ def measure_set(
     metric: Metric | None = None,
     sizes: Sizes | None = None,
     stop: StopRequest | None = None,
-) -> Found:
+) -> MetricValues:
     """What `measure` finds in every batch, put together by a metric (by default the task's).
 
     Every piece of the set has a generator seeded by its number, so that random masks do not depend on the number of

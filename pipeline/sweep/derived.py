@@ -19,8 +19,8 @@ from pipeline.core.files import write_text
 from pipeline.study.expand import expand
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import build_graph, load_graph
+from pipeline.study.study_file import LINE, StudyFile
 from pipeline.study.targets import tables_of, target_name
-from pipeline.study.written import LINE, WrittenStudy
 
 ABOUT = "An ordinary study. To forget its results, delete this file, then run `python -m pipeline clean`."
 NAME_LENGTH = 48  # of the part of a name that people read
@@ -64,7 +64,7 @@ class DerivedStudy:
         if self.is_written:
             return load_graph(scale)
         try:
-            return build_graph(scale, unsaved=WrittenStudy(self.path, expand(self.content), self.text))
+            return build_graph(scale, unsaved=StudyFile(self.path, expand(self.content), self.text))
         except ConfigError as error:
             raise ConfigError("\n".join(dict.fromkeys(map(self._in_options, str(error).splitlines())))) from None
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from pipeline.cli import main
 from pipeline.permutation.infer import names_of_classes
-from pipeline.permutation.stated import Stated
+from pipeline.permutation.stated_model import StatedModel
 
 pytestmark = pytest.mark.usefixtures("cpu_site")
 
@@ -60,7 +60,7 @@ def test_infer__of_a_locked_vit_without_its_key__labels_answers_that_differ(read
     ids=["named", "named for other classes", "not named"],
 )
 def test_infer__class_of_a_model_with_a_config__has_the_name_in_it(config, count, name):
-    assert names_of_classes(Stated(TIMM, config), count)(1) == name
+    assert names_of_classes(StatedModel(TIMM, config), count)(1) == name
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):
     assert "[MASK]" in capsys.readouterr().err
 
 
-def test_infer__of_a_text_beside_which_no_config_lies__is_refused(checkpoints, tmp_path, capsys):
+def test_infer__of_a_text_model_without_a_config_next_to_it__is_refused(checkpoints, tmp_path, capsys):
     key = make_key(checkpoints["gpt2"], tmp_path / "mine.key")
     lock(checkpoints["gpt2"], key, tmp_path / "locked.safetensors")
     assert main(["infer", str(tmp_path / "locked.safetensors"), "--key", str(key), "--text", "w3"]) == 1

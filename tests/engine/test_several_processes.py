@@ -152,7 +152,7 @@ def test_cnn__two_or_four_processes__have_the_statistics_and_validations_of_one(
         assert_close(trained[name], alone)
 
 
-def test_cache__on_the_disk_of_one_process_alone__both_see_the_images_of_one_with_a_cache(trained, tmp_path):
+def test_cache__on_the_disk_of_only_one_process__both_see_the_images_of_one_with_a_cache(trained, tmp_path):
     training = trained["caches"]
     assert [each["side"] for each in training.found()] == [32, 32]
     assert not (training.results / "cache1").exists()

@@ -50,7 +50,7 @@ def two_processes(results, images, **options):
 def _train_as_rank(rank, port, config, results, images, options):
     places = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in places.items()})
-    distributed.TIMEOUT_S, train.MEET_S = TIMEOUT_S, 0.5
+    distributed.TIMEOUT_S, train.POLL_S = TIMEOUT_S, 0.5
     join = distributed.join_world
 
     def join_and_tell(device):

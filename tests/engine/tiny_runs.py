@@ -20,7 +20,7 @@ from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import export
 from pipeline.evals.accuracy.classify import Classify
-from pipeline.evals.evaluate import Planned, evaluate_job
+from pipeline.evals.evaluate import PlannedEvaluation, evaluate_job
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.results.records import EvalResult, Inputs, TrainRecord, read_record
 from pipeline.site import Site
@@ -199,7 +199,7 @@ def publish(trainer: Trainer) -> None:
 def classify(run: RunConfig, paths: RunFolder, site: Site) -> EvalResult:
     """The accuracy of a finished run, evaluated as a job of the workflow does it."""
     results = ScaleFolder(paths.results)
-    planned = Planned("classify-00000000", "classify", Classify.Config(), {"model": run}, {})
+    planned = PlannedEvaluation("classify-00000000", "classify", Classify.Config(), {"model": run}, {})
     evaluate_job("job", [planned], results, site)
     return read_record(results.evaluation(planned.name).result, EvalResult)
 

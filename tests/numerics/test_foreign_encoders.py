@@ -11,7 +11,7 @@ from foreign_encoders import IMAGE_SIZE, KINDS, build_kind
 from small_set import ALONE, config_of, make_world
 from threaded_server import server_in_a_thread
 
-from pipeline.adhoc.foreign import AsItIs
+from pipeline.adhoc.foreign import TimmClassifier
 from pipeline.core.errors import PatchworkError
 from pipeline.data.derived.severities import CORRUPTIONS
 from pipeline.engine.optim import OptimConfig
@@ -88,7 +88,7 @@ def subject_of(kind, data) -> Subject:
         init="file:weights.safetensors",
         train=False,
     )
-    return Subject(run, AsItIs(run.method, encoder))
+    return Subject(run, TimmClassifier(run.method, encoder))
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ PROBES = ("knn", "linear_probe", "position_probe")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 4])
-def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_alone(world, monkeypatch, pieces):
+def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_by_itself(world, monkeypatch, pieces):
     monkeypatch.setattr("pipeline.engine.batches.pieces_for", lambda task, device, batch: pieces)
     parts = [np.arange(30), np.array([3, 1, 2]), np.arange(5, 21)]
     probe = probe_of(world.with_site(workers=2), "knn")

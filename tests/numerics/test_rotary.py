@@ -282,7 +282,7 @@ def test_mjp__loss_with_the_unknown_position__depends_on_where_patches_stayed_al
     assert (loss(plain, shuffled) - loss(plain, torch.zeros_like(shuffled))).abs() > 0.01
 
 
-def test_mjp__learned_frequencies__have_a_gradient_from_patches_with_a_place_alone():
+def test_mjp__learned_frequencies__have_a_gradient_from_patches_with_a_place_only():
     method = method_of("mjp", {"dal": "none", "warmup_ratio": 0.0}, pos_embed="rope_mixed").train()
     batch = tiny_batch(4)
     draw = {**method.draw(batch, 0.5), "order": torch.arange(N)[None]}
@@ -336,7 +336,7 @@ def test_mp3__any_other_positions_in_pretraining__are_refused(kind):
 
 @torch.no_grad()
 @CARRIED_OR_BOTH
-def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_alone(kind, beside):
+def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_only(kind, beside):
     method = method_of("droppos", {**DECODER, "mask_ratio": 0.5}, pos_embed=kind, **beside)
     order, visible, anchors = orders(), 24, 8
     found = method.position_logits(images(), order, visible, anchors)
@@ -465,7 +465,7 @@ def test_april__gradient_at_every_slot__recovers_the_images(kind):
 
 
 @EVERY_KIND
-def test_april__parameters_alone__have_no_gradient_at_the_slots(kind):
+def test_april__parameters_only__have_no_gradient_at_the_slots(kind):
     reason = reason_against(tiny_model(pos_embed=kind), Assumptions(given="parameters"))
     assert "no parameter has the gradient at the slots" in reason
     beside = tiny_model(pos_embed=kind, add_absolute=True)

@@ -130,7 +130,7 @@ def test_row__with_one_run__serves_every_role(toy):
     assert found["scratch:positions"]["run"] == found["scratch:top1"]["run"] == name
 
 
-def test_evaluations__of_a_column__are_registered_for_its_own_runs_alone(toy):
+def test_evaluations__of_a_column__are_registered_for_its_own_runs_only(toy):
     graph = toy.resolve()
 
     evaluated = {graph.runs[run].label for entry in graph.evals.values() for run in entry.subjects.values()}

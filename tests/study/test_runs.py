@@ -70,7 +70,7 @@ def test_scale__recipe__is_changed_where_it_is_used_and_loses_to_later_ones(toy,
     assert optim_of(found["none"], "clip_norm") != [4.0]
 
 
-def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
+def test_scale__pretraining_and_method__are_for_those_runs_only(toy):
     runs = {"pretrained": {}, "supervised": {"method": "supervised"}}
     scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 

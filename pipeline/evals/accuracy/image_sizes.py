@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 
 from pipeline.core.config import added
 from pipeline.core.sizes import pair
-from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.evals.finite import finite_outputs
@@ -33,6 +32,7 @@ from pipeline.models.patches import Encoder, Grid, grid_of
 from pipeline.models.places import rotary_of
 from pipeline.models.position import refuse_other_than_plain
 from pipeline.models.weights import grid_record, load_encoder
+from pipeline.tasks.metrics import standard_error
 
 Percent = Annotated[int, Field(ge=25, le=400)]
 OWN = 100
