@@ -83,7 +83,7 @@ def measure(root: Path, num_runs: int) -> dict[str, Cost]:
     (root / "configs/study/many.yaml").write_text(yaml.safe_dump(study(num_runs), sort_keys=False))
     costs = {}
     for step, command in STEPS.items():
-        costs[step] = timed(root, command)
+        costs[step] = time_command(root, command)
         print(f"{num_runs} runs: {step}: {costs[step]}", file=sys.stderr, flush=True)
     return {step: cost for step, cost in costs.items() if step != WRITE}
 
@@ -124,7 +124,7 @@ def study(num_runs: int) -> dict:
     }
 
 
-def timed(root: Path, command: tuple[str, ...]) -> Cost:
+def time_command(root: Path, command: tuple[str, ...]) -> Cost:
     """Run Python with these arguments in a project; its peak memory is that of its largest process."""
     path = os.pathsep.join([str(root), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONPATH": path, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -315,7 +315,7 @@ def bare_step(trainer: Trainer, seen: Any, steps: int, device: torch.device) -> 
 
     def step() -> None:
         trainer.recorder.run(trainer.micro_step.first, *seen)
-        trainer._take_update(trainer._meet())
+        trainer._update_weights(trainer._reduce_gradients())
 
     rounds = []
     for _ in range(ROUNDS):

@@ -4,9 +4,9 @@
     python benchmarks/scale.py --device cpu --model vit_demo --batch 8 --steps 10 --count 400
     python benchmarks/scale.py --processes  # trains nothing: what runs of the papers need on up to 64 GPUs
 
-Each process has a micro-batch of its own, so that the global batch grows with them. They meet through gloo, also on a
+Each process has a micro-batch of its own, so that the global batch grows with them. They talk through gloo, also on a
 GPU, which NCCL does not share; gradients are sent by `World.average` after the backward pass, as where steps are
-recorded as CUDA graphs. A step is split by when each process arrives at the meeting and leaves it (they read the same
+recorded as CUDA graphs. A step is split by when each process begins and ends the all-reduce (they read the same
 clock, and wait for the GPU before they do): it loads, computes, waits for the last to arrive, and sends. Processes that
 share a GPU or too few cores take longer to compute; what the table shows of a cluster is the share of waiting, and what
 is sent. The first half of the steps is not counted. Writes results/benchmarks/scale.json and prints tables.
@@ -164,8 +164,8 @@ def train_as_one(options: argparse.Namespace) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     if size > 1:
-        meeting = f"file://{options.work.resolve()}/meeting-{size}"
-        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+        store = f"file://{options.work.resolve()}/store-{size}"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
     is_gpu, trace = options.device == "cuda", Trace()
     world = TracedWorld(rank, size, torch.device("cuda", 0) if is_gpu else torch.device("cpu"), trace)
     run, images = shared_run(options, size), options.work / "images"
@@ -201,7 +201,7 @@ class TracedWorld(World):
 
 
 class StopAfter(StopRequest):
-    """After so many meetings, wherever the loop asks."""
+    """Raised after so many steps, wherever the loop asks."""
 
     def __init__(self, steps: int, trace: Trace) -> None:
         super().__init__()

@@ -64,15 +64,15 @@ class Watch(StopRequest):
         """Count the seconds of the loop's parts, all of which it calls by these names."""
         batches = trainer.batches
         batches.from_step = lambda step, load=batches.from_step: self._iterated("waiting for data", load(step))
-        trainer._seen = self._kept(self._timed("transform and draws", trainer._seen))
-        trainer._meet = self._timed("meeting of processes", trainer._meet)
-        trainer._take_update = self._timed("update", trainer._take_update)
+        trainer._prepare = self._remember_result(self._time_calls("transform and draws", trainer._prepare))
+        trainer._reduce_gradients = self._time_calls("all-reduce", trainer._reduce_gradients)
+        trainer._update_weights = self._time_calls("update", trainer._update_weights)
         run = trainer.recorder.run
         trainer.recorder.run = lambda part, *given: (
-            run(part, *given) if part is trainer.update else self._timed("forward and backward", run)(part, *given)
+            run(part, *given) if part is trainer.update else self._time_calls("forward and backward", run)(part, *given)
         )
 
-    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _time_calls(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any) -> Any:
             started = time.perf_counter()
             found = function(*given)
@@ -81,7 +81,7 @@ class Watch(StopRequest):
 
         return timed
 
-    def _kept(self, see: Callable[..., Any]) -> Callable[..., Any]:
+    def _remember_result(self, see: Callable[..., Any]) -> Callable[..., Any]:
         """The last micro-batch as the method saw it."""
 
         def kept(*given: Any) -> Any:
@@ -92,7 +92,7 @@ class Watch(StopRequest):
 
     def _iterated(self, name: str, loader: Any) -> Iterator[Any]:
         batches = iter(loader)
-        take = self._timed(name, lambda: next(batches, None))
+        take = self._time_calls(name, lambda: next(batches, None))
         while (batch := take()) is not None:
             yield batch
             if self.is_ahead:

@@ -16,9 +16,9 @@ from pipeline.data.kind import BaseDataConfig, kind_of
 class Slurm(Strict):
     """How this cluster is asked for machines; amounts are those of one training process."""
 
-    partition: str | None = Field(None, description="null: the cluster's default")
+    partition: str | None = None
     """Partition of jobs; null: the cluster's default."""
-    cpu_partition: str | None = Field(None, description="of jobs that need no GPU, such as preparing data")
+    cpu_partition: str | None = None
     """Partition of jobs that need no GPU, such as preparing data; null: the same."""
     account: str | None = None
     """Account that jobs are charged to; null: the cluster's default."""
@@ -26,13 +26,11 @@ class Slurm(Strict):
     gres: str | None = Field(
         "gpu", pattern=r"^[\w-]+(:[\w.-]+)?$", description="what a process needs one of: gpu, gpu:a100"
     )
-    cpus: int = Field(8, ge=1, description="CPU cores; at least threads + workers")
+    cpus: int = Field(8, ge=1)
     """CPU cores of a training process; at least `threads` + `workers`."""
     memory_gb: int = Field(32, ge=1)
     """Memory of a training process, in GB."""
-    hours: float = Field(
-        24, gt=0, le=8760, description="such as 24 or 0.5: time limit of a job; a longer run continues in the next one"
-    )
+    hours: float = Field(24, gt=0, le=8760)
     """Time limit of a job, such as 24 or 0.5; a longer run continues in the next job."""
     warning_s: int = Field(
         120, ge=1, description="how long before the time limit a job is told to write its checkpoint"
@@ -47,7 +45,7 @@ class Slurm(Strict):
 class Site(Strict):
     """Where data lies and what the hardware is."""
 
-    data: dict[str, Path] = Field(default_factory=dict, description="data set name -> folder")
+    data: dict[str, Path] = Field(default_factory=dict)
     """Folder of each data set, by its name."""
     data_root: Path | None = Field(
         None,
@@ -83,7 +81,7 @@ class Site(Strict):
     )
     runs_per_gpu: int = Field(1, ge=1, description="trainings and evaluations that share one of these GPUs at a time")
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
-    workers: int = Field(0, ge=0, description="loader workers per process")
+    workers: int = Field(0, ge=0)
     """Loader workers of each training process."""
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -112,7 +110,7 @@ class Site(Strict):
     tracking_uri: str | None = Field(
         None, description="MLflow server; MLFLOW_TRACKING_URI wins; else SQLite in results"
     )
-    slurm: Slurm | None = Field(None, description="null: jobs run on this machine")
+    slurm: Slurm | None = None
     """How jobs are submitted to SLURM; null: jobs run on this machine."""
 
     @property

@@ -21,7 +21,7 @@ from pipeline.launch.gpus import gpus_of
 from pipeline.launch.resources import shape_of
 from pipeline.site import Site, Slurm
 from pipeline.study.resolve.entries import EvalJob, Graph
-from pipeline.study.resolve.planned import data_of
+from pipeline.study.resolve.graph_configs import data_of
 
 PRIORITY_OF_DATA, PRIORITY_OF_STARTS, PRIORITY_OF_RUNS = 30, 20, 10
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.adhoc.evaluated_set import input_of_data, labelled_images
 from pipeline.adhoc.named_model import NamedModel
-from pipeline.adhoc.recover import Attack, AttackName, Numbers, Recovered, Target, attack_of, finite
+from pipeline.adhoc.recover import Attack, AttackName, Numbers, RecoveredImage, Target, attack_of, finite
 from pipeline.adhoc.victim import Victim, find_victim
 from pipeline.core.config import shown
 from pipeline.core.errors import ConfigError
@@ -29,7 +29,7 @@ from pipeline.core.registry import TASKS
 from pipeline.data.images.classified import MODES
 from pipeline.data.images.transforms import eval_view
 from pipeline.engine.train import device_name
-from pipeline.evals.privacy.leakage import Shown, compared, drawn, pixels_of
+from pipeline.evals.privacy.leakage import PictureColumn, compared, drawn, pixels_of
 from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png
 from pipeline.results import attack_folder
@@ -111,7 +111,7 @@ def _attack_one(name: AttackName, attack: Attack, target: Target, victim: Victim
     return Report([*victim.lines, *lines], target.folder)
 
 
-def _record(target: Target, found: Recovered, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
+def _record(target: Target, found: RecoveredImage, victim: Victim, measured: dict[str, Numbers]) -> dict[str, Any]:
     """What was attacked, what the attacker had, and how close it came."""
     others = {key: numbers for key, numbers in measured.items() if key != "recovered"}
     return {
@@ -135,7 +135,8 @@ def _record(target: Target, found: Recovered, victim: Victim, measured: dict[str
 @torch.no_grad()
 def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Target:
     data, device = victim.data, next(victim.method.parameters()).device
-    seen = torch.as_tensor(eval_view(data, data.eval_crop)(open_image(file, MODES[data.channels])))
+    image = open_image(file, MODES[data.channels], data.upright)  # as the run's own images were
+    seen = torch.as_tensor(eval_view(data, data.eval_crop)(image))
     inputs, _ = TASKS.get("classify")(data, device).eval_batch(seen[None], torch.zeros(1))
     predicted = int(victim.method.predict(inputs).logits.argmax())
     trained_with = torch.tensor([predicted if label is None else label], device=device)
@@ -189,7 +190,7 @@ def _numbers(found: Tensor, target: Target, victim: Victim, lpips: LPIPS | None)
 
 
 def _lines(
-    target: Target, found: Recovered, victim: Victim, measured: dict[str, Numbers], no_lpips: str
+    target: Target, found: RecoveredImage, victim: Victim, measured: dict[str, Numbers], no_lpips: str
 ) -> list[tuple[str, str]]:
     cfg = victim.protection
     protected = f"; the client adds noise {cfg.noise:g} and prunes {cfg.pruning:g}" if cfg.is_on else ""
@@ -219,9 +220,9 @@ def _png(images: Tensor, data: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _comparison(target: Target, found: Recovered, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
+def _comparison(target: Target, found: RecoveredImage, victim: Victim, lines: list[tuple[str, str]]) -> bytes:
     """Original, pictures on the way, what was recovered, and its ceiling, with what was printed."""
-    columns = [Shown("original", target.inputs), *found.on_the_way]
-    columns += [Shown(name, each, target.inputs) for name, each in found.pictures.items()]
+    columns = [PictureColumn("original", target.inputs), *found.on_the_way]
+    columns += [PictureColumn(name, each, target.inputs) for name, each in found.pictures.items()]
     text = " ".join(f"{title[:1].upper()}{title[1:]}: {words}." for title, words in lines[2:])
     return drawn(columns, victim.data, slice(1), text)

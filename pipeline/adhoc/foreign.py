@@ -28,7 +28,7 @@ from pipeline.engine.optim import OptimConfig
 from pipeline.engine.parallel.distributed import World, device_of
 from pipeline.engine.run import RunConfig, parse_run
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Subject
-from pipeline.evals.evaluate import EvalContext, Planned, evaluate_one
+from pipeline.evals.evaluate import EvalContext, PlannedEvaluation, evaluate_one
 from pipeline.evals.sources import PreparedSources
 from pipeline.methods.base import Prediction
 from pipeline.methods.supervised import Supervised
@@ -51,7 +51,7 @@ WITHOUT_CLASSES = (
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class ForeignResult:
     """What became of one evaluation: its result, or the reason why there is none."""
 
     name: str
@@ -60,16 +60,16 @@ class Evaluated:
     reason: str = ""
 
 
-def evaluate_foreign(foreign: "Foreign", chosen: Iterable[str]) -> Iterator[Evaluated]:
+def evaluate_foreign(foreign: "Foreign", chosen: Iterable[str]) -> Iterator[ForeignResult]:
     """Evaluations of a timm model, one after the other; a set that is missing stops only those that need it."""
     for name in chosen:
         try:
             foreign.prepare(foreign.run.data)
             planned = foreign.planned(name)
             folder = foreign.results.evaluation(planned.name)
-            yield Evaluated(name, evaluate_one(planned, folder, foreign.context), folder.result)
+            yield ForeignResult(name, evaluate_one(planned, folder, foreign.context), folder.result)
         except (DataError, ConfigError, NumericsError) as error:
-            yield Evaluated(name, reason=str(error))
+            yield ForeignResult(name, reason=str(error))
 
 
 def chosen_evaluations(wanted: Iterable[str]) -> list[str]:
@@ -90,7 +90,7 @@ def chosen_evaluations(wanted: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class AsItIs(Supervised):
+class TimmClassifier(Supervised):
     """Whatever timm does between an image and its classes; our own encoders are run with positions of their own."""
 
     def predict(self, images: Tensor, shuffled: Tensor | None = None) -> Prediction:
@@ -121,7 +121,7 @@ class ForeignEvalContext(EvalContext):
             data: Any = run.data
             cfg: Any = run.method
             encoder = build_foreign(self.model.name, self.model.file, self.model.fitted, data.image_size)
-            method = AsItIs(cfg, encoder)
+            method = TimmClassifier(cfg, encoder)
             self.loaded[run.name] = Subject(run, method.to(self.world.device).eval())
         return self.loaded[run.name]
 
@@ -188,7 +188,7 @@ class Foreign:
         data: Any = self.run.data
         return self.model.fitted.num_classes in (None, data.num_classes)
 
-    def planned(self, name: str) -> Planned:
+    def planned(self, name: str) -> PlannedEvaluation:
         """The evaluation under the name that the graph would give it; its data sets are prepared."""
         scale = _scale(self.scale)
         file, content = fragment("eval", name, "evaluate")
@@ -213,7 +213,7 @@ class Foreign:
             self.prepare(each)  # as it is published or made, whatever the model sees of it
         seen = {role: seen_by(each, self.model.view) for role, each in sets.items()}
         full_name = evaluation_name(name, evaluation_science(cfg, seen), {"model": self.run.name})
-        return Planned(full_name, name, cfg, {"model": self.run}, seen)
+        return PlannedEvaluation(full_name, name, cfg, {"model": self.run}, seen)
 
     def prepare(self, data: BaseDataConfig) -> None:
         """Verify a set, or make it, unless that was done before."""
@@ -245,7 +245,7 @@ class Foreign:
         file, content = fragment("data", scale.replace_data.get(name, name), "evaluate")
         data = parse_data(Layers((file, content)).below("data"), "data.")
         if reference_run(data):
-            data = self._as_in_a_study(data)
+            data = self._config_in_a_study(data)
         if source := source_set(data):
             origin = fragment("data", scale.replace_data.get(source, source), file)[1]["data"]["name"]
             if origin != self.run.data.folder_name:
@@ -253,7 +253,7 @@ class Foreign:
             data = data.model_copy(update={"made_from": self.run.data.name})
         return {f"{role}/{part}": cfg for part, cfg in kind_of(data).parts().items()} or {role: data}
 
-    def _as_in_a_study(self, data: Any) -> Any:
+    def _config_in_a_study(self, data: Any) -> Any:
         """A set that is made with a run of a study, which must have been trained."""
         known = load_graph(self.scale).data.get(data.name)
         if known is None:

@@ -13,9 +13,9 @@ import yaml
 
 from pipeline.core.config import FILE, shown
 from pipeline.core.errors import ConfigError
-from pipeline.models.fitting import IMAGE_SIZE, Fitted, build_on_meta, classifier_of, fit, shown_facts
+from pipeline.models.fitting import IMAGE_SIZE, FittedModel, build_on_meta, classifier_of, fit, shown_facts
 from pipeline.models.foreign import ForeignView, download, view_of
-from pipeline.permutation.stated import Stated, refuse_contradiction, stated_of
+from pipeline.permutation.stated_model import StatedModel, find_stated_model, refuse_contradiction
 from pipeline.site import Site, weights_path
 
 STATISTICS = ("mean", "std")
@@ -54,7 +54,7 @@ class FoundModel:
 
     name: str
     file: Path
-    fitted: Fitted
+    fitted: FittedModel
     view: ForeignView
     view_source: str  # in words
     classifier: str  # its name in the file
@@ -81,10 +81,10 @@ def find_model(named: NamedModel, site: Site) -> FoundModel:
         raise ConfigError("--resample-positions needs the image size to resample to; add --set img_size=N")
     if named.weights:
         file = named.weights.expanduser().absolute()
-        stated = stated_of(file, named.name)
+        stated = find_stated_model(file, named.name)
     else:
         file, stated = download(named.name, weights_path(site, f"{FILE}{named.name}.safetensors")), None
-    fitted = fit(named.name, _given(named, arguments, stated), file, named.may_resample)
+    fitted = fit(named.name, _collect_arguments(named, arguments, stated), file, named.may_resample)
     if stated and fitted.num_classes is not None and (classes := stated.config.get("num_classes")) is not None:
         refuse_contradiction(
             f"the number of classes of {file}", {"its tensors": fitted.num_classes, "config.json": classes}
@@ -95,12 +95,12 @@ def find_model(named: NamedModel, site: Site) -> FoundModel:
     return FoundModel(named.name, file, fitted, view, source, classifier, _label_names(stated))
 
 
-def _label_names(stated: Stated | None) -> tuple[str, ...]:
+def _label_names(stated: StatedModel | None) -> tuple[str, ...]:
     found = stated.config.get("label_names") if stated else None
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
-def _given(named: NamedModel, arguments: dict[str, Any], stated: Stated | None) -> dict[str, Any]:
+def _collect_arguments(named: NamedModel, arguments: dict[str, Any], stated: StatedModel | None) -> dict[str, Any]:
     """Arguments of the command line and of config.json."""
     config = stated.config if stated else {}
     recorded = dict(config.get("model_args") or {})
@@ -115,7 +115,7 @@ def _given(named: NamedModel, arguments: dict[str, Any], stated: Stated | None) 
     return {**recorded, **arguments}
 
 
-def _with_statistics(view: ForeignView, named: NamedModel, stated: Stated | None) -> tuple[ForeignView, str]:
+def _with_statistics(view: ForeignView, named: NamedModel, stated: StatedModel | None) -> tuple[ForeignView, str]:
     """The view with --mean and --std, and where its mean and std come from."""
     given = {key: tuple(value) for key in STATISTICS if (value := getattr(named, key)) is not None}
     if len(given) == 1:

@@ -21,7 +21,7 @@ from pipeline.core.config import CONFIGS, Layers, parse, parse_file
 from pipeline.core.errors import ConfigError
 from pipeline.evals.parts import Arrays, Parts, key_of
 from pipeline.evals.privacy.gradient_matching import GradientMatching, bounds_of, draw_curves
-from pipeline.evals.privacy.leakage import Shown, pixels_of
+from pipeline.evals.privacy.leakage import PictureColumn, pixels_of
 from pipeline.privacy import april, matching
 from pipeline.privacy.similarity import as_png, similarity
 from pipeline.study.resolve.draft import fragment
@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredImage:
     """What an attack made of one image; pictures are (1, C, H, W) as the model sees them."""
 
     pictures: dict[str, Tensor]  # `recovered`, and `ceiling` where there is one
@@ -54,11 +54,11 @@ class Recovered:
     config: dict[str, Any]
     numbers: Numbers
     lines: list[tuple[str, str]] = field(default_factory=list)  # what else there is to say
-    on_the_way: list[Shown] = field(default_factory=list)
+    on_the_way: list[PictureColumn] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-Attack = Callable[[Victim, Target], Recovered]
+Attack = Callable[[Victim, Target], RecoveredImage]
 
 
 def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attack:
@@ -73,10 +73,10 @@ def attack_of(name: AttackName, victim: Victim, iterations: int | None) -> Attac
     return _by_april
 
 
-def _by_april(victim: Victim, target: Target) -> Recovered:
+def _by_april(victim: Victim, target: Target) -> RecoveredImage:
     cfg = april.Assumptions()
     found = april.attack(victim.method, target.inputs, target.label, None, cfg, victim.protection)
-    return Recovered(
+    return RecoveredImage(
         {"recovered": found.images, "ceiling": found.ceiling},
         cfg.words(),
         cfg.model_dump(),
@@ -95,7 +95,7 @@ def _search(name: AttackName, victim: Victim, iterations: int | None) -> Gradien
     return parse(GradientMatching.Config, Layers(*layers, ("command line", asked)))
 
 
-def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -> Recovered:
+def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -> RecoveredImage:
     facts = victim.weights, target.inputs.cpu().numpy().tobytes(), int(target.label), victim.protection.model_dump()
     parts = Parts(target.folder / "parts", key_of(*facts, cfg.science()))
 
@@ -114,7 +114,7 @@ def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -
     blank, distance = _psnr(torch.zeros_like(images), images, victim), finite(found.distance)
     is_right = int(found.labels) == int(target.label)
     said = f"distance {found.distance.item():.3g} after {cfg.iterations:,} iterations; label {int(found.labels)}"
-    return Recovered(
+    return RecoveredImage(
         {"recovered": found.images},
         cfg.words(),
         cfg.science(),
@@ -123,7 +123,7 @@ def _by_matching(victim: Victim, target: Target, cfg: GradientMatching.Config) -
             ("blank", f"PSNR {blank:.2f} dB: an image of the mean colour, which knows nothing"),
             ("gradient", f"{said}, which is {'right' if is_right else 'wrong'}"),
         ],
-        [Shown(f"iteration {step:,}", picture, images) for step, picture in pairs],
+        [PictureColumn(f"iteration {step:,}", picture, images) for step, picture in pairs],
         {"loss.png": draw_curves(found.curve, cfg.distance)},
     )
 

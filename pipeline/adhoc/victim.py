@@ -92,7 +92,7 @@ def _of_timm(named: NamedModel, scale: str | None, site: Site, device: torch.dev
             f"{model.file} has no {model.classifier}.weight; expected the weights of a classifier: the gradient that a "
             "client sends is that of a class"
         )
-    data = _as_seen(model.view, model.fitted.num_classes)
+    data = _data_config(model.view, model.fitted.num_classes)
     encoder = build_foreign(name, model.file, model.fitted, data.image_size)
     method = Supervised(Supervised.Config(), encoder).to(device).eval()
     _refuse_other_forward(name, method, data, device)
@@ -101,7 +101,7 @@ def _of_timm(named: NamedModel, scale: str | None, site: Site, device: torch.dev
     return Victim(name, method, data, digest(model.file) or "", Protection(), scale, lines=(*model.lines(), seen))
 
 
-def _as_seen(view: ForeignView, num_classes: int) -> DataConfig:
+def _data_config(view: ForeignView, num_classes: int) -> DataConfig:
     """A data set that is seen as the model sees images; it has no images of its own."""
     return DataConfig(
         name="images",
@@ -109,6 +109,7 @@ def _as_seen(view: ForeignView, num_classes: int) -> DataConfig:
         num_train=0,
         num_val=1,
         num_classes=num_classes,
+        upright=True,
         augment=Augment(interpolation=view.interpolation),
         eval_crop=view.crop,
         **input_of(view),

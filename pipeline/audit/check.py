@@ -14,7 +14,7 @@ from pipeline.freshness.remake import Freshness
 from pipeline.site import Site, load_site, site_path
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 
 def all_scales() -> list[str]:

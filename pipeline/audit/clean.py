@@ -15,7 +15,7 @@ from pipeline.core.files import is_held
 from pipeline.freshness.outputs import run_file
 from pipeline.freshness.remake import Freshness
 from pipeline.launch.slurm import waiting_job
-from pipeline.plan.text import size
+from pipeline.report.words import size
 from pipeline.results import RunFolder
 from pipeline.study.resolve.entries import Graph
 from pipeline.track.workers import Workers

@@ -16,7 +16,7 @@ from pipeline.results.records import STOP_FACTS, EvalResult, Kind, TrainRecord, 
 from pipeline.study.resolve.entries import CellEntry, Graph, TableEntry
 from pipeline.study.resolve.graph import build_graph
 from pipeline.study.spec import Column
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s", *STOP_FACTS)
 
@@ -25,7 +25,7 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
     """A cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and what it is."""
     graph = freshness.graph
     if key is not None:
-        return "\n".join(_key(freshness, _found(number, graph.runs, "runs"), key))
+        return "\n".join(_key(freshness, _check_known(number, graph.runs, "runs"), key))
     cells = {
         f"{row_id}:{column}": (table_id, row_id, column)
         for table_id, table in graph.tables.items()
@@ -33,11 +33,11 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
         for column in table.columns
     }
     dotted = {name.replace(":", "."): name for name in cells}  # as the report's CSV has them
-    name = _found(dotted.get(number, number), {**graph.runs, **cells}, "cells and runs")
+    name = _check_known(dotted.get(number, number), {**graph.runs, **cells}, "cells and runs")
     return "\n".join(_cell(freshness, *cells[name]) if name in cells else _run(freshness, name))
 
 
-def _found(name: str, known: dict[str, Any], what: str) -> str:
+def _check_known(name: str, known: dict[str, Any], what: str) -> str:
     """The one of these names that is meant: itself, or the only one that begins or ends so."""
     alike = [each for each in known if each.startswith(name) or each.endswith(name)]
     if name not in known and len(alike) != 1:

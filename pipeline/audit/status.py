@@ -55,7 +55,7 @@ class Status:
     def __str__(self) -> str:
         lines = [f"scale {self.scale}: Snakemake is {'running' if self.has_snakemake else 'not running'}"]
         for rule, label in COUNTED.items():
-            lines.append(f"  {label:<12}  {_counted([job for job in self.jobs if job.rule == rule])}")
+            lines.append(f"  {label:<12}  {_count_states([job for job in self.jobs if job.rule == rule])}")
         drawn = [_drawn(rows, states) for rows, states in self.tables.items()]
         lines.append(f"  {'tables':<12}  {', '.join(drawn)} drawn")
         reports = [f"{shown(path)}{why and f', {AGAIN}: {why}'}" for path, why in self.reports.items()]
@@ -76,7 +76,7 @@ def _drawn(rows: str, states: list[State]) -> str:
     return f"{count['finished']} of {len(states)} with {rows} rows{outdated}"
 
 
-def _counted(jobs: list[Job]) -> str:
+def _count_states(jobs: list[Job]) -> str:
     count = Counter(job.state for job in jobs)
     others = [f"{count[state]} {state}" for state in ORDER[1:] if count[state]]
     return ", ".join([f"{count['finished']} of {len(jobs)} finished", *others])

@@ -11,8 +11,8 @@ from pipeline.core.config import CONFIGS, names
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import EVALS, KINDS, METHODS, TASKS, Registry
 from pipeline.study.spec import Claim, Column, Figure, Row, RunSpec, Scale, Study, Table
+from pipeline.study.study_file import read_study
 from pipeline.study.targets import target_name
-from pipeline.study.written import read_study
 
 FOLDERS = ("study", "scale", "method", "model", "data", "eval", "recipe", "site")
 ENTRIES: dict[str, type[BaseModel]] = {

@@ -70,7 +70,7 @@ def _evaluate_job(options: argparse.Namespace) -> int:
     from pipeline.launch.memory import explain_memory
     from pipeline.site import load_site
     from pipeline.study.resolve.graph import load_for_job
-    from pipeline.study.resolve.planned import planned_evaluations
+    from pipeline.study.resolve.graph_configs import planned_evaluations
 
     graph, site = load_for_job(options.scale or "demo", options.job), load_site()
     needs, job_log = graph.eval_job(options.job).needs, graph.results.log("evaluate", options.job)

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.launch.gpus import hold_gpus
     from pipeline.site import data_folder, load_site
     from pipeline.study.resolve.graph import load_graph
-    from pipeline.study.resolve.planned import as_runs_see, data_of
+    from pipeline.study.resolve.graph_configs import as_runs_see, data_of
 
     graph, site = load_graph(options.scale), load_site()
     data, sources = data_of(graph, options.data), None
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{data.name}: the cache in {site.cache} has all that runs of scale {options.scale} see")
         return
     if source_set(data):  # needs torch, which verifying a set does not
-        from pipeline.study.resolve.planned import sources_of
+        from pipeline.study.resolve.graph_configs import sources_of
 
         sources = sources_of(graph, site)
     job_log = graph.results.log("prepare_data", data.name)

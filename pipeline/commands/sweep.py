@@ -40,14 +40,14 @@ def run(options: argparse.Namespace) -> int:
     from pipeline.commands.options import open_scale
     from pipeline.sweep.ranking import ranking
     from pipeline.sweep.start import Call, snakemake
-    from pipeline.sweep.study import Asked, sweep_of
+    from pipeline.sweep.study import SweepRequest, sweep_of
 
     parent = options.target.partition(".")[0]
     more = tuple(shlex.split(options.snakemake))
     call = Call(parent, options.scale, options.site, options.profile, options.dry_run, more)
     call.take_site()
     about = (options.seeds, options.metric, options.name)
-    study = sweep_of(Asked(options.target, options.over, call.scale, *about))
+    study = sweep_of(SweepRequest(options.target, options.over, call.scale, *about))
     study.graph(call.scale)  # every mistake is reported before anything is written
     was_there = study.is_written
     study.write(call.scale)

@@ -1,1 +1,1 @@
-"""Checks that a new method, evaluation or kind of data keeps its promises, for `check --method` and the tests."""
+"""Checks that a new method keeps its promises, for `check --method` and the tests."""

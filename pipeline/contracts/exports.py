@@ -6,9 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.contracts.bench import Bench, compute_loss, name_of, quoted, seeded
-from pipeline.methods.base import Method
-
-CLOSE = 1e-5  # features of the same weights
 
 
 def check_export(plain: Callable[[], nn.Module]) -> Callable[[Bench], list[str]]:
@@ -37,18 +34,6 @@ def compare_tensors(who: str, found: Mapping[str, Tensor], expected: Mapping[str
             "self.encoder is: heads stay in the method"
         ]
     return []
-
-
-def compare_features(method: Method, found: Tensor, expected: Tensor) -> list[str]:
-    """What the library's model computes with the exported weights, and what the method computes."""
-    difference = float((found - expected).abs().max())
-    if difference <= CLOSE:
-        return []
-    return [
-        f"{name_of(method)}.export() has other weights than the method computes with: the library's model gives values "
-        f"that are up to {difference:.2g} apart; what the method does to the encoder's weights or tokens must be part "
-        "of the export"
-    ]
 
 
 def check_state(bench: Bench) -> list[str]:

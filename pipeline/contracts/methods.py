@@ -42,7 +42,7 @@ CHECKS: dict[str, Callable[[Bench], list[str]]] = {
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckReport:
     """What was checked, in words, and what was found."""
 
     run: RunConfig
@@ -50,13 +50,13 @@ class Checked:
     checks: list[str]
 
 
-def check_method(graph: Graph, name: str) -> Checked:
+def check_method(graph: Graph, name: str) -> CheckReport:
     """Check the method that is registered by this name, or raise one ContractError with all that is wrong."""
     method = METHODS.get(name)
     _refuse(check_method_class(name, method))
     run, has_run = _run_of(graph, name)
     _refuse(check_run(run))
-    return Checked(run, has_run, [*CHECKS, "export"])
+    return CheckReport(run, has_run, [*CHECKS, "export"])
 
 
 def check_run(run: RunConfig) -> list[str]:

@@ -17,7 +17,7 @@ TRAINING = (PACKAGE / "engine/loop.py", PACKAGE / "engine/train.py", *HANDED_OVE
 EVALUATING = (PACKAGE / "evals/evaluate.py", *HANDED_OVER)
 
 
-class Named(NamedTuple):
+class PluginNames(NamedTuple):
     """What the config of a run names."""
 
     method: str
@@ -25,18 +25,18 @@ class Named(NamedTuple):
     kind: str  # of its data
 
 
-def code_of_run(run: Named) -> str:
+def code_of_run(run: PluginNames) -> str:
     """A digest of the code that trains a run."""
     return _digest(frozenset({*TRAINING, *_files(run)}))
 
 
-def code_of_evaluation(name: str, subjects: Iterable[Named], kinds: Iterable[str]) -> str:
+def code_of_evaluation(name: str, subjects: Iterable[PluginNames], kinds: Iterable[str]) -> str:
     """A digest of the code that evaluates subjects on data of these kinds."""
     files = [*EVALUATING, *_file(EVALS, name), *(path for subject in subjects for path in _files(subject))]
     return _digest(frozenset({*files, *(path for kind in kinds for path in _file(KINDS, kind))}))
 
 
-def _files(run: Named) -> list[Path]:
+def _files(run: PluginNames) -> list[Path]:
     return [*_file(METHODS, run.method), *_file(TASKS, run.task), *_file(KINDS, run.kind)]
 
 

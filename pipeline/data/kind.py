@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipeline.methods.base import MethodConfig
     from pipeline.models.encoder import ModelConfig
 
 Read = TypeVar("Read")
@@ -55,11 +54,10 @@ class BaseDataConfig(Strict):
     # Task of a method -> what it is on this kind of data, such as classify -> text_classify.
     own_tasks: ClassVar[Mapping[str, str]] = {}
 
-    # Also the key of its folder in the site file, and a folder name below results/<scale>/data.
     name: Name
     """Name of the set: its key in the site file and its folder below results/<scale>/data."""
     kind: str = added("images", before="images", description="a kind of data, by its name in the registry")
-    num_train: int = Field(ge=0, description="0: a set without a train split, for evaluations alone")
+    num_train: int = Field(ge=0)
     """Number of training samples, which `prepare` compares with the folder; 0: a set for evaluations alone."""
     num_val: int = Field(gt=0)
     """Number of validation samples, which `prepare` compares with the folder."""
@@ -76,16 +74,16 @@ class BaseDataConfig(Strict):
 
     @property
     def folder_name(self) -> str:
-        """Its key in the site file; the parts of one set share a folder."""
-        return self.name
+        """Its key in the site file; sets with `part_of`, a field of some kinds, lie in the folder of another."""
+        return getattr(self, "part_of", None) or self.name
 
     @property
     def splits(self) -> tuple[SplitName, ...]:
         return ("train", "val") if self.num_train else ("val",)
 
-    def task_of(self, method: "MethodConfig") -> str:
-        """The task, by its name in the registry, that a method has on this kind of data."""
-        return self.own_tasks.get(method.task, method.task)
+    def task_of(self, task: str) -> str:
+        """The task, by its name in the registry, that methods of a task have on this kind of data."""
+        return self.own_tasks.get(task, task)
 
     def count(self, split: SplitName) -> int:
         """Number of samples the split must have."""

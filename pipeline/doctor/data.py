@@ -12,7 +12,7 @@ from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.freshness.outputs import data_file
 from pipeline.results import prepare_command
 from pipeline.site import Site, data_folder, site_file
-from pipeline.study.resolve.planned import data_of
+from pipeline.study.resolve.graph_configs import data_of
 
 
 def data_root(subject: Subject) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pipeline.freshness.remake import Freshness, open_freshness
-from pipeline.plan.rough import Rough, rough
+from pipeline.plan.rough import RoughCosts, rough
 from pipeline.plan.work import pending_work
 from pipeline.site import Site
 from pipeline.study.resolve.entries import Graph
@@ -56,6 +56,6 @@ class Subject:
         return {*self.freshness.needed_at_all()}
 
     @cached_property
-    def rough(self) -> Rough:
+    def rough(self) -> RoughCosts:
         """What is still to be trained takes about or at least this."""
         return rough(self.graph, pending_work(self.freshness, []).runs)

@@ -16,7 +16,7 @@ from pipeline.core.config import CONFIGS, shown
 from pipeline.core.files import LockFile
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.launch.gpus import gpus_of, in_words
-from pipeline.plan.text import hours, size
+from pipeline.report.words import hours, size
 from pipeline.track.store import tracking_uri, without_password
 
 LONGEST_H = 7 * 24  # what somebody may want to wait for on a CPU

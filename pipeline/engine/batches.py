@@ -75,7 +75,7 @@ class Source:
     def in_order(self, batch: int) -> Loaded:
         """This process's batches of the whole split, in order, for any number of passes."""
         loader = self._loader(batch)
-        return self._completed(Kept(loader) if self.completion and self.completion.is_resident else loader)
+        return self._completed(CachedBatches(loader) if self.completion and self.completion.is_resident else loader)
 
     def once(self, batch: int, label: str) -> Loaded:
         """The same for one pass, with a bar that shows how far it is, and in pieces where that is faster."""
@@ -202,8 +202,8 @@ def join_pieces(pieces: Iterable[Any], count: int, device: torch.device) -> Iter
         yield tuple(torch.cat(to_device(each, device)) for each in zip(*found, strict=True))
 
 
-class Kept:
-    """Batches of a loader, kept after the first pass: of a set on the device they are places, always the same."""
+class CachedBatches:
+    """Cache the batches of a loader in the first pass: those of a set on the device are indices, always the same."""
 
     def __init__(self, loader: Loaded) -> None:
         self.loader, self.batches, self.is_whole = loader, list[Any](), False

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +21,21 @@ from pipeline.core.registry import TASKS
 from pipeline.core.seeds import seed_everything
 from pipeline.core.trees import Tree, batch_size
 from pipeline.engine.batches import open_batches, side_of_crops
-from pipeline.engine.best import BestWeights, Patience
+from pipeline.engine.best_validation import BestWeights, Patience
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compute.compiling import compile_step, num_graphs, prepare_to_compile
 from pipeline.engine.compute.graphs import recorder_for
 from pipeline.engine.compute.precision import precision_of
 from pipeline.engine.compute.recompute import recompute_blocks
 from pipeline.engine.meters import Meters, MetricsFile, Stopwatch
-from pipeline.engine.metrics import Found
 from pipeline.engine.optim import build_optimizer, build_schedule, make_capturable, rates_of
 from pipeline.engine.parallel.batchnorm import RunningStatistics, synchronised
 from pipeline.engine.parallel.distributed import World
-from pipeline.engine.parallel.meetings import Meetings
 from pipeline.engine.parallel.pauses import Pauses
+from pipeline.engine.parallel.sync_timer import GradientSyncTimer
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.run import RunConfig, check_world
-from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.signals import CutShort, Requeue, StopRequest
 from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
 from pipeline.methods.base import METHODS, Batch, Method, Output
@@ -45,6 +44,7 @@ from pipeline.results import RunFolder
 from pipeline.results.records import Inputs
 from pipeline.site import Site, weights_path
 from pipeline.tasks.base import Task
+from pipeline.tasks.metrics import MetricValues
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +86,13 @@ class Trainer:
         self.recorder = recorder_for(site, self.method, world)
         self.statistics = RunningStatistics(self.method.encoder, run.optim.num_micro, world)
         self.model = self._prepared_model()
-        self.meters, self.meetings = Meters(world), Meetings(world)
+        self.meters, self.sync_timer = Meters(world), GradientSyncTimer(world)
         share = run.optim.num_micro // world.size
         self.micro_step = MicroStep(self.method, self.model, self.precision, world.device, self.meters, share)
         self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
         self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
+        self.owes_validation = False  # that of its last step, within which it was stopped
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
         self.patience = Patience(run.optim.patience)
         state = self._usable_checkpoint()
@@ -101,8 +102,10 @@ class Trainer:
         self.checkpoints.require_space(self._num_bytes())
         self._restore(state)
 
-    def fit(self) -> Found:
+    def fit(self) -> MetricValues:
         """Train to the end, or until patience is over; returns the validation of the last or the best weights."""
+        if self.owes_validation:
+            self._validate()
         run, micros = self.run, iter(self.batches.from_step(self.step))
         stopwatch = Stopwatch()
         pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
@@ -111,7 +114,7 @@ class Trainer:
             self.schedule.step_update(self.step)
             loss = self.accumulate(micros, stopwatch)
             protect_gradients(self.method, run.optim.protection, "protection", run.seed, self.step)
-            self._take_update(loss)
+            self._update_weights(loss)
             self.step += 1
             bar.update()
             if self._is_due(run.optim.log_every):
@@ -123,11 +126,16 @@ class Trainer:
                 self._save()
                 pauses.saved()
             if pause.must_stop:
-                self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
-                why = self.stop.why or "a peer was asked to stop"
-                raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
+                self._leave()
         self._save()
         return self.best_weights.put_into(self.exported) if self.best_weights else self.last_validation
+
+    def _leave(self) -> NoReturn:
+        """On request, after a checkpoint."""
+        self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
+        why = self.stop.why or "a peer was asked to stop"
+        before = ", before its validation" if self.owes_validation else ""
+        raise Requeue(f"{why}: checkpoint after step {self.step} of {self.run.total_steps}{before}")
 
     @property
     def exported(self) -> Method:
@@ -157,19 +165,19 @@ class Trainer:
             stopwatch.fetched(batch_size(inputs), since)
             part = self.micro_step.first if micro == share[0] else self.micro_step.next
             with self._sync_gradients(micro == share[-1]):
-                self.recorder.run(part, *self._seen(inputs, targets, micro))
+                self.recorder.run(part, *self._prepare(inputs, targets, micro))
             self.statistics.add(micro)
             self.meters.count(self.micro_step.names, 1 / len(share))
         self.statistics.share()
-        return self._meet()
+        return self._reduce_gradients()
 
-    def _meet(self) -> Tensor:
+    def _reduce_gradients(self) -> Tensor:
         """Loss and gradients are those of the global batch; a mean over targets is divided by the number of them all.
 
         The loss is the same in all processes: one that is not finite must make all of them skip.
         """
         if self.recorder.replaces_ddp:
-            with self.meetings.attended():
+            with self.sync_timer.timed():
                 self.world.average(self.micro_step.gradients())
         loss, num_targets = self.world.sum(self.micro_step.sums).unbind()
         if not self.micro_step.is_weighted:
@@ -180,7 +188,7 @@ class Trainer:
             gradient.mul_(factor)
         return loss * factor / self.world.size
 
-    def _take_update(self, loss: Tensor) -> None:
+    def _update_weights(self, loss: Tensor) -> None:
         rates = [rates_of(self.optimizer, self.world.device)] if self.recorder.reads_rates else []
         self.recorder.run(self.update, loss, *rates)
         self.recorder.updated()
@@ -188,9 +196,9 @@ class Trainer:
 
     def forward(self, inputs: Tree, targets: Tree, micro: int) -> Output:
         """The loss of one micro-batch."""
-        return self.micro_step.forward(*self._seen(inputs, targets, micro))
+        return self.micro_step.forward(*self._prepare(inputs, targets, micro))
 
-    def _seen(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
+    def _prepare(self, inputs: Tree, targets: Tree, micro: int) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A micro-batch as the method sees it, and what it draws; every draw is seeded by (seed, step, micro)."""
         seed = seed_everything("step", self.run.seed, self.step, micro)
         batch = Batch(*self.task.train_batch(inputs, targets), torch.Generator().manual_seed(seed))
@@ -242,12 +250,12 @@ class Trainer:
     def _log(self, stopwatch: Stopwatch) -> None:
         means = self.meters.read()
         num_skips = int(self.num_skips)
-        met = self.meetings.read(time.perf_counter() - stopwatch.start)
+        synced = self.sync_timer.read(time.perf_counter() - stopwatch.start)
         if self.world.is_main:
             rate = self.optimizer.param_groups[-1]["lr"]
             self._append(loss=means.pop("loss"), lr=rate, skipped=num_skips, **means)
             graphs = {"graphs": num_graphs(), "recorded": self.recorder.num_recorded} if self.site.compile else {}
-            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **met, **graphs)
+            self.timing.append(step=self.step, **stopwatch.read(self.world.size), **synced, **graphs)
         if num_skips > self.run.optim.max_skips:
             raise NumericsError(
                 f"{num_skips} of {self.step} steps had a loss or gradient that is not finite, "
@@ -258,7 +266,14 @@ class Trainer:
     def _validate(self) -> None:
         method = self.exported
         measure, batches, sizes = type(method).measure, self.batches.validation, self.batches.sizes
-        found = measure_set(method, batches, self.task, self.world, self.precision, measure, sizes=sizes)
+        place = self.world, self.precision
+        try:
+            found = measure_set(method, batches, self.task, *place, measure, sizes=sizes, stop=self.stop)
+        except CutShort:  # it may take longer than there is time left
+            self.owes_validation = True
+            self._save()
+            self._leave()
+        self.owes_validation = False
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]
@@ -295,6 +310,7 @@ class Trainer:
             "last_validation": self.last_validation.metrics,
             "last_errors": self.last_validation.errors,
             "last_count": self.last_validation.count,
+            "owes_validation": self.owes_validation,
             "metrics_bytes": self.metrics.sync(),
             "wall_s": self.wall_s,
         }
@@ -319,22 +335,23 @@ class Trainer:
         state = self.checkpoints.latest() or {}
         if state and state["run"] != self.run.name:
             log.warning(
-                "the checkpoint after step %d is of run %s and not used: %s starts from the beginning",
+                "the checkpoint after step %d belongs to run %s and is ignored: %s starts from the beginning",
                 *(state["step"], state["run"], self.run.name),
             )
             return {}
         known = {key: value for key, value in (state.get("inputs") or {}).items() if key != SHRUNK_TO}
         if state and known != self._known_inputs:
-            log.warning("the checkpoint after step %d is of other inputs and not used", state["step"])
+            log.warning("the checkpoint after step %d was made from other inputs and is ignored", state["step"])
             return {}
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         # Checkpoints from before there were errors have none.
-        self.last_validation = Found(
+        self.last_validation = MetricValues(
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
         )
         self.best = state.get("best", {})
+        self.owes_validation = state.get("owes_validation", False)
         if state:
             log.info("resuming at step %d", state["step"])
             self.step = state["step"]

@@ -59,7 +59,7 @@ class OptimConfig(Strict):
     warmup_curve: Literal["line", "constant"] = added(
         "line", before="line", description="a line from warmup_lr to the rate; lr_curve steps: or warmup_lr all along"
     )
-    lr_curve: LrCurve = Field("after_warmup", description="which curve the rate follows, and when it moves")
+    lr_curve: LrCurve = "after_warmup"
     """The curve of the learning rate. after_warmup (MAE, DropPos): a cosine that begins where the warm-up ends and
     moves every step. all_steps (MJP): a cosine that counts the steps of the warm-up too, so that the rate drops onto it
     when the warm-up ends; it moves every step, one step late. all_epochs (DeiT): the same, but it moves every epoch,
@@ -77,7 +77,7 @@ class OptimConfig(Strict):
         description="lr_curve steps: updates after which the rate falls, instead of milestones",
     )
     decay_factor: float = added(0.1, before=0.1, gt=0, lt=1, description="lr_curve steps: by which the rate falls")
-    power: float = added(1.0, before=1.0, gt=0, description="lr_curve poly: its exponent")
+    power: float = added(1.0, before=1.0, gt=0)
     """Exponent of the curve `lr_curve: poly`."""
     weight_decay: float = Field(0.05, ge=0)
     """Decoupled weight decay of AdamW; biases, norms and what a method spares, such as positions, have none."""
@@ -97,7 +97,7 @@ class OptimConfig(Strict):
     """Norm to which gradients are clipped; null: they are not."""
     clip_mode: Literal["global", "tensor"] = "global"
     """What is clipped: the norm of all gradients together, or that of each tensor (DINO, DropPos)."""
-    smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing")
+    smoothing: float = Field(0.0, ge=0, lt=1)
     """Label smoothing: share of a target that is spread over all classes."""
     ema_decay: float | None = Field(None, gt=0, lt=1, description="export this moving average of the weights")
     keep: Literal["last", "best"] = added(
@@ -112,11 +112,9 @@ class OptimConfig(Strict):
     )
     max_skips: int = Field(10, ge=0, description="non-finite steps tolerated before the run stops")
     validate_every: int = added(1, before=1, ge=1, description="epochs; the best of these validations is recorded")
-    log_every: int = Field(50, ge=1, description="steps")
+    log_every: int = Field(50, ge=1)
     """Steps between two lines of the metrics."""
-    protection: Protection = added(
-        Protection(), before=Protection(), description="of the gradient of the global batch, before it is clipped"
-    )
+    protection: Protection = added(Protection(), before=Protection())
     """Noise on the gradient of the global batch, or pruning of it, before it is clipped."""
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ declared with `added`, which names the value of all runs from before, so that th
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from pipeline.core.code import Named
+from pipeline.core.code import PluginNames
 from pipeline.core.config import FILE, Layers, Strict, added, fingerprint, parse, problems, science
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import TASKS
@@ -41,11 +41,7 @@ class RunConfig(Strict):
         None, description="name of the run whose encoder this one starts from, or file:PATH, weights from elsewhere"
     )
 
-    train: bool = added(
-        True,
-        before=True,
-        description="false: nothing is trained, the weights that `init` names are evaluated as they are",
-    )
+    train: bool = added(True, before=True)
     """Whether the run is trained; false: the weights that `init` names are evaluated as they are."""
 
     @model_validator(mode="after")
@@ -98,12 +94,12 @@ class RunConfig(Strict):
     @property
     def task(self) -> str:
         """Its name in the registry of tasks."""
-        return self.data.task_of(self.method)
+        return self.data.task_of(self.method.task)
 
     @property
-    def named(self) -> Named:
+    def named(self) -> PluginNames:
         """What it names, and so which code trains it."""
-        return Named(self.method.name, self.task, self.data.kind)
+        return PluginNames(self.method.name, self.task, self.data.kind)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -21,7 +21,6 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.compute.compiling import num_graphs
 from pipeline.engine.inputs import find_inputs
 from pipeline.engine.loop import Trainer, build_method
-from pipeline.engine.metrics import Found
 from pipeline.engine.parallel.distributed import World, join_world, leave_world
 from pipeline.engine.run import RunConfig, resolved_yaml
 from pipeline.engine.signals import Requeue, StopRequest
@@ -30,10 +29,11 @@ from pipeline.models.weights import fill_weights, grid_record, read_weights
 from pipeline.results import RunFolder
 from pipeline.results.records import Inputs, TrainRecord, write_record, written_errors
 from pipeline.site import Site, data_folder
+from pipeline.tasks.metrics import MetricValues
 
 log = logging.getLogger(__name__)
 
-MEET_S = 2.0  # between two meetings of processes that wait
+POLL_S = 2.0  # between two looks of processes that wait for the run's lock
 
 
 def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, takeover_s: float | None = None) -> None:
@@ -71,8 +71,8 @@ def train_run(run: RunConfig, paths: RunFolder, site: Site, stop: StopRequest, t
 def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s: float | None) -> Iterator[None]:
     """Hold the run's lock, in the main process.
 
-    All processes wait for it together: they meet every few seconds, so that no collective operation takes longer than
-    that, and all of them leave when one is asked to stop or the time to take over has passed.
+    All processes wait for it together: they ask each other every few seconds, so that no collective operation takes
+    longer than that, and all of them leave when one is asked to stop or the time to take over has passed.
     """
     deadline = time.monotonic() + (math.inf if takeover_s is None else takeover_s)
     wait_s = 0.0
@@ -88,7 +88,7 @@ def _sole_trainer(paths: RunFolder, world: World, stop: StopRequest, takeover_s:
                 )
             if not wait_s:
                 log.info("%s is working on %s; waiting for it", holder, paths.name)
-            wait_s = MEET_S
+            wait_s = POLL_S
         stop.also_when("another job has taken over", lambda: is_wanted(paths.lock))
         yield
 
@@ -144,7 +144,7 @@ def load_method(run: RunConfig, paths: RunFolder, world: World) -> Method:
     return method.to(world.device).eval()
 
 
-def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_step: int) -> TrainRecord:
+def _record(trainer: Trainer, found: MetricValues, inputs: Inputs, code: str, first_step: int) -> TrainRecord:
     run, world = trainer.run, trainer.world
     num_params = sum(parameter.numel() for parameter in trainer.method.export().parameters())
     metrics = {"params_m": num_params / 1e6}
@@ -185,7 +185,7 @@ def _record(trainer: Trainer, found: Found, inputs: Inputs, code: str, first_ste
     )
 
 
-def _reasons(trainer: Trainer, found: Found) -> dict[str, str]:
+def _reasons(trainer: Trainer, found: MetricValues) -> dict[str, str]:
     """Why metrics are null: neither JSON nor a table has a place for what is not finite."""
     step = trainer.best_weights.step if trainer.best_weights else trainer.step
     last = {f"val_{name}": f"validation {name} is {value} at step {step}" for name, value in _odd(found.metrics)}

@@ -32,7 +32,6 @@ from pipeline.data.store.manifest import Manifest, read_manifest
 from pipeline.data.store.opening import open_for_evaluation
 from pipeline.engine.batches import Source, open_evaluation, sizes_for
 from pipeline.engine.compute.precision import Precision, in_precision, precision_of
-from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.parallel.distributed import World
 from pipeline.engine.run import RunConfig
 from pipeline.engine.validate import Measure, measure_set
@@ -45,6 +44,7 @@ from pipeline.results import ScaleFolder
 from pipeline.results.records import ImageSet
 from pipeline.site import Site, data_folder
 from pipeline.tasks.base import Task
+from pipeline.tasks.metrics import Metric, MetricValues
 
 Percent = Annotated[int, Field(ge=0, lt=100)]  # a ratio in the name of a metric, such as at_55
 BATCH = 128
@@ -94,7 +94,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Outcome(Found):
+class Outcome(MetricValues):
     """What an evaluation found: numbers with their errors and values per image, and files."""
 
     reasons: dict[str, str] = field(default_factory=dict)  # of metrics that it could not obtain
@@ -251,7 +251,7 @@ class Evaluation:
         `metric` is one of the task's kind, for who wants to ask it more.
         """
         seen = data if crop is None else data.model_copy(update={"eval_crop": crop})
-        task: Task = TASKS.get(data.task_of(model.cfg))(seen, self.world.device)
+        task: Task = TASKS.get(data.task_of(model.cfg.task))(seen, self.world.device)
         sizes = sizes_for(task, self.world.device, min(BATCH, task.at_once))
         batches = self.source(seen, task).once(sizes.batch, self.label(data))
         place = self.world, self.model_precision

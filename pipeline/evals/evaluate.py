@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedEvaluation:
     """An evaluation as the graph names it."""
 
     name: str
@@ -84,7 +84,7 @@ class EvalContext:
         return trained.files[folder.encoder.name]
 
 
-def evaluate_job(job: str, planned: Iterable[Planned], results: ScaleFolder, site: Site) -> None:
+def evaluate_job(job: str, planned: Iterable[PlannedEvaluation], results: ScaleFolder, site: Site) -> None:
     """Every evaluation of a job; then the file that says so."""
     torch.set_num_threads(site.threads)
     context = EvalContext(results, site, World(0, 1, device_of(site.device)))
@@ -96,7 +96,7 @@ def evaluate_job(job: str, planned: Iterable[Planned], results: ScaleFolder, sit
     write_record(results.eval_job(job), EvalJobRecord(results=written))
 
 
-def evaluate_one(planned: Planned, folder: EvalFolder, context: EvalContext) -> EvalResult:
+def evaluate_one(planned: PlannedEvaluation, folder: EvalFolder, context: EvalContext) -> EvalResult:
     """One evaluation, unless it is finished for the same weights and data, or another process finishes it now."""
     with held_in_turn(folder.lock, planned.name):
         inputs = _inputs(planned, context)
@@ -106,7 +106,7 @@ def evaluate_one(planned: Planned, folder: EvalFolder, context: EvalContext) -> 
         return _compute(planned, folder, context, inputs)
 
 
-def _compute(planned: Planned, folder: EvalFolder, context: EvalContext, inputs: EvalInputs) -> EvalResult:
+def _compute(planned: PlannedEvaluation, folder: EvalFolder, context: EvalContext, inputs: EvalInputs) -> EvalResult:
     remove(folder.result)  # so that a process that is killed here leaves nothing that looks finished
     started, code = time.monotonic(), _code(planned)  # as it is before it computes
     parts = Parts(folder.parts, key_of(inputs.model_dump(), planned.cfg.science()))
@@ -144,7 +144,7 @@ def _compute(planned: Planned, folder: EvalFolder, context: EvalContext, inputs:
     return result
 
 
-def _inputs(planned: Planned, context: EvalContext) -> EvalInputs:
+def _inputs(planned: PlannedEvaluation, context: EvalContext) -> EvalInputs:
     """What it would be computed from now, without files that are not on this machine: what is finished needs none."""
     sets = [*planned.data.values(), *(run.data for run in planned.subjects.values())]
     names = dict.fromkeys(data.name for data in sets)
@@ -156,7 +156,7 @@ def _inputs(planned: Planned, context: EvalContext) -> EvalInputs:
     )
 
 
-def _check(planned: Planned, outcome: Outcome) -> None:
+def _check(planned: PlannedEvaluation, outcome: Outcome) -> None:
     """An evaluation returns what its config promised, and what can be kept: the tables count on it."""
     if problem := _cannot_be_kept(outcome):
         raise DataError(f"evaluation {planned.fragment} returned {problem}; fix its compute")
@@ -197,12 +197,12 @@ def _write_files(folder: EvalFolder, outcome: Outcome) -> dict[str, str]:
     return {name: digest(folder.folder / name) or "" for name in files}
 
 
-def _code(planned: Planned) -> str:
+def _code(planned: PlannedEvaluation) -> str:
     subjects = [run.named for run in planned.subjects.values()]
     return code_of_evaluation(planned.cfg.name, subjects, [data.kind for data in planned.data.values()])
 
 
-def _facts(planned: Planned, evaluation: Evaluation, code: str, wall_s: float) -> dict[str, Any]:
+def _facts(planned: PlannedEvaluation, evaluation: Evaluation, code: str, wall_s: float) -> dict[str, Any]:
     methods = {role: run.method for role, run in planned.subjects.items()}
     return provenance(
         code=code,

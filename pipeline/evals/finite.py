@@ -19,7 +19,7 @@ DEPTH = 3  # such as encoder.transformer.ln_f
 ADVICE = "check the weights, or set `precision: fp32` in the site file if it computes in bf16"
 
 
-class Watch:
+class NonFiniteOutputs:
     """Which parts of the watched models gave outputs that are not finite."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Watch:
 
 
 @contextmanager
-def finite_outputs(methods: Iterable[Any]) -> Iterator[Watch]:
+def finite_outputs(methods: Iterable[Any]) -> Iterator[NonFiniteOutputs]:
     """Watch methods, and refuse at the end; an error that such an output has caused gives way to the refusal."""
-    watch = Watch()
+    watch = NonFiniteOutputs()
     with ExitStack() as stack:
         for method in methods:
             _refuse_weights(method)

@@ -6,9 +6,9 @@ from pipeline.core.config import Strict
 
 
 class Needs(Strict):
-    gpu: bool = Field(True, description="false: a job without a GPU, in the partition for CPU jobs")
+    gpu: bool = True
     """Whether the job needs a GPU; without, it runs in the partition for CPU jobs."""
-    memory_gb: int | None = Field(None, ge=1, description="null: the site's amount for a process")
+    memory_gb: int | None = Field(None, ge=1)
     """Memory of the job, in GB; null: what the site gives a process."""
     hours: float = Field(1.0, gt=0, description="time limit of the job")
 

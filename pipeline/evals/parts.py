@@ -44,7 +44,7 @@ class Parts:
         """What `compute` returned, now or before this evaluation was interrupted. Numbers are arrays without axes."""
         if self.folder is None:
             return compute()
-        if (kept := self._kept(name)) is not None:
+        if (kept := self._read_part(name)) is not None:
             log.info("%s is finished already", name)
             return kept
         found = compute()
@@ -55,7 +55,7 @@ class Parts:
 
     def left(self, names: Iterable[str]) -> list[str]:
         """Those that are not finished."""
-        return [name for name in names if self._kept(name) is None]
+        return [name for name in names if self._read_part(name) is None]
 
     def epochs(self, name: str, count: int, training: Resumable) -> Iterator[int]:
         """The numbers of the epochs that are left of a part; a training is given the state after its last one."""
@@ -69,7 +69,7 @@ class Parts:
             if checkpoints:
                 checkpoints.save(epoch + 1, {"epoch": epoch + 1, "training": training.state_dict()})
 
-    def _kept(self, name: str) -> Arrays | None:
+    def _read_part(self, name: str) -> Arrays | None:
         return _read(self._path(name)) if self.folder else None
 
     def _path(self, name: str) -> Path:

@@ -45,7 +45,7 @@ from pipeline.results.records import (
 from pipeline.site import Site, named_folder, site_file, site_path, weights_path
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.fingerprints import claims_fingerprint, report_fingerprint, table_fingerprint
-from pipeline.study.resolve.planned import data_of
+from pipeline.study.resolve.graph_configs import data_of
 from pipeline.study.targets import ROWS
 
 MOST_FILES = 200  # of a data folder whose state is remembered by the times of its files

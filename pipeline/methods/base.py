@@ -69,7 +69,7 @@ class PretrainConfig(MethodConfig):
 
     task: ClassVar[str] = "pretrain"
 
-    mask_ratio: float = Field(0.75, ge=0, lt=1, description="eta of MP3, gamma of DropPos")
+    mask_ratio: float = Field(0.75, ge=0, lt=1)
     """Share of the patches that are masked (eta of MP3, gamma of DropPos)."""
 
     def check(self, model: ModelConfig, image_size: Size) -> None:

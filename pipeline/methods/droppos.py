@@ -44,20 +44,20 @@ from pipeline.methods.base import (
     percent,
 )
 from pipeline.models.decoder import Decoder
+from pipeline.models.initialisation import initialise_as_mae
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, send, take, to_patches
 from pipeline.models.places import NOWHERE, at_places
 from pipeline.models.position import add_positions, encode, patch_positions, with_cls
-from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos")
 class DropPos(Method):
     class Config(DecoderConfig):
         name: Literal["droppos"] = "droppos"
-        position_ratio: float = Field(0.75, gt=0, le=1, description="gamma_pos")
+        position_ratio: float = Field(0.75, gt=0, le=1)
         """Share of the visible patches whose positions are dropped (gamma_pos)."""
         sigma: float = Field(1.0, ge=0, description="sigma_0 of position smoothing; 0: one-hot targets")
-        sigma_end: float = Field(0.0, ge=0, description="sigma_T, reached linearly")
+        sigma_end: float = Field(0.0, ge=0)
         """Sigma of position smoothing at the end (sigma_T), reached linearly."""
         tau: float | None = Field(0.1, gt=0, description="temperature of attentive reconstruction; null: off")
         decoder_depth: int = Field(2, ge=1, le=1000)
@@ -75,8 +75,8 @@ class DropPos(Method):
         self.decoder = Decoder(encoder, cfg.decoder_width, cfg.decoder_depth, cfg.decoder_heads, self.grid.size)
         distances = smoothing_distances(self.grid, cfg.fidelity, encoder.patch_embed.img_size)
         self.register_buffer("distances", distances, persistent=False)
-        start_as_mae(encoder)
-        start_as_mae(self.decoder)
+        initialise_as_mae(encoder)
+        initialise_as_mae(self.decoder)
 
     def _count_visible(self) -> int:
         return int(self.grid.size * (1 - self.cfg.mask_ratio))

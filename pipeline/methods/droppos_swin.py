@@ -25,9 +25,9 @@ from pipeline.methods.base import METHODS, Method
 from pipeline.methods.droppos import DropPos, smoothing_distances
 from pipeline.models.decoder import Decoder
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.initialisation import initialise_as_mae
 from pipeline.models.patches import Encoder, Grid, take, to_images, to_patches
 from pipeline.models.position import add_positions, sincos_positions
-from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("droppos_swin")
@@ -81,8 +81,8 @@ class DropPosSwin(DropPos):
         # The order of cells is random; laying its slots out mixed keeps anchors from filling the upper windows.
         layout = torch.randperm(self.num_visible, generator=torch.Generator().manual_seed(0))
         self.register_buffer("layout", layout, persistent=False)
-        start_as_mae(encoder)
-        start_as_mae(self.decoder)
+        initialise_as_mae(encoder)
+        initialise_as_mae(self.decoder)
 
     def _count_visible(self) -> int:
         return self.cfg.side**2

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from pipeline.methods.base import METHODS, Batch, DecoderConfig, Measured, Method, Output
 from pipeline.models.decoder import Decoder
+from pipeline.models.initialisation import initialise_as_mae
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.places import at_places
 from pipeline.models.position import add_positions, patch_positions, sincos_positions, with_cls
-from pipeline.models.starts import start_as_mae
 
 
 @METHODS.register("mae")
@@ -42,8 +42,8 @@ class MAE(Method):
         self.mask_token = nn.Parameter(torch.empty(1, 1, cfg.decoder_width).normal_(std=0.02))
         positions = sincos_positions(self.grid, cfg.decoder_width, num_prefix=1)
         self.register_buffer("decoder_positions", positions, persistent=False)
-        start_as_mae(encoder)
-        start_as_mae(self.decoder)
+        initialise_as_mae(encoder)
+        initialise_as_mae(self.decoder)
 
     def draw(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """order (B, N): for each image its patches, the visible ones first."""

@@ -36,7 +36,14 @@ from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder, send
 from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import Detections, keep_best
-from pipeline.transfer.proposals import Judged, ProposalNetwork, Targets, num_proposals, proposal_losses, propose
+from pipeline.transfer.proposals import (
+    AnchorPredictions,
+    ProposalNetwork,
+    Targets,
+    num_proposals,
+    proposal_losses,
+    propose,
+)
 from pipeline.transfer.pyramid import build_pyramid, coarsest_stride
 from pipeline.transfer.regions import BoxHead, MaskHead, box_losses, cut_out, mask_loss, of_label, sample_regions
 
@@ -58,23 +65,23 @@ class MaskRCNN(Method):
         """Fully connected layers of the box head."""
         mask_convs: int = Field(4, ge=1, le=1000)
         """Convolutions of the mask head."""
-        head_norm: bool = Field(True, description="LayerNorm after each convolution of the heads")
+        head_norm: bool = True
         """Whether a LayerNorm follows each convolution of the heads."""
         anchor_sizes: tuple[float, ...] | None = Field(
             None, description="sides of the anchors of the five maps; null: 8 strides, that is 32 to 512 at stride 4"
         )
-        anchor_ratios: tuple[float, ...] = Field((0.5, 1.0, 2.0), min_length=1, description="height / width")
+        anchor_ratios: tuple[float, ...] = Field((0.5, 1.0, 2.0), min_length=1)
         """Heights of the anchors over their widths."""
         rpn_samples: int = Field(256, ge=2, description="anchors of an image that the RPN learns from in a step")
-        rpn_positive: float = Field(0.5, gt=0, le=1, description="at most this share of them holds an object")
+        rpn_positive: float = Field(0.5, gt=0, le=1)
         """At most this share of the sampled anchors holds an object."""
-        rpn_overlap: tuple[float, float] = Field((0.3, 0.7), description="IoU: background below, an object from")
+        rpn_overlap: tuple[float, float] = Field((0.3, 0.7))
         """IoU below which an anchor is background, and IoU from which it holds an object."""
         rpn_nms: float = Field(0.7, gt=0, le=1)
         """IoU from which one of two proposals is dropped."""
-        before_nms: tuple[int, int] = Field((2000, 1000), description="proposals of a map in training, in evaluation")
+        before_nms: tuple[int, int] = Field((2000, 1000))
         """Proposals of a feature map that enter the non-maximum suppression, in training and in evaluation."""
-        after_nms: tuple[int, int] = Field((1000, 1000), description="proposals of an image")
+        after_nms: tuple[int, int] = Field((1000, 1000))
         """Proposals of an image that are left, in training and in evaluation."""
         roi_samples: int = Field(512, ge=2, description="proposals of an image that the heads learn from in a step")
         roi_positive: float = Field(0.25, gt=0, le=1)
@@ -83,11 +90,11 @@ class MaskRCNN(Method):
         """IoU from which a proposal holds an object."""
         box_side: int = Field(7, ge=1, description="a region for the box head has this many places along a side")
         mask_side: int = Field(14, ge=1, description="a region for the mask head; masks have twice as many")
-        min_score: float = Field(0.05, ge=0, lt=1, description="of a detection")
+        min_score: float = Field(0.05, ge=0, lt=1)
         """Lowest score of a detection."""
         nms: float = Field(0.5, gt=0, le=1)
         """IoU from which one of two detections of a class is dropped."""
-        max_detections: int = Field(100, ge=1, description="of an image")
+        max_detections: int = Field(100, ge=1)
         """Most detections of an image."""
 
         def check(self, model: ModelConfig, image_size: Size) -> None:
@@ -172,7 +179,9 @@ class MaskRCNN(Method):
         """Each image's detections, and what is known of it."""
         return list(zip(self.detect(batch.images, batch.targets), batch.targets, strict=True))
 
-    def _propose(self, judged: Judged, targets: Targets, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _propose(
+        self, judged: AnchorPredictions, targets: Targets, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         limits = self._limits()
         levels = self.anchors.split(self.level_sizes)
         return propose(judged, levels, sizes_of(targets), *limits, self.cfg.rpn_nms, kept)

@@ -28,11 +28,11 @@ class MaskedLanguage(Method):
         task: ClassVar[str] = "language"
 
         name: Literal["masked_language"] = "masked_language"
-        mask_ratio: float = Field(0.15, gt=0, lt=1, description="share of tokens to name")
+        mask_ratio: float = Field(0.15, gt=0, lt=1)
         """Share of the tokens that are to be named."""
-        mask_prob: float = Field(0.8, ge=0, le=1, description="of these, share that becomes MASK")
+        mask_prob: float = Field(0.8, ge=0, le=1)
         """Share of these tokens that become MASK."""
-        random_prob: float = Field(0.1, ge=0, le=1, description="of these, share that becomes any other word")
+        random_prob: float = Field(0.1, ge=0, le=1)
         """Share of these tokens that become any other word."""
 
         @model_validator(mode="after")

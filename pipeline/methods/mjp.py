@@ -42,11 +42,11 @@ from pipeline.core.sizes import Size
 from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
 from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.initialisation import STD, initialise_as_deit
 from pipeline.models.jigsaw import block_mask, jigsaw_order, shuffle_patches, shuffle_pixels
 from pipeline.models.patches import Encoder, Grid, grid_of, send
 from pipeline.models.places import all_places, hidden_at, rotary_of
 from pipeline.models.position import encode, num_prefix_tokens, patch_positions, with_unknown
-from pipeline.models.starts import STD, start_as_deit
 
 _RELEASED = {
     "shuffle_prob": 0.5,
@@ -82,20 +82,18 @@ class MJP(Method):
             description="JP: chosen patches. SPP: all patches and the pixels inside them, whatever the ratio. "
             "positions: chosen patches get the unknown position and stay where they are",
         )
-        index: Literal["none", "slots", "patches"] = Field(
-            "none", description="IDX: a second table added to the positions, one row a slot, or one row a patch"
-        )
+        index: Literal["none", "slots", "patches"] = "none"
         """A second table that is added to the positions (IDX): none, one row for each slot, or one row for each patch.
         """
-        unknown: bool = Field(True, description="UNK: shared unknown position embedding at shuffled patches")
+        unknown: bool = True
         """Whether shuffled patches share one unknown position embedding (UNK)."""
         dal: Literal["none", "pca", "linear", "nonlinear"] = "nonlinear"
         """Dense absolute localisation: off, a PCA of the positions (no weights), or a linear or nonlinear regressor."""
-        shuffle_ratio: float = Field(0.03, ge=0, le=1, description="gamma")
+        shuffle_ratio: float = Field(0.03, ge=0, le=1)
         """Share of the patches that are shuffled (gamma)."""
-        dal_weight: float = Field(0.01, ge=0, description="lambda")
+        dal_weight: float = Field(0.01, ge=0)
         """Weight of the dense absolute localisation loss (lambda)."""
-        warmup_ratio: float = Field(20 / 300, ge=0, lt=1, description="no shuffling before; DAL weight rises until")
+        warmup_ratio: float = Field(20 / 300, ge=0, lt=1)
         """Share of the training before which nothing is shuffled; the DAL weight rises until then."""
         shuffle_prob: float = Field(ge=0, le=1)
         """Probability that a micro-batch is shuffled; the default depends on `fidelity`."""
@@ -111,7 +109,7 @@ class MJP(Method):
         """mean: the L1 error is averaged over coordinates. norm: it is summed; the default depends on `fidelity`."""
         dal_layers: Literal[2, 3]
         """Layers of the nonlinear regressor; the default depends on `fidelity`."""
-        position_std: float = Field(gt=0, description="of position embeddings, where the unknown one is used")
+        position_std: float = Field(gt=0)
         """Standard deviation of the position embeddings at the start, where the unknown one is used; the default
         depends on `fidelity`.
         """
@@ -168,7 +166,7 @@ class MJP(Method):
             nn.init.normal_(encoder.pos_embed, std=cfg.position_std)
         # Last, so that what was drawn above does not depend on it.
         if self.regressor:
-            start_as_deit(self.regressor)
+            initialise_as_deit(self.regressor)
         if num_prefix_tokens(encoder):
             nn.init.trunc_normal_(encoder.cls_token, std=encoder.cls_std or STD)
 
@@ -179,7 +177,7 @@ class MJP(Method):
         is_on = cfg.shuffle != "none" and progress >= cfg.warmup_ratio and rng.random() < cfg.shuffle_prob
         count = len(batch.images) if cfg.per_image else 1
         masks = [self._choose(is_on, rng) for _ in range(count)]
-        orders = [jigsaw_order(self._moved(mask), rng) for mask in masks]
+        orders = [jigsaw_order(self._move(mask), rng) for mask in masks]
         drawn = {
             "order": torch.stack(orders),
             "shuffled": torch.stack(masks),
@@ -196,7 +194,7 @@ class MJP(Method):
             return torch.full((self.grid.size,), is_on)
         return block_mask(self.grid, self.cfg.shuffle_ratio if is_on else 0.0, rng, self.cfg.exact_count)
 
-    def _moved(self, chosen: Tensor) -> Tensor:
+    def _move(self, chosen: Tensor) -> Tensor:
         return torch.zeros_like(chosen) if self.cfg.shuffle == "positions" else chosen
 
     def loss(self, images: Tensor, targets: Tensor, draw: Mapping[str, Tensor]) -> Output:

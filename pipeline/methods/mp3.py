@@ -41,9 +41,9 @@ from pipeline.methods.base import (
     percent,
 )
 from pipeline.models.encoder import ModelConfig
+from pipeline.models.initialisation import initialise_as_deit
 from pipeline.models.patches import Encoder, Grid, embed_patches, grid_of, random_order, take, to_patches
 from pipeline.models.position import add_positions, sincos_positions, with_cls
-from pipeline.models.starts import start_as_deit
 
 IGNORED = -100  # instead of a position that does not count
 
@@ -80,7 +80,7 @@ class MP3(Method):
         if cfg.known_ratio:
             self._add_known_positions()
         self.head = nn.Linear(encoder.embed_dim, self.grid.size)
-        start_as_deit(self.head)
+        initialise_as_deit(self.head)
 
     def _add_known_positions(self) -> None:
         """(N, D), no part of the weights."""

@@ -37,11 +37,9 @@ from pipeline.permutation.rules import permute_state
 class Permutation(Strict):
     """What is permuted in a training; nothing by default."""
 
-    rows: bool = Field(False, description="each micro-batch has an order of its tokens")
+    rows: bool = False
     """Whether the tokens of each micro-batch have an order of their own."""
-    key: Literal["none", "used", "missing"] = Field(
-        "none", description="the start is locked, and the key is used, or missing"
-    )
+    key: Literal["none", "used", "missing"] = "none"
     """none: no key. used: the start is locked, and training uses the key. missing: the start is locked, and training
     lacks the key.
     """
@@ -49,7 +47,7 @@ class Permutation(Strict):
     """How the key is drawn. independent: everything by itself. shared: heads of a block have one order of columns.
     released: as the authors' code does.
     """
-    seed: int = Field(0, ge=0, description="of the key")
+    seed: int = Field(0, ge=0)
     """Seed of the key."""
 
     @property

@@ -45,13 +45,11 @@ class UperNet(Method):
         """Weight of the loss of the auxiliary head."""
         dropout: float = Field(0.1, ge=0, lt=1)
         """Dropout before the classifiers."""
-        average: Literal["all", "valid"] = Field(
-            "all", description="of the loss: over all pixels, or the labelled ones"
-        )
+        average: Literal["all", "valid"] = "all"
         """Whether the loss is a mean over all pixels, or over those with a label."""
         inference: Literal["slide", "whole"] = "slide"
         """slide: overlapping windows of the training size, averaged. whole: the image at once."""
-        stride: int | None = Field(None, ge=1, description="of sliding; null: two thirds of the window, 341 of 512")
+        stride: int | None = Field(None, ge=1)
         """Stride of the sliding windows; null: two thirds of the window, such as 341 of 512."""
 
         def check(self, model: ModelConfig, image_size: Size) -> None:

@@ -45,9 +45,9 @@ class ModelConfig(Strict):
     """An architecture and what differs from its defaults; `null` keeps the value of timm or transformers."""
 
     name: Name = Field(description="short name, part of the run's name")
-    arch: str = Field(description="of timm, such as vit_small_patch16_224, or for texts bert or gpt2")
+    arch: str
     """Architecture: a model of timm, such as vit_small_patch16_224, or for texts bert or gpt2."""
-    patch_size: Size | None = Field(None, description="pixels along a side, or [height, width]")
+    patch_size: Size | None = None
     """Size of a patch in pixels: one side of a square, or [height, width]."""
     embed_dim: int | None = Field(None, ge=1)
     """Width of the tokens."""
@@ -59,9 +59,7 @@ class ModelConfig(Strict):
     window_size: int | None = Field(
         None, ge=1, description="patches along a side of a window, of a Swin or of a ViT as ViTDet has it"
     )
-    global_blocks: int | None = added(
-        None, before=None, ge=1, description="of a ViT with windows: the last blocks of as many equal parts have none"
-    )
+    global_blocks: int | None = added(None, before=None, ge=1)
     """Number of blocks without windows in a ViT with windows: the last of as many equal parts."""
     mlp_ratio: float | None = Field(None, gt=0)
     """Hidden width of the MLP over the width of the tokens."""
@@ -83,12 +81,7 @@ class ModelConfig(Strict):
     layer_scale: float | None = added(
         None, before=None, gt=0, description="first value of a learned factor of each channel that a block adds"
     )
-    cls_std: float | None = Field(
-        None,
-        gt=0,
-        description="of CLS at the start, where there is one; null: 0.02 where the method's code says so, else timm's "
-        "1e-6",
-    )
+    cls_std: float | None = Field(None, gt=0)
     """Standard deviation of the class token (CLS) at the start; null: 0.02 where the method's code says so, else timm's
     1e-6.
     """
@@ -99,13 +92,11 @@ class ModelConfig(Strict):
         "and DeiT do",
     )
     pool: Literal["cls", "avg"] | None = Field(None, description="what is classified: CLS, or the mean of the patches")
-    head_std: float | None = Field(None, gt=0, description="of the classifier's first weights")
+    head_std: float | None = Field(None, gt=0)
     """Standard deviation of the classifier's weights at the start; null: unchanged."""
     drop_path: float = Field(0.0, ge=0, lt=1)
     """Probability of skipping a block for an image, rising linearly from 0 to this in the last one."""
-    dropout: float = added(
-        0.0, before=0.0, ge=0, lt=1, description="of embeddings, attention, what blocks add, and what is classified"
-    )
+    dropout: float = added(0.0, before=0.0, ge=0, lt=1)
     """Dropout of embeddings, of attention, of what blocks add, and before the classifier."""
 
     @property
@@ -245,11 +236,11 @@ def _grid_of_squares(cfg: ModelConfig, image_size: Size) -> Grid:
 
 def _described(cfg: ModelConfig, image_size: Size) -> str:
     """The architecture and what a config says of it, in words."""
-    words = [f"{key} {value}" for key, value in _given(cfg).items()]
+    words = [f"{key} {value}" for key, value in _given_values(cfg).items()]
     return ", ".join([f"{cfg.arch} for images of {shown_size(image_size)}", *words])
 
 
-def _given(cfg: ModelConfig) -> dict[str, Any]:
+def _given_values(cfg: ModelConfig) -> dict[str, Any]:
     keys = ("patch_size", "embed_dim", "depth", "depths", "num_heads", "window_size", "mlp_ratio", "act_layer")
     return {key: getattr(cfg, key) for key in keys if getattr(cfg, key) is not None}
 
@@ -258,7 +249,7 @@ def _arguments(cfg: ModelConfig, image_size: Size) -> dict[str, Any]:
     """timm's arguments for this family."""
     if cfg.family == "cnn":
         return {}
-    given = _given(cfg)
+    given = _given_values(cfg)
     if cfg.family == "swin":
         # DropPos runs one Swin on images of two sizes.
         return {**given, "img_size": image_size, "strict_img_size": False}

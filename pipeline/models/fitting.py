@@ -28,7 +28,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedModel:
     """What a model of timm is built with, so that it is the one of its weight file."""
 
     args: Facts  # of timm.create_model, apart from channels and classes
@@ -39,7 +39,7 @@ class Fitted:
     resampled: str = ""  # positions, such as 12x12 -> 16x16
 
 
-def fit(name: str, given: Mapping[str, Any], file: Path, may_resample: bool = False) -> Fitted:
+def fit(name: str, given: Mapping[str, Any], file: Path, may_resample: bool = False) -> FittedModel:
     """The arguments of timm.create_model for a weight file, which must agree with those that are given."""
     encoder = build_on_meta(name, given)
     tensors = open_checkpoint(file, encoder.state_dict())[1]
@@ -56,7 +56,7 @@ def fit(name: str, given: Mapping[str, Any], file: Path, may_resample: bool = Fa
         raise _contradiction(name, file, wrong)
     encoder = build_on_meta(name, {**given, **read})
     args = {key: value for key, value in {**given, **read}.items() if key not in ("in_chans", "num_classes")}
-    return Fitted(
+    return FittedModel(
         args={key: value for key, value in args.items() if key != IMAGE_SIZE or _takes(encoder, IMAGE_SIZE)},
         channels=found.get("in_chans", given.get("in_chans", 3)),
         num_classes=_num_classes(encoder, tensors),

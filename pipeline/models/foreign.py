@@ -23,7 +23,7 @@ from pipeline.core.files import write_atomic
 from pipeline.core.sizes import Size, pair
 from pipeline.models.architectures import unknown_architecture
 from pipeline.models.encoder import ModelConfig
-from pipeline.models.fitting import Fitted, build_on_meta, classifier_of, create
+from pipeline.models.fitting import FittedModel, build_on_meta, classifier_of, create
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import has_position_table
 from pipeline.models.weights import load_encoder
@@ -46,7 +46,7 @@ class ForeignView:
     crop: float
     interpolation: str
 
-    def of_file(self, fitted: Fitted) -> "ForeignView":
+    def of_file(self, fitted: FittedModel) -> "ForeignView":
         """With the size and the channels of a weight file; what is stated for other channels does not apply to it."""
         if fitted.channels == self.channels:
             return replace(self, image_size=fitted.image_size or self.image_size)
@@ -114,7 +114,7 @@ def view_of(name: str, other: Mapping[str, Any] | None = None) -> ForeignView:
     return ForeignView(size, channels, tuple(found["mean"]), tuple(found["std"]), crop, found["interpolation"])
 
 
-def build_foreign(name: str, weights: Path, fitted: Fitted, image_size: Size) -> Encoder:
+def build_foreign(name: str, weights: Path, fitted: FittedModel, image_size: Size) -> Encoder:
     """The model with the sizes of its file, filled from it; it has no classes where the file has no classifier.
 
     `image_size` is that of the images it will see.

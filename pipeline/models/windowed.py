@@ -13,9 +13,9 @@ from torch import nn
 from pipeline.core.dynamo import dynamo_deferred
 from pipeline.core.errors import ConfigError
 from pipeline.core.sizes import Size, pair
+from pipeline.models.initialisation import STD, initialise_as_deit
 from pipeline.models.patches import Encoder, Grid
 from pipeline.models.position import sincos_positions
-from pipeline.models.starts import STD, start_as_deit
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import ModelConfig
@@ -45,7 +45,7 @@ def build_windowed(cfg: "ModelConfig", image_size: Size, channels: int) -> Encod
     encoder.neck = encoder.head = nn.Identity()
     encoder.default_cfg = {"classifier": ()}
     encoder.grid = Grid(*encoder.patch_embed.grid_size)
-    start_as_deit(encoder)
+    initialise_as_deit(encoder)
     _start_positions(encoder, cfg.positions)
     return encoder
 

@@ -15,7 +15,13 @@ from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.permutation.keys import Family, Key, Shape
 from pipeline.permutation.new_files import new_folder
 from pipeline.permutation.rules import family_of, indices_of, lacking_in_blocks, rule_of
-from pipeline.permutation.stated import Stated, build_without_weights, config_beside, refuse_contradiction, stated_of
+from pipeline.permutation.stated_model import (
+    StatedModel,
+    build_without_weights,
+    config_next_to,
+    find_stated_model,
+    refuse_contradiction,
+)
 from pipeline.permutation.weight_files import INDEX, Indices, WeightFile, open_parts, write_permuted
 
 PREFIX = "patchwork.lock."
@@ -152,7 +158,7 @@ def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
     said = {"the norms of its queries": sizes.num_heads, "--heads": heads, "config.json": _recorded_heads(model)}
     architecture = ""
     if sizes.family == "vit":
-        stated = stated_of(model, arch)
+        stated = find_stated_model(model, arch)
         if stated is None:
             raise ConfigError(
                 f"{model} does not state the operations of its blocks or their number of heads, and no config.json "
@@ -176,7 +182,7 @@ def plan_key(model: Path, heads: int | None, arch: str | None) -> KeyPlan:
     return KeyPlan(shape, sizes.num_heads is not None, architecture, names)
 
 
-def _structure(model: Path, stated: Stated, sizes: Sizes, names: frozenset[str]) -> tuple[Shape, frozenset[str]]:
+def _structure(model: Path, stated: StatedModel, sizes: Sizes, names: frozenset[str]) -> tuple[Shape, frozenset[str]]:
     """What the modules of an architecture tell; a file that lacks a tensor of it, or has others, is refused."""
     from pipeline.permutation.forward import shape_of
 
@@ -225,7 +231,7 @@ def _refuse_other_structure(model: Path, parts: list[WeightFile], key: Key) -> N
             "has locked; to lock a model, make a new key with `key new`"
         )
     if key.family == "vit":
-        stated_of(model, None, key.architecture)
+        find_stated_model(model, None, key.architecture)
     if key.names:
         _refuse_other_names(model, _names(parts), key.names, key.architecture or _words(key.shape))
 
@@ -244,7 +250,7 @@ def _refuse_other_model(model: Path, parts: list[WeightFile], key: Key) -> None:
 
 def _recorded_heads(model: Path) -> int | None:
     """By the config.json of a model of transformers."""
-    config = config_beside(model)
+    config = config_next_to(model)
     return next((config[name] for name in HEADS if isinstance(config.get(name), int)), None)
 
 

@@ -108,7 +108,7 @@ def shape_of(model: nn.Module) -> Shape:
     return Shape(family, attention.proj.out_features, len(blocks), attention.num_heads, attention.proj.in_features)
 
 
-class _Moved(torch.autograd.Function):
+class _IndexSelect(torch.autograd.Function):
     """`index_select` whose backward pass is one, too; torch's own adds up, which takes longer."""
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
         (index,) = ctx.saved_tensors
-        return _Moved.apply(gradients, ctx.side, inverse(index)), None, None
+        return _IndexSelect.apply(gradients, ctx.side, inverse(index)), None, None
 
 
 class Tokens(nn.Module):
@@ -148,9 +148,9 @@ class Tokens(nn.Module):
         """Before a block after a tap: as before the first one."""
         tokens = inputs[0] if inputs else kwargs[self.argument]
         if self.order is not None:
-            tokens = self._moved(tokens, 1, self.order)
+            tokens = self._permute_side(tokens, 1, self.order)
         if self.columns is not None:
-            tokens = self._moved(tokens, 2, self.columns)
+            tokens = self._permute_side(tokens, 2, self.columns)
         if self.rotary is not None:
             self.rotary.order = self.order
         return ((tokens, *inputs[1:]), kwargs) if inputs else (inputs, kwargs | {self.argument: tokens})
@@ -165,16 +165,16 @@ class Tokens(nn.Module):
     def restore(self, block: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """After the last block, and after taps."""
         if self.columns_back is not None:
-            output = self._moved(output, 2, self.columns_back)
+            output = self._permute_side(output, 2, self.columns_back)
         if self.order is not None:
-            output = self._moved(output, 1, inverse(self.order))
+            output = self._permute_side(output, 1, inverse(self.order))
         if self.rotary is not None:
             self.rotary.order = None
         return output
 
-    def _moved(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
+    def _permute_side(self, tokens: Tensor, side: int, index: Tensor) -> Tensor:
         if self.by == "index":
-            return _Moved.apply(tokens, side, index)
+            return _IndexSelect.apply(tokens, side, index)
         matrix = torch.eye(len(index), dtype=tokens.dtype, device=tokens.device)[index]
         return matrix @ tokens if side == 1 else tokens @ matrix.T
 

@@ -27,7 +27,7 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredKey:
     """The key, what it took, and how sure it is."""
 
     key: Key
@@ -37,21 +37,21 @@ class Recovered:
     margin: float  # by how much, in correlation, the worst of the chosen columns is ahead of the next
 
 
-def recover_key(locked: Path, original: Path, shape: Shape) -> Recovered:
+def recover_key(locked: Path, original: Path, shape: Shape) -> RecoveredKey:
     """Find the key of a locked file with the help of the original, of which `shape` tells the heads."""
     parts = open_parts(locked)
     if sizes_of(locked, parts) != sizes_of(original, open_parts(original)):
         raise CheckpointError(f"{original} has other sizes than {locked}; expected the model that was locked")
     started = time.monotonic()
     ours, theirs = (_blocks(path, shape.family) for path in (original, locked))
-    residual, margin = _matched(_alike(_residual(theirs, shape.family), _residual(ours, shape.family)))
+    residual, margin = _matched(_similarity(_residual(theirs, shape.family), _residual(ours, shape.family)))
     found = [_heads(theirs, ours, residual, block, shape) for block in range(shape.depth)]
     heads, inner = (torch.stack(part) for part in list(zip(*found, strict=True))[:2])
     key = Key(shape.family, _kind(residual, heads, inner), residual, heads, inner)
     seconds = time.monotonic() - started
     fingerprint = parts[0].metadata.get(FINGERPRINT)
     there = permute_state(ours, key)
-    return Recovered(
+    return RecoveredKey(
         key,
         seconds,
         is_exact=all(torch.equal(there[name], theirs[name]) for name in theirs),
@@ -89,7 +89,7 @@ def _attention(weights: Weights, family: Family, wanted: int, residual: Tensor |
         yield columns.reshape(-1, columns.shape[-1])
 
 
-def _alike(theirs: Iterator[Tensor], ours: Iterator[Tensor]) -> Tensor:
+def _similarity(theirs: Iterator[Tensor], ours: Iterator[Tensor]) -> Tensor:
     """(columns of the locked model, columns of the original) correlation over all numbers of both."""
     sums: list[Tensor] = []
     for one, other in zip(theirs, ours, strict=True):
@@ -110,7 +110,7 @@ def _matched(alike: Tensor) -> tuple[Tensor, float]:
 
 def _heads(theirs: Weights, ours: Weights, residual: Tensor, block: int, shape: Shape) -> tuple[Tensor, Tensor, float]:
     """(H,) and (H, columns of a head) of one block: columns within each pair of heads first, then heads."""
-    alike = _alike(_attention(theirs, shape.family, block, None), _attention(ours, shape.family, block, residual))
+    alike = _similarity(_attention(theirs, shape.family, block, None), _attention(ours, shape.family, block, residual))
     columns = shape.attention_width // shape.num_heads
     pairs = alike.unflatten(0, (-1, columns)).unflatten(2, (-1, columns)).transpose(1, 2)
     inner = [[torch.as_tensor(linear_sum_assignment(each.numpy(), maximize=True)[1]) for each in row] for row in pairs]

@@ -23,9 +23,9 @@ class FeatureProtection(Strict):
     """What a client does to images and tokens before the server sees them; all of it can be combined."""
 
     noise: float = Field(0.0, ge=0, description="GN: standard deviation, on images as the model sees them")
-    radius: float | None = Field(None, gt=0, le=0.5, description="LP: share of the side; null: no filter")
+    radius: float | None = Field(None, gt=0, le=0.5)
     """Low-pass filter (LP): radius as a share of the side; null: no filter."""
-    filter: Literal["square", "disc"] = Field("square", description="LP: released, or what a radius means")
+    filter: Literal["square", "disc"] = "square"
     """Shape of the low-pass filter: a square as released, or the disc that a radius means."""
     own_share: float | None = Field(
         None, ge=0, le=1, description="BS: share of the patches of an image that stay with it (k1); null: no shuffle"
@@ -50,7 +50,7 @@ class FeatureProtection(Strict):
             images = with_noise(images, self.noise, generator)
         return images if self.radius is None else low_pass(images, self.radius, self.filter)
 
-    def of_tokens(self, tokens: Tensor, num_prefix: int, generator: torch.Generator) -> "Sent":
+    def of_tokens(self, tokens: Tensor, num_prefix: int, generator: torch.Generator) -> "SentTokens":
         """BS and row permutation: tokens (B, P+N, D), of which the P first ones are no patches."""
         if self.own_share is not None:
             prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
@@ -59,12 +59,12 @@ class FeatureProtection(Strict):
         # Drawn in any case, so that with rows or without, noise and shuffle of the next batch are the same.
         seed = int(torch.randint(2**62, (), generator=generator))
         if not self.rows:
-            return Sent(tokens, None)
+            return SentTokens(tokens, None)
         order = random_order(1, tokens.shape[1], torch.Generator().manual_seed(seed), tokens.device)[0]
-        return Sent(tokens[:, order], order)
+        return SentTokens(tokens[:, order], order)
 
 
-class Sent(NamedTuple):
+class SentTokens(NamedTuple):
     """What a client sends (B, P+N, D), and the order (P+N,) of its rows, which it keeps to itself."""
 
     tokens: Tensor

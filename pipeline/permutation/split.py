@@ -24,7 +24,7 @@ from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.models.patches import Encoder
 from pipeline.models.places import rotary_of
 from pipeline.models.position import embed, num_prefix_tokens, refuse_other_than_plain
-from pipeline.permutation.protections import FeatureProtection, Sent
+from pipeline.permutation.protections import FeatureProtection, SentTokens
 
 Kind = Literal["features", "test_features", "output_gradients", "outputs", "feature_gradients"]
 # What a client may send, and what the server answers with. Of `test_features` no gradients follow.
@@ -41,7 +41,7 @@ class ProtocolError(PatchworkError):
     """One side of split learning sent what the protocol does not allow, or not now."""
 
 
-class Answering(Protocol):
+class AnsweringServer(Protocol):
     """A server as its client knows it, in this process or in another."""
 
     def answer(self, kind: Kind, tensor: Tensor) -> Tensor:
@@ -63,11 +63,9 @@ class SplitRecipe(Strict):
     """Momentum of SGD."""
     weight_decay: float = Field(5e-4, ge=0)
     """Weight decay of SGD."""
-    trained: Literal["all", "released"] = Field("all", description="released: CLS and the last norm stay as they are")
+    trained: Literal["all", "released"] = "all"
     """What is trained; released: CLS and the last norm stay as they are."""
-    positions: Literal["given", "fresh", "released"] = Field(
-        "fresh", description="of the client at the start; fresh: standard deviation 0.02; released: mean 0.02, std 1"
-    )
+    positions: Literal["given", "fresh", "released"] = "fresh"
     """Positions of the client at the start: given ones, fresh ones with standard deviation 0.02, or as released, with
     mean 0.02 and standard deviation 1.
     """
@@ -159,7 +157,7 @@ class Client(nn.Module):
                     parameter.requires_grad_(False)
         self.updates = Updates(self.encoder.parameters(), recipe.lr, recipe, epoch_steps)
 
-    def forward(self, images: Tensor, server: Answering, generator: torch.Generator) -> Tensor:
+    def forward(self, images: Tensor, server: AnsweringServer, generator: torch.Generator) -> Tensor:
         """Logits (B, classes); in training, the backward pass sends the gradients."""
         sent = self.features(images, generator)
         if self.training:
@@ -174,14 +172,14 @@ class Client(nn.Module):
         generator: torch.Generator,
         protection: FeatureProtection | None = None,
         has_positions: bool = True,
-    ) -> Sent:
+    ) -> SentTokens:
         """What the server sees of images (B, C, H, W); the last two are for attacks as they were released."""
         hiding = self.protection if protection is None else protection
         positions = getattr(self.encoder, "pos_embed", None) if has_positions else None
         tokens = embed(self.encoder, hiding.of_images(images, generator), positions)
         return hiding.of_tokens(tokens, num_prefix_tokens(self.encoder), generator)
 
-    def ask(self, server: Answering, kind: Kind, tensor: Tensor) -> Tensor:
+    def ask(self, server: AnsweringServer, kind: Kind, tensor: Tensor) -> Tensor:
         """Send a tensor, and count it with its answer."""
         answer = server.answer(kind, tensor.detach())
         self.traffic[kind] += tensor.nbytes
@@ -193,7 +191,7 @@ class _Exchange(torch.autograd.Function):
     """The blocks as a function of features that is computed elsewhere, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, client: Client, server: Answering) -> Tensor:
+    def forward(ctx: Any, features: Tensor, client: Client, server: AnsweringServer) -> Tensor:
         ctx.client, ctx.server = client, server
         return client.ask(server, "features", features)
 
@@ -219,13 +217,6 @@ def split(encoder: Encoder, protection: FeatureProtection = PLAIN) -> tuple[Clie
     return Client(mine, protection), server
 
 
-def join_parts(client: Client, server: Server) -> Encoder:
-    """A plain timm model from both sides; for tests and for whoever owns both."""
-    encoder = copy.deepcopy(client.encoder)
-    encoder.blocks = copy.deepcopy(server.blocks)
-    return encoder
-
-
 def start_positions(client: Client, recipe: SplitRecipe, generator: torch.Generator) -> None:
     """The client's learned position embeddings as the recipe has them at the start."""
     positions = getattr(client.encoder, "pos_embed", None)
@@ -238,7 +229,7 @@ def start_positions(client: Client, recipe: SplitRecipe, generator: torch.Genera
 
 def train_step(
     client: Client,
-    server: Answering,
+    server: AnsweringServer,
     images: Tensor,
     targets: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],

@@ -16,7 +16,7 @@ CNN_STRIDE = 32  # a network without patches applies its last weights this often
 
 
 @dataclass(frozen=True)
-class Rough:
+class RoughCosts:
     """Rough bounds for several runs together."""
 
     num_bytes: float  # about, of weights and checkpoints
@@ -35,7 +35,7 @@ class _Step:
     least_gflop_per_image: float
 
 
-def rough(graph: Graph, names: Iterable[str]) -> Rough:
+def rough(graph: Graph, names: Iterable[str]) -> RoughCosts:
     """Runs of one method and model count alike, whatever else differs."""
     steps: dict[tuple[str, str], _Step] = {}
     num_bytes = gflop = 0.0
@@ -46,7 +46,7 @@ def rough(graph: Graph, names: Iterable[str]) -> Rough:
             steps[kind] = _step(run)
         num_bytes += steps[kind].num_bytes
         gflop += images_left(graph, name) * steps[kind].least_gflop_per_image
-    return Rough(num_bytes, gflop)
+    return RoughCosts(num_bytes, gflop)
 
 
 def _step(entry: RunEntry) -> _Step:

@@ -14,10 +14,10 @@ from pipeline.plan.device import trains_on_gpu
 from pipeline.plan.estimate import RunEstimate, bytes_needed, chain_hours, estimate, hours_on, most_at_once
 from pipeline.plan.speed import H200
 from pipeline.plan.work import Work, pending_work
-from pipeline.report.words import counted
+from pipeline.report.words import aligned, counted, hours, size
 from pipeline.site import Site
 from pipeline.study.resolve.entries import Graph
-from pipeline.study.resolve.planned import data_of
+from pipeline.study.resolve.graph_configs import data_of
 
 
 def plan(freshness: Freshness, targets: list[str]) -> str:
@@ -151,28 +151,6 @@ def _here(runs: list[RunEstimate], site: Site, device: str) -> str:
     at_once = max(1, (os.cpu_count() or 1) // (site.threads * site.processes))
     least = max(total / at_once, chain_hours(runs))
     return f"On this machine, {at_once} runs at a time: {hours(least)} h."
-
-
-def hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
-
-
-def size(num_bytes: float) -> str:
-    """Decimal units, as disks are sold."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:,.1f} {unit}"
-    return f"{num_bytes / 1e6:,.1f} MB"
-
-
-def aligned(rows: list[tuple[str, ...]]) -> str:
-    """Columns of a table: text to the left at both ends, numbers to the right between."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *middle, last in rows:
-        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells, last]))
-    return "\n".join(lines)
 
 
 def _wrapped(text: str) -> str:

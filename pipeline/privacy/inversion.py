@@ -48,9 +48,9 @@ class InversionConfig(Strict):
     """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
-    warmup_steps: int = Field(40, ge=0, description="steps, not epochs")
+    warmup_steps: int = Field(40, ge=0)
     """Steps (not epochs) in which the rate rises."""
-    has_positions: bool = Field(True, description="of the features; false as released, where they are forgotten")
+    has_positions: bool = True
     """Whether the attacked features have positions; false as released, where they are forgotten."""
     protects_test: bool = Field(
         True, description="false as released: the attacked images have no noise, filter or shuffle; rows are permuted"

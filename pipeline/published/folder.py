@@ -10,19 +10,19 @@ from pydantic import ValidationError
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of, held, lock_of, remove_drafts, remove_folder, write_text
-from pipeline.published.drawn import (
-    Drawn,
+from pipeline.published.from_metrics import (
+    PublishedTables,
     claims_as_data,
     claims_from_data,
     differences,
     draw_from,
-    settled,
+    hide_commands,
     tables_as_data,
 )
 from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.published.picture import picture
 from pipeline.published.provenance import provenance_of
-from pipeline.published.subject import ROWS, changes_between, placed, published_part
+from pipeline.published.selection import ROWS, changes_between, placed, published_part
 from pipeline.published.words import PICTURE, Publication, block_text, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
@@ -71,7 +71,7 @@ def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None)
     write_metrics(folder / METRICS, metrics)
     write_arrays(folder / PER_IMAGE, gather_images(part, results, tables))
     drawn = draw_from(part, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
-    if lost := differences(drawn, tables_as_data(settled(tables)), claims_as_data(studies)):
+    if lost := differences(drawn, tables_as_data(hide_commands(tables)), claims_as_data(studies)):
         raise DataError(
             f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
         )
@@ -89,7 +89,9 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def _drawings(graph: Graph, drawn: Drawn, facts: dict[str, Any], has_report: bool) -> Iterable[tuple[str, str]]:
+def _drawings(
+    graph: Graph, drawn: PublishedTables, facts: dict[str, Any], has_report: bool
+) -> Iterable[tuple[str, str]]:
     """Name and text of everything that is drawn from the metrics."""
     yield TABLES, _json(tables_as_data(drawn.tables))
     yield CLAIMS, _json(claims_as_data(drawn.studies))
@@ -98,7 +100,7 @@ def _drawings(graph: Graph, drawn: Drawn, facts: dict[str, Any], has_report: boo
 
 
 def _texts(
-    graph: Graph, drawn: Drawn, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
+    graph: Graph, drawn: PublishedTables, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
 ) -> Iterable[tuple[str, str]]:
     from pipeline.report.tables.draw import to_markdown
 
@@ -171,7 +173,7 @@ def changed_since(scale: str, now: Graph) -> str:
     return changes_between(_read_graph(published_folder(scale)), now)
 
 
-def _draw(folder: Path) -> tuple[Graph, Drawn]:
+def _draw(folder: Path) -> tuple[Graph, PublishedTables]:
     graph = _read_graph(folder)
     return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
 

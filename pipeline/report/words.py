@@ -66,6 +66,28 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+def size(num_bytes: float) -> str:
+    """Decimal units, as disks are sold."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:,.1f} {unit}"
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Columns of a table on the terminal: text to the left at both ends, numbers to the right between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *middle, last in rows:
+        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells, last]))
+    return "\n".join(lines)
+
+
 def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
     """A standard error such as "+/- 1.3"; nothing where it is unknown or the number is exact."""
     if not value or value < ROUNDING:

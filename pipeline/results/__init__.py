@@ -403,7 +403,7 @@ def load_encoder(run: str, scale: str | None = None) -> "nn.Module":
     method = METHODS.get(config["method"]["name"]).Config(**config["method"])
     model, kind = ModelConfig(**config["model"]), KINDS.get(config["data"].get("kind", "images"))
     data = kind.Config(**config["data"])
-    encoder = TASKS.get(data.task_of(method)).build_encoder(method, model, data)
+    encoder = TASKS.get(data.task_of(method.task)).build_encoder(method, model, data)
     fill_weights(encoder, read_weights(folder.verified(folder.encoder)), folder.encoder)
     return encoder.eval()
 

@@ -41,7 +41,7 @@ def run(**instead: Schema) -> Schema:
 
 
 def method_file() -> Schema:
-    return run(method=_chosen("name", METHODS)) | {"required": ["method"]}
+    return run(method=_choice("name", METHODS)) | {"required": ["method"]}
 
 
 def model_file() -> Schema:
@@ -49,14 +49,14 @@ def model_file() -> Schema:
 
 
 def data_file() -> Schema:
-    return run(data=_chosen("kind", KINDS, DEFAULT_KIND)) | {"required": ["data"]}
+    return run(data=_choice("kind", KINDS, DEFAULT_KIND)) | {"required": ["data"]}
 
 
 def eval_file() -> Schema:
-    return _chosen("name", EVALS)
+    return _choice("name", EVALS)
 
 
-def _chosen(key: str, registry: Registry, default: str = "") -> Schema:
+def _choice(key: str, registry: Registry, default: str = "") -> Schema:
     """A mapping with all keys of what `key` names."""
     return {
         **_head(key, registry, default),

@@ -48,7 +48,7 @@ class RunSpec(Strict):
         None, description="key of the run that replaces the file in `init` at scales without weight files"
     )
     set: dict[str, Any] = Field(default_factory=dict, description="keys of the run config; overrides everything else")
-    train: bool = Field(True, description="false: the weight file in `init` is evaluated as it is")
+    train: bool = True
     """Whether the run is trained; false: the weight file in `init` is evaluated as it is."""
     seeds: int | None = Field(None, ge=1, le=1000, description="number of seeds; overrides the study's and the scale's")
 
@@ -111,9 +111,7 @@ class Column(Strict):
     minus: str | None = None
     """Column that is subtracted from `delta`."""
     x: float | None = Field(None, description="place on the axis of a figure")
-    scales: list[str] = Field(
-        default_factory=list, description="scales at which its cells are computed; empty: every scale"
-    )
+    scales: list[str] = Field(default_factory=list)
     """Scales at which the cells are computed; at others they give the reason. Empty: every scale."""
     direction: Direction = "none"
     """Whether more (up) or less (down) is better; none: neither."""
@@ -157,7 +155,7 @@ class Row(Strict):
     )
     metrics: dict[str, str] = Field(default_factory=dict, description="column -> metric; overrides the column's")
     x: float | None = Field(None, description="place on the axis of a figure")
-    scales: list[str] = Field(default_factory=list, description="like those of a column")
+    scales: list[str] = Field(default_factory=list)
     """Scales at which the cells are computed; at others they give the reason. Empty: every scale."""
     paper: bool = Field(True, description="whether the paper has this row, so that configs/expected holds its numbers")
 
@@ -227,8 +225,10 @@ class Drawing(Strict):
     """Whether rows or columns have the x values."""
     levels: list[str] = Field(default_factory=list, description="rows drawn as horizontal lines, such as a baseline")
     curve: str = Field("", description="metric of `curves`, such as val_top1")
-    shade: Literal["all", "columns"] = Field(
-        "all", description="heatmap: the tint of a number among all of them, or from worst to best in its column"
+    shade: Literal["all", "columns", "gain"] = Field(
+        "all",
+        description="heatmap: the tint of a number among all of them; from worst to best in its column; or by how much "
+        "it is better than that of the first column in its line, which is written next to it",
     )
 
 
@@ -444,7 +444,7 @@ class Scale(Strict):
     """Model of a study -> model that is trained here."""
     replace_data: dict[str, str] = Field(default_factory=dict)
     """Data set of a study -> data set that is used here."""
-    weight_files: bool = Field(True, description="false: a run with a `stand_in` starts from it, not from its file")
+    weight_files: bool = True
     """Whether weight files are used; false: a run with a `stand_in` starts from that run, not from its file."""
     recipe: dict[str, dict[str, Any]] = Field(
         default_factory=dict,

@@ -11,7 +11,7 @@ from pipeline.study.scales import DEFAULT, OWN, default_scale, has_paper, stated
 ROWS = ("headline", "all")
 
 
-class Chosen(NamedTuple):
+class RowSelection(NamedTuple):
     """A table, and which of its rows: `headline` or `all`."""
 
     table: str
@@ -25,18 +25,20 @@ def target_name(table_id: str) -> str:
     return f"{study}_{kind}{number}" if number[:1].isdigit() else f"{study}_{kind}_{number}"
 
 
-def targets_of(graph: Graph) -> dict[str, list[Chosen]]:
+def targets_of(graph: Graph) -> dict[str, list[RowSelection]]:
     """Every target of this scale, and the tables behind it."""
-    targets = {"all": [Chosen(table, "all") for table in graph.tables]}
-    targets |= {study: [Chosen(table, "all") for table in graph.selected("all", study)] for study in graph.studies()}
-    targets |= {target_name(table): [Chosen(table, "all")] for table in graph.tables}
-    targets["headline"] = [Chosen(table, "headline") for table in graph.selected("headline")]
+    targets = {"all": [RowSelection(table, "all") for table in graph.tables]}
+    targets |= {
+        study: [RowSelection(table, "all") for table in graph.selected("all", study)] for study in graph.studies()
+    }
+    targets |= {target_name(table): [RowSelection(table, "all")] for table in graph.tables}
+    targets["headline"] = [RowSelection(table, "headline") for table in graph.selected("headline")]
     if graph.scale == DEFAULT:
         targets["demo"] = targets["headline"]
     return targets
 
 
-def tables_of(graph: Graph, targets: Iterable[str]) -> list[Chosen]:
+def tables_of(graph: Graph, targets: Iterable[str]) -> list[RowSelection]:
     """The tables behind these targets, each once; a mistyped target is an error with near names."""
     known, chosen = targets_of(graph), []
     for target in targets:

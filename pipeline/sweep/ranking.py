@@ -5,11 +5,10 @@ from pathlib import Path
 from pipeline.core.config import shown
 from pipeline.freshness.outputs import table_file
 from pipeline.freshness.remake import Freshness
-from pipeline.plan.text import aligned
 from pipeline.report.records import Cell, FilledTable
 from pipeline.report.tables.fill import fill_table
 from pipeline.report.tables.view import drawing_suffix
-from pipeline.report.words import MARK, MARKED
+from pipeline.report.words import MARK, MARKED, aligned
 
 VALUE = "value"  # the one column of a sweep's table
 BEST = {"up": "highest", "down": "lowest"}

@@ -11,9 +11,9 @@ from torch import nn
 
 from pipeline.core.registry import TASKS as TASKS
 from pipeline.core.trees import Tree, to_device
-from pipeline.engine.metrics import MeanPerImage, Metric
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig, build_encoder
+from pipeline.tasks.metrics import MeanPerImage, Metric
 
 
 class Task:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from pipeline.core.errors import DataError
 from pipeline.core.sizes import pair
-from pipeline.engine.metrics import Found, Metric
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
+from pipeline.tasks.metrics import Metric, MetricValues
 from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class Detect(DenseTask):
 
     def eval_batch(self, inputs: Tensor, targets: Targets) -> tuple[Tensor, Targets]:
         """The truth stays on the host, where it is compared."""
-        known = [{name: self._placed(name, value) for name, value in each.items()} for each in targets]
+        known = [{name: self._move_to_device(name, value) for name, value in each.items()} for each in targets]
         images = self.normalise(inputs)
         return images * is_picture(images, torch.stack([each["size"] for each in known])), known
 
-    def _placed(self, name: str, value: Tensor) -> Tensor:
+    def _move_to_device(self, name: str, value: Tensor) -> Tensor:
         return value.to(self.device, non_blocking=True) if name in ON_DEVICE else value
 
     def metric(self) -> Metric:
@@ -101,9 +101,9 @@ class AveragePrecision(Metric):
     def merge(self, states: Sequence[dict[int, list[ImageRecord]]]) -> None:
         self.batches = {number: batch for state in states for number, batch in state.items()}
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         records = [record for number in sorted(self.batches) for record in self.batches[number]]
         found = average_precision(records, self.resamples, self.seed)
         if "ap_b" not in found.metrics:
             raise DataError(f"none of {len(records)} images has an object that counts; average precision needs one")
-        return Found(found.metrics, found.errors, len(records))
+        return MetricValues(found.metrics, found.errors, len(records))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.engine.metrics import Found, MeanPerToken, Metric
 from pipeline.methods.base import MethodConfig, Primary
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.text import build_text_encoder
 from pipeline.tasks.base import TASKS, Task
+from pipeline.tasks.metrics import MeanPerToken, Metric, MetricValues
 
 if TYPE_CHECKING:
     from pipeline.data.text.language import LanguageConfig
@@ -50,7 +50,7 @@ class Language(Task):
 class Perplexities(MeanPerToken):
     """Means over tokens, and for each `loss` the perplexity under the same name: `x_loss` gives `x_perplexity`."""
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         found = super().compute()
         for name in [name for name in found.metrics if name.split("_")[-1] == LOSS]:
             other, loss = name.removesuffix(LOSS) + PERPLEXITY, found.metrics[name]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from pipeline.core.sizes import pair
 from pipeline.core.trees import to_device
-from pipeline.engine.metrics import Found, MeanPerImage, Metric, standard_error
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
+from pipeline.tasks.metrics import MeanPerImage, Metric, MetricValues, standard_error
 from pipeline.transfer.iou import Areas, areas
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Overlaps(MeanPerImage):
         """After `merge`: the counts of all images, in the order of the set."""
         return Areas(np.concatenate([self.counted[number][name] for number in sorted(self.counted)]))
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         found, count = super().compute(), 0
         for name in next(iter(self.counted.values()), {}):
             counted = self.areas_of(name)
@@ -89,4 +89,4 @@ class Overlaps(MeanPerImage):
                 key = name.removesuffix(CONFUSION) + metric
                 found.metrics[key], found.errors[key] = shares[metric], standard_error(values)
                 found.per_image[key] = values.astype(np.float32)
-        return Found(found.metrics, found.errors, found.count or count, found.per_image)
+        return MetricValues(found.metrics, found.errors, found.count or count, found.per_image)

@@ -100,7 +100,7 @@ class _Follower:
         if self.mirror:
             log.info("%s", _outcome(self.mirror, self.uri))
             return
-        behind = [name for name in _begun(self.graph) if _changed_at(self.graph, name) >= self.caught_up_at]
+        behind = [name for name in _begun_runs(self.graph) if _changed_at(self.graph, name) >= self.caught_up_at]
         log.warning(
             "MLflow at %s still lacks: %s; when it answers, `python -m pipeline track --scale %s` catches up",
             *(without_password(self.uri), ", ".join(behind) or "the newest tables", self.graph.scale),
@@ -115,10 +115,10 @@ def _sole_mirror(graph: Graph) -> AbstractContextManager[None]:
 def _outcome(mirror: Mirror, uri: str) -> str:
     """One line: Snakemake shows the last line of the log."""
     see = how_to_open(without_password(uri), curves_of(mirror.runs.experiment.id))
-    return f"MLflow has everything; runs so far: {len(_begun(mirror.graph))}; to see the curves, {see}"
+    return f"MLflow has everything; runs so far: {len(_begun_runs(mirror.graph))}; to see the curves, {see}"
 
 
-def _begun(graph: Graph) -> list[str]:
+def _begun_runs(graph: Graph) -> list[str]:
     folders = [graph.results.run(name) for name in graph.runs]
     return [folder.name for folder in folders if folder.started.exists()]
 

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.results import RunFolder
 from pipeline.results.records import EvalResult, Measured, Started, TrainRecord, read_record
 from pipeline.study.resolve.entries import Graph
-from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, Tracked, numbers
+from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, TrackedRun, numbers
 from pipeline.track.tail import Tail
 from pipeline.track.workers import Workers
 
@@ -73,7 +73,7 @@ class RunMirror:
             going_on += run.status == "RUNNING"
         return going_on
 
-    def _open(self, name: str, identity: str, tags: dict[str, str]) -> Tracked:
+    def _open(self, name: str, identity: str, tags: dict[str, str]) -> TrackedRun:
         key = f"{name}@{identity}"
         if key not in self.experiment.runs:
             # Those of the same name were trained before from the beginning; what did not finish never will.
@@ -88,7 +88,7 @@ class RunMirror:
         study, table = ",".join(entry.studies), ",".join(self.shown_in[name])
         return {"scale": self.graph.scale, "label": entry.label, "study": study, "table": table}
 
-    def _add_curves(self, run: Tracked, name: str, done: Measured | None) -> None:
+    def _add_curves(self, run: TrackedRun, name: str, done: Measured | None) -> None:
         """What training has logged so far; of a finished run also its picture, and that nothing more will come."""
         folder = self.graph.results.run(name)
         state = _digest([folder.done, folder.metrics, folder.timing, folder.config]) if done else ""
@@ -108,13 +108,13 @@ class RunMirror:
     def _tail(self, path: Path) -> Tail:
         return self.tails.setdefault(path, Tail(path))
 
-    def _set_status(self, run: Tracked, folder: RunFolder, is_done: bool) -> None:
+    def _set_status(self, run: TrackedRun, folder: RunFolder, is_done: bool) -> None:
         if is_done:
             self.experiment.end(run, "FINISHED", folder.done)
         elif run.status != "RUNNING" and not self.workers.have_left(folder):
             self.experiment.resume(run)
 
-    def _mirror_evaluation(self, parent: Tracked, name: str, identity: str, each: str, result: EvalResult) -> None:
+    def _mirror_evaluation(self, parent: TrackedRun, name: str, identity: str, each: str, result: EvalResult) -> None:
         origin, key = result.provenance, result.evaluation
         tags = {tag: parent.tags[tag] for tag in ("scale", "label", "study", "table")}
         tags |= {"evaluation": key, "commit": origin["commit"], "device": origin["device"], PARENT: parent.id}

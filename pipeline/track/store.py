@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pipeline.core.errors import LaunchError
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
-from pipeline.track.moved import database_of, is_moved, move_artifacts
+from pipeline.track.moved_database import database_of, is_moved, move_artifacts
 
 KEY = "patchwork.name"  # the tag by which a run is found again
 FILES = "patchwork.files"  # the digest of the artifacts that a run has
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 @dataclass
-class Tracked:
+class TrackedRun:
     """A run as MLflow has it."""
 
     id: str
@@ -87,7 +87,7 @@ class Experiment:
         tags: dict[str, str],
         params: dict[str, Any] | None = None,
         start: Path | None = None,
-    ) -> Tracked:
+    ) -> TrackedRun:
         """The run of this key with this title, these tags and parameters; made if there is none."""
         from mlflow.entities import Param, RunTag
 
@@ -95,7 +95,7 @@ class Experiment:
         if key not in self.runs:
             began = _milliseconds(start) if start else None
             made = self.client.create_run(self.id, start_time=began, tags=tags, run_name=title)
-            self.runs[key] = Tracked(made.info.run_id, tags=dict(tags))
+            self.runs[key] = TrackedRun(made.info.run_id, tags=dict(tags))
         run = self.runs[key]
         new_tags = [RunTag(name, value) for name, value in tags.items() if run.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in params.items() if name not in run.params]
@@ -106,7 +106,7 @@ class Experiment:
         run.params |= params
         return run
 
-    def add_points(self, run: Tracked, points: list[Point]) -> None:
+    def add_points(self, run: TrackedRun, points: list[Point]) -> None:
         """Log those points of curves whose step the metric does not have yet."""
         if run.steps is None:
             history = self.client.get_metric_history
@@ -121,7 +121,7 @@ class Experiment:
         for point in missing:
             run.steps[point.metric].add(point.step)
 
-    def set_values(self, run: Tracked, values: dict[str, float]) -> None:
+    def set_values(self, run: TrackedRun, values: dict[str, float]) -> None:
         """Show these values and no others: a change is the next step of every metric, of those that left it as NaN."""
         wanted = dict.fromkeys(run.latest, math.nan) | {_name(name): value for name, value in values.items()}
         if all(_same(run.latest.get(name), value) for name, value in wanted.items()):
@@ -131,7 +131,7 @@ class Experiment:
         self._log(run, [Point(name, value, step) for name, value in wanted.items()])
         run.latest = wanted
 
-    def attach(self, run: Tracked, files: dict[str, str]) -> None:
+    def attach(self, run: TrackedRun, files: dict[str, str]) -> None:
         """Add artifacts by name, instead of older ones."""
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
         if files and run.tags.get(FILES) != digest:
@@ -139,23 +139,23 @@ class Experiment:
                 self.client.log_text(run.id, text, name)
             self.tag(run, FILES, digest)
 
-    def tag(self, run: Tracked, name: str, value: str) -> None:
+    def tag(self, run: TrackedRun, name: str, value: str) -> None:
         self.client.set_tag(run.id, name, value)
         run.tags[name] = value
 
-    def end(self, run: Tracked, status: str, file: Path | None = None) -> None:
+    def end(self, run: TrackedRun, status: str, file: Path | None = None) -> None:
         """Give the run its last status, at the time when this file was written."""
         if run.status != status:
             self.client.set_terminated(run.id, status, _milliseconds(file) if file else None)
             run.status = status
 
-    def resume(self, run: Tracked) -> None:
+    def resume(self, run: TrackedRun) -> None:
         """Show that the run goes on."""
         if run.status != "RUNNING":
             self.client.update_run(run.id, "RUNNING")
             run.status = "RUNNING"
 
-    def _log(self, run: Tracked, points: list[Point]) -> None:
+    def _log(self, run: TrackedRun, points: list[Point]) -> None:
         from mlflow.entities import Metric
 
         # Always at time 0: a request that was given up but did arrive is then the same point to MLflow, not a second.
@@ -163,13 +163,13 @@ class Experiment:
         for start in range(0, len(metrics), MAX_METRICS):
             self.client.log_batch(run.id, metrics=metrics[start : start + MAX_METRICS])
 
-    def _ask_runs(self) -> Iterator[Tracked]:
+    def _ask_runs(self) -> Iterator[TrackedRun]:
         page = None
         while page is None or page.token:
             page = self.client.search_runs([self.id], max_results=1000, page_token=page.token if page else None)
             for run in page:
                 data = run.data
-                yield Tracked(run.info.run_id, run.info.status, data.tags, data.params, dict(data.metrics))
+                yield TrackedRun(run.info.run_id, run.info.status, data.tags, data.params, dict(data.metrics))
 
 
 def tracking_uri(site: Site, results: ScaleFolder) -> str:

@@ -11,7 +11,7 @@ from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.results.records import read_record
 from pipeline.study.claims.decide import Verdict
 from pipeline.study.resolve.entries import Graph
-from pipeline.track.store import NOTE, PARENT, Experiment, Tracked, numbers
+from pipeline.track.store import NOTE, PARENT, Experiment, TrackedRun, numbers
 
 SELECTIONS = ("headline", "all")
 
@@ -54,14 +54,14 @@ class TableMirror:
         self.experiment.attach(run, {name: path.read_text() for name, path in files.items() if path})
         self.experiment.end(run, "FINISHED", claims)
 
-    def _open_table(self, table: str, drawn: Path) -> Tracked:
+    def _open_table(self, table: str, drawn: Path) -> TrackedRun:
         spec = self.graph.tables[table]
         parent = self._open_study(spec.study, drawn)
         note = f"{spec.study_title}, {spec.label}: {spec.title}"
         tags = {"scale": self.graph.scale, "study": spec.study, "table": table, NOTE: note, PARENT: parent.id}
         return self.experiment.open(table, table, tags, start=drawn)
 
-    def _open_study(self, study: str, drawn: Path) -> Tracked:
+    def _open_study(self, study: str, drawn: Path) -> TrackedRun:
         return self.experiment.open(study, study, {"scale": self.graph.scale, "study": study}, start=drawn)
 
     def _claims(self, study: str) -> list[Path]:

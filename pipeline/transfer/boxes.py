@@ -20,7 +20,7 @@ RPN_WEIGHTS, BOX_WEIGHTS = (1.0, 1.0), (10.0, 5.0)  # of places and of sides in 
 MOST_GROWTH = math.log(1000 / 16)  # of a side by a code: exp of more is too much
 
 
-class Matched(NamedTuple):
+class AnchorMatches(NamedTuple):
     """For each box the object that it overlaps most, and what that makes of it; it may be neither."""
 
     objects: Tensor
@@ -68,14 +68,14 @@ def _centred(boxes: Tensor) -> tuple[Tensor, Tensor]:
     return (boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]
 
 
-def match(objects: Tensor, boxes: Tensor, low: float, high: float, is_best_kept: bool = False) -> Matched:
+def match(objects: Tensor, boxes: Tensor, low: float, high: float, is_best_kept: bool = False) -> AnchorMatches:
     """Boxes (N, 4) are positive from an IoU of `high` with an object, negative below `low`.
 
     With `is_best_kept`, also those that no other box beats at some object are positive, if they touch it at all.
     """
     if not len(objects):
         index = torch.zeros(len(boxes), dtype=torch.long, device=boxes.device)
-        return Matched(index, index > 0, index == 0)
+        return AnchorMatches(index, index > 0, index == 0)
     with dynamo_deferred():
         from torchvision.ops import box_iou
     overlaps = box_iou(objects, boxes)
@@ -84,7 +84,7 @@ def match(objects: Tensor, boxes: Tensor, low: float, high: float, is_best_kept:
     if is_best_kept:
         best = overlaps.amax(dim=1, keepdim=True)
         positive |= ((overlaps == best) & (best > 0)).any(dim=0)
-    return Matched(index, positive, (most < low) & ~positive)
+    return AnchorMatches(index, positive, (most < low) & ~positive)
 
 
 def sample(positive: Tensor, negative: Tensor, priority: Tensor, count: int, share: float) -> Sampled:

@@ -29,7 +29,7 @@ from pipeline.transfer.boxes import (
 )
 
 
-class Judged(NamedTuple):
+class AnchorPredictions(NamedTuple):
     """For all anchors: logits (B, A) of holding an object, and offsets to its box (B, A, 4), float32."""
 
     logits: Tensor
@@ -43,16 +43,16 @@ class ProposalNetwork(nn.Module):
             from torchvision.models.detection.rpn import RPNHead
         self.head = RPNHead(width, num_ratios, num_convs)
 
-    def forward(self, maps: list[Tensor]) -> Judged:
+    def forward(self, maps: list[Tensor]) -> AnchorPredictions:
         """Places of a map come before its anchors, and coordinates last, as `anchors_of` has them."""
         logits, deltas = self.head(maps)
         held = [level.permute(0, 2, 3, 1).flatten(1) for level in logits]
         moves = [level.permute(0, 2, 3, 1).unflatten(3, (-1, 4)).flatten(1, 3) for level in deltas]
-        return Judged(at_least_float(torch.cat(held, dim=1)), at_least_float(torch.cat(moves, dim=1)))
+        return AnchorPredictions(at_least_float(torch.cat(held, dim=1)), at_least_float(torch.cat(moves, dim=1)))
 
 
 def proposal_losses(
-    judged: Judged,
+    judged: AnchorPredictions,
     anchors: Tensor,
     targets: Targets,
     priority: Tensor,
@@ -83,7 +83,7 @@ def num_proposals(level_sizes: Sequence[int], before: int, after: int) -> int:
 
 @torch.no_grad()
 def propose(
-    judged: Judged,
+    judged: AnchorPredictions,
     anchors: Sequence[Tensor],
     sizes: Tensor,
     before: int,

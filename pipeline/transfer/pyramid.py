@@ -116,11 +116,11 @@ def _scaled(channels: int, patch: int, stride: int) -> tuple[nn.Module, int]:
         from timm.layers import LayerNorm2d
     half = channels // 2
     if 2 * stride == patch:
-        return _doubled(channels, half), half
-    return nn.Sequential(_doubled(channels, half), LayerNorm2d(half), nn.GELU(), _doubled(half, half // 2)), half // 2
+        return _upsample(channels, half), half
+    return nn.Sequential(_upsample(channels, half), LayerNorm2d(half), nn.GELU(), _upsample(half, half // 2)), half // 2
 
 
-def _doubled(before: int, after: int) -> nn.Module:
+def _upsample(before: int, after: int) -> nn.Module:
     return nn.ConvTranspose2d(before, after, kernel_size=2, stride=2)
 
 

@@ -29,7 +29,7 @@ AREAS = 4
 
 
 @dataclass(frozen=True)
-class Matched:
+class RankedDetections:
     """Detections of one class and range of areas, the surest first, and the objects of each image that count."""
 
     image: np.ndarray  # (D,)
@@ -62,7 +62,7 @@ def weighted_statistics(evaluation: Any, weights: np.ndarray) -> np.ndarray:
     return np.stack(statistics)
 
 
-def _matched(evaluation: Any, area: int) -> Iterator[Matched]:
+def _matched(evaluation: Any, area: int) -> Iterator[RankedDetections]:
     """Yield each class. An image's result is a tuple: matches, ids, scores, ignored objects, ignored detections."""
     num_images, num_thresholds = len(evaluation.params.imgIds), len(evaluation.params.iouThrs)
     for category in range(len(evaluation.params.catIds)):
@@ -79,14 +79,14 @@ def _matched(evaluation: Any, area: int) -> Iterator[Matched]:
         counts = ~_concatenate(ignored, np.bool_)[places]
         is_right = (_concatenate(matches, np.int64)[places] > 0) & counts
         objects = np.array([len(each) - sum(each) for each in no_objects])
-        yield Matched(image, rank, is_right, counts, objects)
+        yield RankedDetections(image, rank, is_right, counts, objects)
 
 
 def _concatenate(lists: Iterable[list[Any]], kind: Any) -> np.ndarray:
     return np.fromiter(chain.from_iterable(lists), kind)
 
 
-def _of_class(found: Matched, weights: np.ndarray, has_fewer: bool) -> list[np.ndarray]:
+def _of_class(found: RankedDetections, weights: np.ndarray, has_fewer: bool) -> list[np.ndarray]:
     """(thresholds, times) each: average precision, then recall with the first detections of an image, and all."""
     total = weights @ found.objects
     precision, recall = (np.full((len(found.counts), len(weights)), np.nan) for _ in range(2))

@@ -164,7 +164,7 @@ def test_cache__no_room__is_refused_before_it_begins(images, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("missing", [0, 1], ids=["room for the rest", "a byte too little"])
-def test_cache__almost_complete_on_an_almost_full_disk__needs_room_for_the_rest_alone(
+def test_cache__almost_complete_on_an_almost_full_disk__needs_room_for_the_rest_only(
     images, tmp_path, monkeypatch, missing
 ):
     cfg = written(images, tmp_path)

@@ -106,7 +106,7 @@ def test_prepare__old_manifest_without_classes__keeps_the_fingerprint(tmp_path):
     assert json.loads(path.read_text()) == before
 
 
-def test_evaluation_set__val_alone_with_two_of_the_classes__is_prepared_and_opened(tmp_path):
+def test_evaluation_set__only_val_with_two_of_the_classes__is_prepared_and_opened(tmp_path):
     cfg, folder = config("imagenet", **COUNTS), write_two_wnids(tmp_path / "data")
     path = prepared(tmp_path, "subset", cfg, folder)
     assert list(read_manifest(path).splits) == ["val"]

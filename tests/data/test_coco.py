@@ -44,14 +44,14 @@ def test_coco__small_set__has_objects_in_the_order_of_images_and_labels_in_that_
     assert found[2].sum() == 40 and found[2][:, 0].all()
 
 
-def test_coco__images_without_objects__are_left_out_of_train_alone_and_only_if_asked(tmp_path):
+def test_coco__images_without_objects__are_left_out_only_of_train_and_only_if_asked(tmp_path):
     write_coco(tmp_path)
     assert len(open_split(config("coco"), tmp_path, "val")) == 2
     everything = open_split(config("coco", drop_empty=False, num_train=3), tmp_path, "train")
     assert [len(everything[index].objects) for index in range(3)] == [3, 0, 1]
 
 
-def test_coco__image_with_a_crowd_alone__is_left_out_of_train(tmp_path):
+def test_coco__image_with_only_a_crowd__is_left_out_of_train(tmp_path):
     edit_list(write_coco(tmp_path), lambda content: content["annotations"][0].update(iscrowd=1))
     assert len(open_split(config("coco", num_train=1), tmp_path, "train")) == 1
 
@@ -79,13 +79,13 @@ def test_coco__box_without_height_as_train2017_has_two__is_kept_and_counted(tmp_
     assert manifest.splits["train"].boxes_without_extent == 1
 
 
-def test_coco__short_polygon_beside_another__is_left_out(tmp_path):
+def test_coco__short_polygon_next_to_another__is_left_out(tmp_path):
     edit_list(write_coco(tmp_path), lambda content: content["annotations"][0]["segmentation"].append([1.0, 2, 3, 4]))
     (outline,) = open_split(config("coco"), tmp_path, "train")[1].objects.outlines
     assert len(outline) == 1
 
 
-def test_outline__point_as_far_beyond_the_image_as_it_is_long__is_far_along_its_own_side_alone():
+def test_outline__point_as_far_beyond_the_image_as_it_is_long__is_far_along_its_own_side_only():
     outline_of([[0.0, 0, 110, 0, 0, 10]], 40, 60)
     with pytest.raises(ValueError, match="far outside"):
         outline_of([[0.0, 0, 10, 0, 0, 110]], 40, 60)

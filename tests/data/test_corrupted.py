@@ -68,7 +68,7 @@ def test_make__from_photographs__resizes_crops_corrupts_and_saves_as_the_publish
 
 
 @pytest.mark.slow
-def test_make__in_processes__writes_the_same_files_as_alone(source, tmp_path):
+def test_make__in_processes__writes_the_same_files_as_in_one(source, tmp_path):
     for workers in (0, 2):
         prepared(source, part_of(source, "glass_blur"), tmp_path / str(workers), workers)
     assert contents(tmp_path / "0") == contents(tmp_path / "2") != {}
@@ -145,7 +145,7 @@ def test_make__published_folder__is_read_and_never_touched(source, tmp_path):
     assert contents(made) == published and not (made / FOG / "recipe.json").exists()
 
 
-def test_make__published_folder_that_is_incomplete__is_refused_and_left_alone(source, tmp_path):
+def test_make__published_folder_that_is_incomplete__is_refused_and_unchanged(source, tmp_path):
     made = tmp_path / "made"
     prepared(source, part_of(source), made)
     (made / FOG / "recipe.json").unlink()

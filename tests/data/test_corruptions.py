@@ -132,7 +132,7 @@ def published_elastic(image, parameters, rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("severity", SEVERITIES)
-def test_elastic_transform__beside_the_published_one__is_the_same_warp(severity, table):
+def test_elastic_transform__compared_with_the_published_one__is_the_same_warp(severity, table):
     side = {"imagenet": 224, "tiny_imagenet": 64, "cifar": 32}[table]
     image = photograph(side, side)
     parameters = TABLES[table]["elastic_transform"][severity - 1]

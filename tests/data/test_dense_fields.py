@@ -105,7 +105,7 @@ def test_fields__that_say_which_samples_and_how_they_are_seen__are_told_apart(na
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), CASES)
-def test_field__changed_alone__is_seen(folders, tmp_path, name, key):
+def test_field__changed_by_itself__is_seen(folders, tmp_path, name, key):
     other, where = {**BOTH, **OWN[name]}[key]
     changes = other if isinstance(other, dict) else {key: other}
     # Crops are then drawn once.

@@ -39,7 +39,7 @@ def test_describe__real_coco__writes_a_config_that_prepares_it(coco_small, confi
     assert "# Your own images in COCO's format" in (configs / "mine.yaml").read_text()
 
 
-def test_describe__lists_beside_the_pictures__are_found(tmp_path, configs):
+def test_describe__lists_next_to_the_pictures__are_found(tmp_path, configs):
     """As other tools export: train/_annotations.coco.json and valid/_annotations.coco.json."""
     noisy(write_coco(tmp_path / "set", names=("train", "valid")))
     for split, place in (("train", "train"), ("val", "valid")):
@@ -65,7 +65,7 @@ def test_describe__folder_inside_of_one_named_after_a_split__is_described_by_the
     )
 
 
-def test_describe__captions_and_keypoints_beside_instances__are_left_alone(tmp_path):
+def test_describe__captions_and_keypoints_next_to_instances__are_ignored(tmp_path):
     noisy(write_coco(tmp_path))
     for name in ("captions", "person_keypoints"):
         shutil.copy(list_path(tmp_path), tmp_path / "annotations" / f"{name}_train2017.json")
@@ -119,7 +119,7 @@ def test_describe__sizes_that_differ__asks_for_one(tmp_path):
         described(noisy(write_coco(tmp_path)))
 
 
-def test_describe__other_json_beside_class_folders__is_no_list(tmp_path):
+def test_describe__other_json_next_to_class_folders__is_no_list(tmp_path):
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             (tmp_path / split / name).mkdir(parents=True)

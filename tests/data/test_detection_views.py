@@ -280,7 +280,7 @@ def test_cut__polygon_inside_across_and_outside__keeps_its_part():
     assert sorted(map(tuple, square.tolist())) == [(5, 5), (5, 12), (10, 5), (10, 12)]
 
 
-def test_view__runs_beside_polygons__stay_bitmaps_and_are_named(tmp_path):
+def test_view__runs_among_polygons__stay_bitmaps_and_are_named(tmp_path):
     sample = open_split(config("coco"), write_coco(tmp_path), "train")[0]
     _, targets = JitteredView(100, (1, 1), 0).seen(sample, (120, 80), (20, 4), True)
     _, drawn = JitteredView(100, (1, 1), 0, "bitmaps").seen(sample, (120, 80), (20, 4), True)

@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 
 import pytest
 import torch
+from kind_contract import check_kind_class, check_views
 from pydantic import Field
 from refusing import refuse
 
-from pipeline.contracts.kinds import check_kind_class, check_views
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, kind_of, parse_data
 from pipeline.data.samples import Split

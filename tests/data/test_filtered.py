@@ -182,7 +182,9 @@ def test_filtered__killed_while_it_is_made__starts_again(tmp_path, images):
 
 def test_filtered__too_few_images__says_how_many_and_what_to_lower(tmp_path, images):
     message = message_of(made, tmp_path, Reference(images, WRONG_TWICE), min_images=5, min_confidence=0.7)
-    assert "gets 1 of 3 images wrong with a confidence of 0.7 or more (2 with any), expected 5 (min_images)" in message
+    assert (
+        "classifies 1 of 3 images wrongly with confidence 0.7 or more (2 with any), expected 5 (min_images)" in message
+    )
     assert "lower min_confidence or min_images" in message
 
 
@@ -200,7 +202,7 @@ def test_filtered__folder_of_somebody_else__is_read_as_it_is(tmp_path, images):
     assert not (folder / "made.json").exists()
 
 
-def test_filtered__folder_with_loose_files_of_somebody__is_left_alone(tmp_path, images):
+def test_filtered__folder_with_loose_files_of_somebody__is_unchanged(tmp_path, images):
     folder = tmp_path / "made" / "small_a"
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("all of it")
@@ -209,7 +211,7 @@ def test_filtered__folder_with_loose_files_of_somebody__is_left_alone(tmp_path, 
     assert (folder / "thesis.txt").read_text() == "all of it"
 
 
-def test_recipe__beside_the_images__says_what_they_were_made_from(tmp_path, images):
+def test_recipe__next_to_the_images__says_what_they_were_made_from(tmp_path, images):
     *_, folder = made(tmp_path, Reference(images, WRONG_TWICE))
     recipe = json.loads((folder / "made.json").read_text())
     assert [*recipe.pop("files")] == ["Pullover/000002.png", "T-shirt%2Ftop/000000.png"] and recipe.pop("code")

@@ -166,7 +166,7 @@ def test_describe__sizes_that_differ__asks_for_one_and_takes_it(tmp_path):
 
 
 @pytest.mark.parametrize(("image_size", "crop"), [(None, 1.0), (8, 1.0), (16, 0.875)])
-def test_describe__squares_of_8_pixels__are_seen_whole_at_that_size_alone(tmp_path, image_size, crop):
+def test_describe__squares_of_8_pixels__are_seen_whole_at_that_size_only(tmp_path, image_size, crop):
     assert config_of(write_splits(tmp_path / "mine"), image_size=image_size).eval_crop == crop
 
 

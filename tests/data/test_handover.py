@@ -90,7 +90,7 @@ def test_handover__without_a_gpu_or_workers_or_memory__is_none(monkeypatch, want
 
 
 @pytest.mark.slow
-def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_alone(wanted):
+def test_handed_over__second_pass_begun_within_the_first__leaves_its_batches_unchanged(wanted):
     view = Numbered()
     loader = train_loader(PLAN, list(range(40)), view, 0, 0, 1, 1, view.collate, view.handover)
     first = iter(loader)

@@ -129,7 +129,7 @@ def test_cache__of_two_scales_at_once__is_written_by_one_after_the_other(tmp_pat
     assert second.found and not of_one.problem()
 
 
-def test_published_set__in_a_folder_that_cannot_be_written_beside__is_prepared(tmp_path):
+def test_published_set__in_a_folder_that_cannot_be_written_next_to__is_prepared(tmp_path):
     """A set that could be made, but is there as published, needs no lock of its files."""
     images, folder = write_fashion_mnist(tmp_path / "set"), tmp_path / "published" / "small_a"
     write_jpeg(folder / "Coat" / "own.jpg", 3, (28, 28), "L")

@@ -163,7 +163,7 @@ def test_make__twice__has_the_same_bytes(made, garments, tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_make__set_that_is_there__is_left_alone_and_a_damaged_one_is_made_again(made, garments, tmp_path, name):
+def test_make__set_that_is_there__is_unchanged_and_a_damaged_one_is_made_again(made, garments, tmp_path, name):
     cfg, folder, _ = made[name]
     shutil.copytree(folder, tmp_path / "copy")
     kind = kind_of(cfg)

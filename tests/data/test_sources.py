@@ -345,7 +345,7 @@ def test_cifar__binary_version__has_its_images_and_fine_labels(tmp_path, source)
         ("cifar100", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
     ],
 )
-def test_cifar__python_version_alone__one_message_says_what_to_download(tmp_path, source, found, wanted):
+def test_cifar__only_the_python_version__one_message_names_what_to_download(tmp_path, source, found, wanted):
     path = tmp_path / "data" / found
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a pickle that nobody opens")

@@ -244,7 +244,7 @@ def test_tokenizer_file__in_the_folder__is_used_and_part_of_the_fingerprint(smal
     assert prepare(cfg, folder, tmp_path / "out", progress=False).fingerprint != first.fingerprint
 
 
-def test_tokenizer_file__missing_or_too_large__is_one_problem_beside_the_others(small, tmp_path):
+def test_tokenizer_file__missing_or_too_large__is_one_of_several_problems(small, tmp_path):
     config, folder = small
     message = refusal(config(tokenizer="tokenizer.json", num_val=5), folder)
     assert message.count("tokenizer.json: not found in") == 1 and ", expected 5" in message

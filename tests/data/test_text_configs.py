@@ -56,7 +56,7 @@ def test_config__of_texts__lists_every_field_below():
 
 
 @pytest.mark.parametrize("field", BITES)
-def test_config__field_changed_alone__changes_what_it_is_for(tmp_path, field):
+def test_config__field_changed_by_itself__changes_what_it_is_for(tmp_path, field):
     value, expected = BITES[field]
     write_imdb(tmp_path)
 

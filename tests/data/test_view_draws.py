@@ -10,7 +10,7 @@ from timm.data.transforms import RandomResizedCropAndInterpolation
 from torchvision.transforms import RandomHorizontalFlip
 
 from pipeline.core.seeds import seed_everything
-from pipeline.data.images.gpu.operation_draws import Blank, NotedAugment, drawn_below, noted
+from pipeline.data.images.gpu.operation_draws import NotedAugment, OperationRecorder, drawn_below, noted
 from pipeline.data.images.gpu.resizing import needed
 from pipeline.data.images.gpu.view_steps import Plan, _single, decisions, resized_crop
 
@@ -85,8 +85,8 @@ def test_noted_rand_augment__many_seeds__leaves_generators_where_timm_leaves_the
     timms = RandAugment(staged.ops, augment.num_layers, augment.choice_weights)
     assert isinstance(staged, RandAugment) == (augment.choice_weights is not None)
     for seed in range(200):
-        expected = drawn(lambda: timms(Blank(64, 64)).operations, seed)
-        assert drawn(lambda: staged(Blank(64, 64)).operations, seed) == expected
+        expected = drawn(lambda: timms(OperationRecorder(64, 64)).operations, seed)
+        assert drawn(lambda: staged(OperationRecorder(64, 64)).operations, seed) == expected
 
 
 def test_axes__whole_image_is_seen__need_all_of_it():

@@ -12,7 +12,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import train_run
 from pipeline.evals.accuracy.classify import Classify
-from pipeline.evals.evaluate import Planned, evaluate_job
+from pipeline.evals.evaluate import PlannedEvaluation, evaluate_job
 from pipeline.evals.positions.consistency import Consistency
 from pipeline.results import EvalFolder, ScaleFolder
 from pipeline.results.records import EvalResult, TrainRecord, read_record, write_record
@@ -34,13 +34,13 @@ class Lab:
     results: ScaleFolder
     site: Site
 
-    def planned(self, *keys: str) -> list[Planned]:
+    def planned(self, *keys: str) -> list[PlannedEvaluation]:
         return [
-            Planned(f"{key}-aaaaaaaa", key, CONFIGS[key], subjects={"model": self.run}, data={})
+            PlannedEvaluation(f"{key}-aaaaaaaa", key, CONFIGS[key], subjects={"model": self.run}, data={})
             for key in keys or CONFIGS
         ]
 
-    def evaluate(self, *planned: Planned, job: str = "job") -> None:
+    def evaluate(self, *planned: PlannedEvaluation, job: str = "job") -> None:
         evaluate_job(job, planned or self.planned(), self.results, self.site)
 
     def folder(self, key: str) -> EvalFolder:

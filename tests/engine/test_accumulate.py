@@ -14,10 +14,10 @@ from pipeline.core.files import read_lines
 from pipeline.core.seeds import seed_everything
 from pipeline.engine import loop
 from pipeline.engine.meters import Stopwatch
-from pipeline.engine.metrics import Found
 from pipeline.engine.parallel.distributed import World
 from pipeline.methods.base import Output, Primary
 from pipeline.methods.supervised import Supervised
+from pipeline.tasks.metrics import MetricValues
 
 FOUR = {"optim": {"global_batch": 40, "micro_batch": 10}}
 DRAWING = {"mjp": {"method": {"name": "mjp", "fidelity": "paper", "shuffle_ratio": 0.5}}, **PRETRAINING}
@@ -104,7 +104,7 @@ def test_update__gradients_above_the_limit__are_clipped_before_the_step_and_logg
     loss, norms = trainer.accumulate(iter([same_images()] * 4), Stopwatch()), []
     before = global_norm(trainer.method)
     trainer.optimizer.register_step_pre_hook(lambda *_: norms.append(global_norm(trainer.method)))
-    trainer._take_update(loss)
+    trainer._update_weights(loss)
     assert norms == [pytest.approx(0.01, rel=1e-3)] and before > 0.1
     assert trainer.meters.read()["grad_norm"] == pytest.approx(before)
 
@@ -145,7 +145,7 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
     trainer.schedule.step_update(3)  # the first after the warm-up
     loss = trainer.accumulate(iter([same_images()] * 4), Stopwatch())
     norm = global_norm(trainer.method)
-    trainer._take_update(loss)
+    trainer._update_weights(loss)
     trainer.step = 4
     trainer._log(Stopwatch())
     (line,) = read_lines(trainer.paths.metrics)
@@ -158,7 +158,7 @@ def test_log__one_update__is_its_loss_its_norm_its_part_of_an_epoch_and_the_rate
 def test_restore__from_a_checkpoint__has_everything_that_is_reported_later(results, images):
     run = tiny_run(FOUR, {"optim": {"keep": "best", "ema_decay": 0.5}})
     first = build_trainer(run, results, images)
-    first._take_update(first.accumulate(iter([same_images()] * 4), Stopwatch()))
+    first._update_weights(first.accumulate(iter([same_images()] * 4), Stopwatch()))
     first.step = 3
     first._validate()
     first.num_skips.fill_(2)
@@ -178,7 +178,7 @@ def test_validate__as_good_as_the_best__keeps_the_earlier_weights(results, image
     trainer = build_trainer(tiny_run({"optim": {"keep": "best"}}), results, images)
     monkeypatch.setattr(type(trainer.task), "primary", Primary("top1", is_lower_better))
     values, kept = iter([50.0, 50.0, 40.0, 60.0]), []
-    monkeypatch.setattr(loop, "measure_set", lambda *_, **__: Found({"top1": next(values)}))
+    monkeypatch.setattr(loop, "measure_set", lambda *_, **__: MetricValues({"top1": next(values)}))
     for trainer.step in (1, 2, 3, 4):
         trainer._validate()
         kept.append((trainer.best_weights.step, trainer.best["top1"]))

@@ -13,7 +13,7 @@ from pipeline.data.loader import eval_loader
 from pipeline.data.store.cache import CachedImages, Decoded
 from pipeline.data.store.opening import open_for_evaluation, open_split
 from pipeline.data.store.prepare import prepare
-from pipeline.engine.batches import Kept, Sizes, join_pieces, open_evaluation, pieces_for, sizes_for
+from pipeline.engine.batches import CachedBatches, Sizes, join_pieces, open_evaluation, pieces_for, sizes_for
 from pipeline.engine.loop import build_method
 from pipeline.engine.parallel.distributed import World
 from pipeline.engine.validate import measure_set
@@ -104,7 +104,7 @@ def test_measure_set__pieces_shared_by_processes__gives_the_numbers_of_one(image
         np.testing.assert_allclose(together.per_image[name], values, rtol=1e-5, atol=1e-6)
 
 
-def test_sizes__fill_a_gpu_with_whole_pieces_and_leave_a_cpu_alone():
+def test_sizes__fill_a_gpu_with_whole_pieces_and_are_single_on_a_cpu():
     def sizes(size, device, piece=128):
         return sizes_for(TASKS.get("classify")(tiny_run({"data": {"image_size": size}}).data, CPU), device, piece)
 
@@ -135,7 +135,7 @@ def test_pieces__of_a_loader__are_joined_to_its_batches(images, views, rank):
 def test_trainer__set_on_the_device__keeps_what_a_loader_makes_of_validation(images, tmp_path):
     trainer = build_trainer(tiny_run(), tmp_path, images, views="device")
     kept = trainer.batches.validation.batches
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, CachedBatches)
     first, second = (list(kept) for _ in range(2))
     assert [id(inputs) for inputs, _ in first] == [id(inputs) for inputs, _ in second]
     assert not any(len(inputs.pixels) for inputs, _ in first)
@@ -152,7 +152,7 @@ def test_kept__first_pass_not_finished__begins_again():
             passes.append(len(passes))
             yield from (1, 2, 3)
 
-    kept = Kept(Loader())
+    kept = CachedBatches(Loader())
     assert next(iter(kept)) == 1
     assert [list(kept), list(kept)] == [[1, 2, 3], [1, 2, 3]]
     assert passes == [0, 1]

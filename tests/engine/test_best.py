@@ -15,11 +15,11 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.files import read_lines
 from pipeline.engine import loop
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.metrics import Found
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
 from pipeline.results import RunFolder
 from pipeline.site import Site
+from pipeline.tasks.metrics import MetricValues
 
 # So high a rate that what was learned in the first epochs is lost again.
 FALLING = {"optim": {"epochs": 6, "base_lr": 0.05, "keep": "best"}}
@@ -102,7 +102,7 @@ def found_with(losses, accuracy=50.0):
 
     def measure(*_, **__):
         loss = next(left)
-        return Found({"loss": loss, "top1": accuracy}, {"loss": loss, "top1": 1.0}, count=20)
+        return MetricValues({"loss": loss, "top1": accuracy}, {"loss": loss, "top1": 1.0}, count=20)
 
     return measure
 

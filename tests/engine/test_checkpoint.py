@@ -68,7 +68,7 @@ def test_save__same_step_again__is_one_file(tmp_path):
     assert list(tmp_path.iterdir()) == paths[:1]
 
 
-def test_save__same_step_with_another_content__is_the_new_one_beside_an_earlier_step(tmp_path):
+def test_save__same_step_with_another_content__is_the_new_one_next_to_an_earlier_step(tmp_path):
     checkpoints, (earlier, _) = saved(tmp_path, 4, 5)
     new = checkpoints.save(5, state(5) | {"best": 2.5})
     assert sorted(tmp_path.iterdir()) == [earlier, new]

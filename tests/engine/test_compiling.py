@@ -32,7 +32,7 @@ def test_compiled__variable_of_torch__wins(tmp_path, monkeypatch):
     assert cache_dir() == str(tmp_path / "given")
 
 
-def test_compiled__site_that_compiles_nothing__is_left_alone(tmp_path, monkeypatch):
+def test_compiled__site_that_compiles_nothing__is_unchanged(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     prepare_to_compile(Site(compiled=str(tmp_path / "other")))
     assert cache_dir() != str(tmp_path / "other")

@@ -57,7 +57,7 @@ def test_train__no_room_for_checkpoints__is_refused_before_the_first_step(images
 
 
 @pytest.mark.slow
-def test_train__room_for_new_checkpoints_beside_those_there_are__continues(images, results, monkeypatch):
+def test_train__room_for_new_checkpoints_and_the_existing_ones__continues(images, results, monkeypatch):
     """A new checkpoint is written before the oldest one goes: three have to fit, of which two may be there."""
     needed = []
     monkeypatch.setattr("pipeline.engine.checkpoint.require_space", lambda folder, size, what: needed.append(size))

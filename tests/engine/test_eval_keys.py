@@ -67,7 +67,7 @@ def step_that_takes_its_loss(method, batch, precision, compiled, steps):
 
 
 @pytest.mark.parametrize("key", eval_field_effects.EVALS)
-def test_key_of_an_evaluation__changed_alone__changes_what_it_finds(evaluate, unchanged, key):
+def test_key_of_an_evaluation__changed_by_itself__changes_what_it_finds(evaluate, unchanged, key):
     _, evaluation, name = key.split(".", 2)
     for effect in eval_field_effects.EVALS[key]:
         assert evaluate(evaluation, effect.base, **below(name, effect.other)) != unchanged(evaluation, effect.base)

@@ -25,7 +25,7 @@ from pipeline.evals.accuracy.calibration import Calibration
 from pipeline.evals.accuracy.classify import Classify
 from pipeline.evals.accuracy.ensemble import Ensemble
 from pipeline.evals.base import Outcome, Subject
-from pipeline.evals.evaluate import Planned
+from pipeline.evals.evaluate import PlannedEvaluation
 from pipeline.evals.positions.consistency import Consistency
 from pipeline.evals.positions.jigsaw_pictures import JigsawPictures
 from pipeline.results.records import EvalJobRecord, read_record
@@ -94,7 +94,7 @@ def test_evaluate__two_subjects__loads_each_once_and_names_both(lab, monkeypatch
         evaluating, "load_method", lambda run, *rest: loaded.append(run.name) or load_method(run, *rest)
     )
     both = {"first": lab.run, "second": lab.run}
-    lab.evaluate(*lab.planned("classify"), Planned("both-aaaaaaaa", "both", Ensemble.Config(), both, {}))
+    lab.evaluate(*lab.planned("classify"), PlannedEvaluation("both-aaaaaaaa", "both", Ensemble.Config(), both, {}))
     assert loaded == [lab.run.name]
     assert lab.result("both").subjects == dict.fromkeys(both, lab.run.name)
     assert lab.result("both").metrics["top1"] == lab.result("classify").metrics["top1"]
@@ -121,7 +121,7 @@ class Forgetful(Classify):
 
 def test_evaluate__metric_that_was_promised_is_not_returned__is_refused_and_nothing_is_written(lab, monkeypatch):
     monkeypatch.setattr(evaluating.EVALS, "get", lambda name: Forgetful)
-    planned = Planned("classify-aaaaaaaa", "classify", Forgetful.Config(), {"model": lab.run}, {})
+    planned = PlannedEvaluation("classify-aaaaaaaa", "classify", Forgetful.Config(), {"model": lab.run}, {})
     with pytest.raises(DataError, match=r"evaluation classify returned no calibration, curve\.png, which"):
         lab.evaluate(planned)
     assert not lab.folder("classify").folder.exists() and not lab.results.eval_job("job").exists()
@@ -186,7 +186,7 @@ def _stamps(folder: Path) -> dict[str, tuple[int, str | None]]:
     return {path.name: (path.stat().st_mtime_ns, digest(path)) for path in sorted(folder.iterdir())}
 
 
-def test_evaluate__job_with_one_more_evaluation__computes_that_alone(lab, computed):
+def test_evaluate__job_with_one_more_evaluation__computes_that_only(lab, computed):
     lab.evaluate(*lab.planned("classify", "mild"))
     lab.evaluate()
     assert computed == ["classify", "classify", "consistency"]
@@ -220,9 +220,9 @@ def test_evaluate__data_changed_since_the_run_was_trained__is_refused(lab, tmp_p
         lab.evaluate()
 
 
-def pictures(lab: Lab) -> Planned:
+def pictures(lab: Lab) -> PlannedEvaluation:
     cfg = JigsawPictures.Config(data={"images": "small"}, patches=7, images=2)
-    return Planned("jigsaw-aaaaaaaa", "jigsaw", cfg, subjects={}, data={"images": lab.run.data})
+    return PlannedEvaluation("jigsaw-aaaaaaaa", "jigsaw", cfg, subjects={}, data={"images": lab.run.data})
 
 
 def test_evaluate__no_subject__needs_no_run_and_is_computed_again_when_its_data_change(lab, tmp_path, computed):
@@ -276,7 +276,9 @@ def test_evaluate__another_job_works_on_the_result__waits_and_finds_it_finished(
 
     def compute_slowly(self, **subjects):
         second.start()
-        wait_until(lambda: any(line.endswith("works on mild-aaaaaaaa; waiting for it") for line in caplog.messages))
+        wait_until(
+            lambda: any(line.endswith("is working on mild-aaaaaaaa; waiting for it") for line in caplog.messages)
+        )
         return compute(self, **subjects)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -345,7 +347,7 @@ class Killed(Exception):
     pass
 
 
-def test_parts__of_a_killed_evaluation__serve_the_same_inputs_and_config_alone(lab, monkeypatch):
+def test_parts__of_a_killed_evaluation__serve_the_same_inputs_and_config_only(lab, monkeypatch):
     kept = []
 
     def compute(self, model):

@@ -69,7 +69,7 @@ def test_field__that_no_test_changes__is_told_where_a_value_is_missing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FIELD_EFFECTS)
-def test_key__changed_alone__changes_what_it_is_for(record, case):
+def test_key__changed_by_itself__changes_what_it_is_for(record, case):
     key, effect = FIELD_EFFECTS[case]
     base, changes = [effect.base], [effect.base, nested(key, effect.other), effect.with_it]
     if effect.at != "validation" and differences(*map(record.first_update, (base, changes)), EARLY) == effect.early:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from pipeline.adhoc import foreign
 from pipeline.adhoc.evaluated_set import own_set
-from pipeline.adhoc.foreign import AsItIs, Foreign, chosen_evaluations, evaluate_foreign
+from pipeline.adhoc.foreign import Foreign, TimmClassifier, chosen_evaluations, evaluate_foreign
 from pipeline.adhoc.named_model import NamedModel
 from pipeline.cli import main
 from pipeline.core.errors import CheckpointError, ConfigError
@@ -66,7 +66,7 @@ def test_foreign_model__loaded_from_a_file__predicts_what_timm_does(tmp_path, na
     torch.manual_seed(0)
     expected = timm.create_model(name, num_classes=7).eval().to(memory_format=torch.channels_last)
     with torch.no_grad():
-        found = AsItIs(Supervised.Config(), encoder).predict(images)
+        found = TimmClassifier(Supervised.Config(), encoder).predict(images)
         assert torch.equal(found.logits, expected(images))
     assert view.image_size % encoder.grid.rows == 0 and len(found.features) == 2
 

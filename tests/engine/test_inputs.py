@@ -193,7 +193,9 @@ def test_checkpoint__of_another_run__is_not_used(place, caplog):
     paths.identity.unlink()
     paths.state.rename(paths.sibling(run.name).state)
     paths = place.train(run)
-    words = f"the checkpoint after step 7 is of run {other.name} and not used: {run.name} starts from the beginning"
+    words = (
+        f"the checkpoint after step 7 belongs to run {other.name} and is ignored: {run.name} starts from the beginning"
+    )
     assert words in caplog.text
     assert paths.record().provenance["resumed_at_step"] == 0
 

@@ -26,10 +26,10 @@ VIEW = {
     "crop_mode": "center",
 }
 REFUSED = {
-    "rotary": "gamma_1 is no parameter",
+    "rotary": "gamma_1 is not a known parameter",
     "rotary, known names": "rotary positions",
-    "two attentions in one": "lambda_k1 is no parameter",
-    "relative, no position table": "mlp.fc1.bias is no parameter",
+    "two attentions in one": "lambda_k1 is not a known parameter",
+    "relative, no position table": "mlp.fc1.bias is not a known parameter",
     "BEiT": "expected",
     "Swin": "expected",
     "ResNet": "expected",
@@ -55,7 +55,7 @@ def key_of(model, arch=None, heads=None):
     return replace(drawn, architecture=plan.architecture, names=plan.names)
 
 
-def locked_beside(model, key, folder):
+def locked_next_to(model, key, folder):
     """The locked file, with the config.json of the original."""
     folder.mkdir()
     (folder / "config.json").write_text((model.parent / "config.json").read_text())
@@ -82,7 +82,7 @@ def expected_guesses(encoder, photograph):
 def test_lock__of_a_kind_of_vit__answers_with_its_key_as_the_original_does(tmp_path, photograph, kind):
     encoder, model = write_kind(tmp_path / "original", kind)
     key = key_of(model)
-    locked = locked_beside(model, key, tmp_path / "locked")
+    locked = locked_next_to(model, key, tmp_path / "locked")
     found = {guess.name: guess.probability for guess in classify_image(locked, key, photograph, None, CPU).guesses}
     expected = expected_guesses(encoder, photograph)
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-5)
@@ -124,7 +124,7 @@ def test_key__of_an_architecture_of_another_size__is_refused(tmp_path):
 def test_infer__with_a_tag_that_states_another_view__is_refused(tmp_path, photograph):
     _, model = write_kind(tmp_path / "original", "class token")
     key = key_of(model)
-    locked = locked_beside(model, key, tmp_path / "locked")
+    locked = locked_next_to(model, key, tmp_path / "locked")
     with pytest.raises(ConfigError, match=r"different views of images.*mean"):
         classify_image(locked, key, photograph, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", CPU)
 
@@ -132,7 +132,7 @@ def test_infer__with_a_tag_that_states_another_view__is_refused(tmp_path, photog
 def test_infer__of_another_number_of_classes_than_the_config_says__is_refused(tmp_path, photograph):
     _, model = write_kind(tmp_path / "original", "class token", num_classes=9)
     key = key_of(model)
-    locked = locked_beside(model, key, tmp_path / "locked")
+    locked = locked_next_to(model, key, tmp_path / "locked")
     with pytest.raises(ConfigError, match=r"number of classes.*7 by its tensors, 9 by config\.json"):
         classify_image(locked, key, photograph, None, CPU)
 

@@ -101,7 +101,7 @@ def test_metrics_file__resumed__is_cut_back_to_the_checkpoint(tmp_path):
     assert lines(path) == [{"step": 1}, {"step": 2}]
 
 
-def test_metrics_file__linked_to_a_read_only_cache__leaves_the_cache_alone(tmp_path):
+def test_metrics_file__linked_to_a_read_only_cache__leaves_the_cache_unchanged(tmp_path):
     path, cached = tmp_path / "metrics.jsonl", tmp_path / "cached"
     cached.write_bytes(b'{"step": 1}\n{"step": 2}\n')
     cached.chmod(0o444)

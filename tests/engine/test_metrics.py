@@ -8,8 +8,8 @@ import torch
 from peers import peers
 from torch.nn import functional as F
 
-from pipeline.engine.metrics import MeanPerImage
 from pipeline.methods.base import Prediction, accuracy, cross_entropies, percent
+from pipeline.tasks.metrics import MeanPerImage
 
 SIZES = (128, 128, 128, 77)
 

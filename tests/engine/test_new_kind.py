@@ -27,7 +27,6 @@ from pipeline.data.store.manifest import read_manifest
 from pipeline.data.store.opening import open_split
 from pipeline.data.store.prepare import prepare
 from pipeline.engine.loop import build_method
-from pipeline.engine.metrics import Found, Metric
 from pipeline.engine.run import parse_run
 from pipeline.engine.signals import StopRequest
 from pipeline.engine.train import load_method, train_run
@@ -37,6 +36,7 @@ from pipeline.plan.operations import step_cost
 from pipeline.results import RunFolder
 from pipeline.site import Site, data_folder
 from pipeline.tasks.base import TASKS, Task
+from pipeline.tasks.metrics import Metric, MetricValues
 
 # The kind
 
@@ -121,11 +121,11 @@ class Auroc(Metric):
     def merge(self, states: Any) -> None:
         self.seen = {number: values for state in states for number, values in state.items()}
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         ordered = [self.seen[number] for number in sorted(self.seen)]
         scores, labels = (np.concatenate(parts) for parts in zip(*ordered, strict=True))
         above = scores[labels == 1][:, None] - scores[labels == 0]
-        return Found({"auroc": float(100 * ((above > 0) + 0.5 * (above == 0)).mean())}, count=len(scores))
+        return MetricValues({"auroc": float(100 * ((above > 0) + 0.5 * (above == 0)).mean())}, count=len(scores))
 
 
 class Words(nn.Module):

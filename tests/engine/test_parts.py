@@ -100,7 +100,7 @@ def test_epochs__of_other_inputs_or_without_a_folder__start_from_the_first(tmp_p
         assert [*parts.epochs("victim", 3, Training())] == [0, 1, 2]
 
 
-def test_once__of_a_part_with_epochs__keeps_the_result_alone(tmp_path):
+def test_once__of_a_part_with_epochs__keeps_the_result_only(tmp_path):
     parts, count = Parts(tmp_path, "key"), Counter()
 
     def trained():

@@ -12,12 +12,12 @@ from pipeline.core.files import read_lines
 from pipeline.engine import loop
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.inputs import find_inputs
-from pipeline.engine.metrics import Found
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import train_run
 from pipeline.methods.base import Primary
 from pipeline.results import RunFolder
 from pipeline.site import Site
+from pipeline.tasks.metrics import MetricValues
 
 # So high a rate that what was learned in the first epochs is lost again; six updates are an epoch.
 FALLING = {"optim": {"epochs": 8, "base_lr": 0.05, "keep": "best"}}
@@ -128,7 +128,7 @@ def told(monkeypatch, trainer, values, is_lower_better=False):
     """After how many of these validations the trainer's patience is over; None: it never is."""
     monkeypatch.setattr(type(trainer.task), "primary", Primary("top1", is_lower_better))
     left = iter(values)
-    monkeypatch.setattr(loop, "measure_set", lambda *_, **__: Found({"top1": next(left)}))
+    monkeypatch.setattr(loop, "measure_set", lambda *_, **__: MetricValues({"top1": next(left)}))
     for trainer.step in range(1, len(values) + 1):
         trainer._validate()
         if trainer.patience.is_over:

@@ -48,7 +48,7 @@ def test_watch__run_is_finished__a_job_that_waits_to_repeat_it_is_cancelled(clus
         (signal.SIGTERM, [], "asked to stop: job 7 goes on"),
     ],
 )
-def test_watch__told_to_stop__ctrl_c_alone_cancels_the_job(cluster, launcher, number, cancelled, words):
+def test_watch__told_to_stop__only_ctrl_c_cancels_the_job(cluster, launcher, number, cancelled, words):
     launcher._remember("7", 1.0)
     cluster.show("RUNNING", "RUNNING", at_the_end=lambda: launcher.stop._raise(number, None))
     with pytest.raises(slurm.Interrupted, match=words):

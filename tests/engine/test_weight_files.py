@@ -9,19 +9,19 @@ from tiny_runs import ALONE, tiny_run
 
 from pipeline.core.errors import CheckpointError
 from pipeline.core.files import digest
-from pipeline.evals.evaluate import EvalContext, Planned
+from pipeline.evals.evaluate import EvalContext, PlannedEvaluation
 
 pytestmark = pytest.mark.slow
 
 
-def weight_file(lab: Lab, path: Path, keep=lambda name: True, **method) -> Planned:
+def weight_file(lab: Lab, path: Path, keep=lambda name: True, **method) -> PlannedEvaluation:
     """An evaluation of the run's own weights, in a file with plain timm keys, as if they came from elsewhere."""
     weights = load_file(lab.results.run(lab.run.name).encoder)
     save_file({name: value for name, value in weights.items() if keep(name)}, path)
     changes = {"seed": 3, "data": {"eval_crop": 0.9}, "train": False, "init": f"file:{path}", "method": method}
     run = tiny_run(changes)
     assert run.name.startswith("weights-mini-small-")
-    return Planned("file-aaaaaaaa", "classify", CONFIGS["classify"], {"model": run}, {})
+    return PlannedEvaluation("file-aaaaaaaa", "classify", CONFIGS["classify"], {"model": run}, {})
 
 
 def test_weight_file__of_a_trained_run__has_the_numbers_of_the_run(lab, tmp_path):

@@ -2,7 +2,9 @@
 
 import gzip
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from pipeline.engine.run import RunConfig, parse_run
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.engine.train import export
 from pipeline.evals.accuracy.classify import Classify
-from pipeline.evals.evaluate import Planned, evaluate_job
+from pipeline.evals.evaluate import PlannedEvaluation, evaluate_job
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.results.records import EvalResult, Inputs, TrainRecord, read_record
 from pipeline.site import Site
@@ -137,6 +139,19 @@ def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> N
     prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
 
 
+class StopsWithin:
+    """Batches of a validation; the first time that they are read, somebody asks to stop."""
+
+    def __init__(self, batches: Iterable[Any], stop: StopRequest) -> None:
+        self.batches, self.stop, self.num_passes = batches, stop, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_passes += 1
+        if self.num_passes == 1:
+            self.stop.why = "the time limit is near"
+        yield from self.batches
+
+
 class StopAfter(StopRequest):
     """Asks to stop after the given number of looks: the loop of a single process looks once per step."""
 
@@ -184,7 +199,7 @@ def publish(trainer: Trainer) -> None:
 def classify(run: RunConfig, paths: RunFolder, site: Site) -> EvalResult:
     """The accuracy of a finished run, evaluated as a job of the workflow does it."""
     results = ScaleFolder(paths.results)
-    planned = Planned("classify-00000000", "classify", Classify.Config(), {"model": run}, {})
+    planned = PlannedEvaluation("classify-00000000", "classify", Classify.Config(), {"model": run}, {})
     evaluate_job("job", [planned], results, site)
     return read_record(results.evaluation(planned.name).result, EvalResult)
 

@@ -149,7 +149,7 @@ def test_attack__hidden_positions_and_their_slots_known__recovers_the_image(imag
     assert psnr(found.images, images) > 100
 
 
-def test_attack__hidden_positions_and_parameters_alone__cannot_tell_hidden_patches_apart(images):
+def test_attack__hidden_positions_and_parameters_only__cannot_tell_hidden_patches_apart(images):
     shuffled = shuffled_patches()
     found = attack(mjp(), images, LABELS, shuffled, Assumptions(given="parameters"))
 
@@ -160,7 +160,7 @@ def test_attack__hidden_positions_and_parameters_alone__cannot_tell_hidden_patch
     assert psnr(found.images, images) < 10
 
 
-def test_attack__one_hidden_position_and_parameters_alone__recovers_the_image(images):
+def test_attack__one_hidden_position_and_parameters_only__recovers_the_image(images):
     """A patch that alone has the unknown position is not mixed with another one."""
     shuffled = torch.zeros(3, 49, dtype=torch.bool)
     shuffled[torch.arange(3), torch.tensor([0, 20, 48])] = True
@@ -231,7 +231,7 @@ def test_solve__with_a_cut_off__drops_what_is_below_that_share_of_the_largest_si
 
 
 @pytest.mark.slow
-def test_attack__images_together__are_those_of_each_alone(images):
+def test_attack__images_together__are_those_of_each_by_itself(images):
     method = plain()
     together = attack(method, images, LABELS)
     for number in range(3):
@@ -239,7 +239,7 @@ def test_attack__images_together__are_those_of_each_alone(images):
         assert psnr(together.images[number : number + 1], alone.images) > 100
 
 
-def test_client__of_the_attack__predicts_as_the_method_where_its_block_is_left_alone(images):
+def test_client__of_the_attack__predicts_as_the_method_where_its_block_is_unchanged(images):
     from pipeline.privacy.client import Client
 
     method = plain().eval()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.transfer.boxes import anchors_of, decode, encode, has_area, match, sample, suppress
-from pipeline.transfer.proposals import Judged, ProposalNetwork, propose
+from pipeline.transfer.proposals import AnchorPredictions, ProposalNetwork, propose
 
 
 def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():
@@ -142,14 +142,14 @@ def test_proposal_network__maps_of_any_shape__are_listed_as_anchors_are():
 
 def test_propose__boxes_that_a_network_has_moved__are_constants_for_the_heads():
     levels = anchors_of([(2, 2)], [8], [16.0], [1.0])
-    judged = Judged(torch.zeros(1, 4, requires_grad=True), torch.zeros(1, 4, 4, requires_grad=True))
+    judged = AnchorPredictions(torch.zeros(1, 4, requires_grad=True), torch.zeros(1, 4, 4, requires_grad=True))
     found, usable = propose(judged, levels, torch.tensor([[16, 16]]), 4, 4, 0.7)
     assert usable.all() and not found.requires_grad
 
 
 def test_propose__fewer_boxes_left_than_slots__leaves_slots_empty():
     level = torch.tensor([[0.0, 0, 8, 8], [0, 0, 8, 7], [8, 8, 16, 16]])
-    judged = Judged(torch.tensor([[3.0, 2, 1]]), torch.zeros(1, 3, 4))
+    judged = AnchorPredictions(torch.tensor([[3.0, 2, 1]]), torch.zeros(1, 3, 4))
     found, usable = propose(judged, [level], torch.tensor([[16, 16]]), 3, 3, 0.5)
     assert usable.tolist() == [[True, True, False]]
     assert torch.equal(found[0, :2], level[[0, 2]])

@@ -211,7 +211,7 @@ def test_smoothing__released__is_the_map_of_16x16_cells_divided_by_columns_and_c
     torch.testing.assert_close(targets("released", sigma).double(), expected, atol=1e-7, rtol=0)
 
 
-def test_smoothing__released_at_sigma_1__puts_the_mass_beside_the_true_neighbour():
+def test_smoothing__released_at_sigma_1__puts_the_mass_next_to_the_true_neighbour():
     found = targets("released", 1.0)
     assert found[105, 121].item() == pytest.approx(0.117, abs=5e-4)
     assert found[105, 119].item() == pytest.approx(0.002, abs=5e-4)

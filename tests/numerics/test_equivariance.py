@@ -33,7 +33,7 @@ def test_equivariance__with_several_keys__is_their_mean(world):
     assert {*map(float, both)} <= {0.0, 50.0, 100.0} and ((2 * both - first) % 100 == 0).all()
 
 
-def test_equivariance__of_a_model_with_relative_positions__has_columns_alone(world):
+def test_equivariance__of_a_model_with_relative_positions__has_columns_only(world):
     method = Supervised(Supervised.Config(), tiny_encoder(pos_embed="relative")).eval()
     run = world.run_of(method)
     run = run.model_copy(update={"model": run.model.model_copy(update={"pos_embed": "relative"})})

@@ -264,7 +264,7 @@ def test_ensemble__two_models__is_the_mean_of_their_probabilities(world):
     assert top1 not in singles  # neither model alone
 
 
-def test_ensemble__with_itself__is_the_model_alone(world):
+def test_ensemble__with_itself__is_the_model_by_itself(world):
     method = build("mjp")
     found = evaluate(world, "ensemble", method, method)
     alone = evaluate(world, "classify", method)

@@ -6,12 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from evaluation_contract import check_outcome, compare_closely, compare_outcomes
 from refusing import refuse
 from small_set import SUITED, build, config_of, subjects_of
 from threaded_server import server_in_a_thread
 
 from pipeline.contracts.declared import check_config
-from pipeline.contracts.evaluations import check_outcome, compare_closely, compare_outcomes
 from pipeline.engine.batches import Sizes
 from pipeline.evals import base
 from pipeline.evals.base import EVALS, Evaluation

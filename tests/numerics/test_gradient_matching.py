@@ -91,7 +91,7 @@ def test_gradient_matching__progress__has_a_row_for_each_image_and_a_column_for_
     assert wide.height > narrow.height + row / 2
 
 
-def test_paired__recovered_images_in_another_order__are_put_beside_theirs():
+def test_paired__recovered_images_in_another_order__are_put_next_to_their_originals():
     wanted = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     places = [2, 0, 1, 5, 4, 3]  # each within its group of three
     recovered = wanted[places] + 0.1

@@ -120,7 +120,7 @@ def test_inverter__of_patches_that_are_no_squares__puts_values_in_their_place():
     assert torch.equal(image[1, 0, 16:24, 6:8], patch)
 
 
-def test_inverter__starts_with_the_blocks_of_its_encoder_and_leaves_them_alone():
+def test_inverter__starts_with_the_blocks_of_its_encoder_and_leaves_them_unchanged():
     encoder = tiny_encoder()
     inverter = Inverter(encoder, 1)
     assert torch.equal(inverter.blocks[0].attn.qkv.weight, encoder.blocks[0].attn.qkv.weight)

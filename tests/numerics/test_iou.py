@@ -5,8 +5,8 @@ import pytest
 import torch
 from peers import peers
 
-from pipeline.engine.metrics import standard_error
 from pipeline.engine.validate import measure_set
+from pipeline.tasks.metrics import standard_error
 from pipeline.tasks.segment import Overlaps
 from pipeline.transfer.iou import IGNORED, Areas, areas, confusion
 

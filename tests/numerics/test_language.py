@@ -18,7 +18,6 @@ from tiny_text import (
     tiny_texts,
 )
 
-from pipeline.engine.metrics import MeanPerToken
 from pipeline.methods import language_model
 from pipeline.methods.base import Batch, PerToken
 from pipeline.methods.language_model import LanguageModel
@@ -27,6 +26,7 @@ from pipeline.permutation.forward import permuted
 from pipeline.permutation.keys import Shape, new_key
 from pipeline.permutation.rules import permute_state
 from pipeline.tasks.language import Perplexities
+from pipeline.tasks.metrics import MeanPerToken
 
 STRIDE = 5
 

@@ -115,7 +115,7 @@ def test_loss__perfect_reconstruction__is_0(monkeypatch):
 
 
 @torch.no_grad()
-def test_loss__visible_patches_changed__is_changed_through_the_encoder_alone(monkeypatch):
+def test_loss__visible_patches_changed__is_changed_through_the_encoder_only(monkeypatch):
     method, (images, order) = mae(), images_and_order(1)
     other = images.clone()
     for patch in order[0, :12].tolist():
@@ -129,7 +129,7 @@ def test_loss__visible_patches_changed__is_changed_through_the_encoder_alone(mon
 
 @torch.no_grad()
 @pytest.mark.parametrize(("slots", "matters"), [(slice(0, 13), False), (slice(13, None), True)])
-def test_loss__decoder_output_disturbed__counts_removed_patches_alone(slots, matters):
+def test_loss__decoder_output_disturbed__counts_removed_patches_only(slots, matters):
     method, (images, order) = mae(), images_and_order()
     plain = loss_of(method, images, order)
 

@@ -14,7 +14,7 @@ from pipeline.methods.base import METHODS, Batch
 from pipeline.plan.operations import count_operations
 from pipeline.transfer.boxes import anchors_of
 from pipeline.transfer.detections import keep_best, paste, to_original
-from pipeline.transfer.proposals import Judged, proposal_losses, propose
+from pipeline.transfer.proposals import AnchorPredictions, proposal_losses, propose
 from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 
 SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
@@ -108,7 +108,7 @@ def test_mask_targets__half_of_a_pixel_covered__counts():
 def judged_at_random(anchors, count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shape = count, len(anchors)
-    return Judged(torch.randn(shape, generator=generator), torch.randn(*shape, 4, generator=generator))
+    return AnchorPredictions(torch.randn(shape, generator=generator), torch.randn(*shape, 4, generator=generator))
 
 
 @pytest.mark.parametrize("count", [16, 1000], ids=["some sampled", "more than there are anchors"])
@@ -169,7 +169,7 @@ def test_box_losses__objects_and_background__are_those_of_detectron2():
     torch.testing.assert_close(found[1], moves / 5)
 
 
-def test_mask_loss__objects_alone__is_the_mean_cross_entropy_of_their_classes_masks():
+def test_mask_loss__objects_only__is_the_mean_cross_entropy_of_their_classes_masks():
     regions, targets = some_regions()
     logits = torch.randn(6, SCENE_CLASSES, 8, 8)
     found = mask_loss(logits, regions, targets)
@@ -303,7 +303,7 @@ def test_propose__two_maps__keeps_the_best_that_overlap_no_better_one_of_their_m
     levels = anchors_of([(6, 6), (3, 3)], [8, 16], [16.0, 32.0], [1.0])
     anchors = torch.cat(levels)
     judged = judged_at_random(anchors, 2)
-    judged = Judged(judged.logits, judged.deltas * 0.2)
+    judged = AnchorPredictions(judged.logits, judged.deltas * 0.2)
     sizes = torch.tensor([[48, 48], [30, 40]])
     found, usable = propose(judged, levels, sizes, 20, 12, 0.5)
     assert found.shape == (2, 12, 4) and usable.shape == (2, 12)

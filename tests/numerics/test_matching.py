@@ -197,7 +197,7 @@ def test_attack__pictures_on_the_way__come_after_equal_shares_and_get_better(rec
 
 
 @pytest.mark.slow
-def test_attack__images_side_by_side__are_those_of_each_alone():
+def test_attack__images_side_by_side__are_those_of_each_by_itself():
     cfg = Matching(**SHORT, seeds=2, registration=0.1, patch=0.01, norm=0.01)
     images, labels = smooth_images(2), torch.tensor([3, 8])
     together = attack(plain(), images, labels, None, cfg, BOUNDS)

@@ -265,7 +265,7 @@ def test_loss__shuffle_and_dal__is_cross_entropy_plus_lambda_times_dal():
     assert out.loss.item() == pytest.approx(cross_entropy + 0.3 * dal, rel=1e-5)
 
 
-def test_loss__dal_none__is_cross_entropy_alone():
+def test_loss__dal_none__is_cross_entropy_only():
     method, batch = mjp(dal="none"), tiny_batch(3)
     out = method.loss(batch.images, batch.targets, draw_of(masks(), weight=100.0))
     assert torch.equal(out.loss, out.scalars["class_loss"])

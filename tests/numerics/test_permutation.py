@@ -160,7 +160,7 @@ def test_permuted__within_and_after__shows_no_key_in_the_models_state():
     assert torch.equal(logits(model, inputs), plain)
 
 
-def test_use__of_a_locked_model__takes_the_permutation_of_the_residual_stream_alone():
+def test_use__of_a_locked_model__takes_only_the_permutation_of_the_residual_stream():
     """What is permuted inside attention is hidden, but nothing needs to know it."""
     model, inputs, key = build("vit"), inputs_for("vit"), key_for("vit")
     guessed = key_for("vit", seed=1)

@@ -65,7 +65,7 @@ def test_training_equivariance__weights_moved__are_those_of_plain_training(world
 
 
 @pytest.mark.slow
-def test_training_equivariance__of_relative_positions__has_columns_alone(world):
+def test_training_equivariance__of_relative_positions__has_columns_only(world):
     model = Supervised(Supervised.Config(), tiny_encoder(pos_embed="relative")).eval()
     kind, cfg = EVALS.get("training_equivariance"), config_of("training_equivariance")
     run = world.run_of(model)
@@ -77,7 +77,7 @@ def test_training_equivariance__of_relative_positions__has_columns_alone(world):
 
 
 @pytest.mark.slow
-def test_training_equivariance__of_a_language_model__has_columns_alone(world):
+def test_training_equivariance__of_a_language_model__has_columns_only(world):
     outcome = world.evaluate("training_equivariance", build("language"), batch=4, steps=2)
     assert 0 < outcome.metrics["columns_gradients_apart"] < EXACT
     assert 0 < outcome.metrics["columns_weights_apart"] < OF_ADAMW
@@ -131,7 +131,7 @@ def test_permutation_cost__plain__has_the_multiply_adds_of_its_matrices(cost):
 
 
 @pytest.mark.slow
-def test_permutation_cost__indices__keep_their_order_alone_for_the_backward_pass(cost):
+def test_permutation_cost__indices__keep_only_their_order_for_the_backward_pass(cost):
     """A few hundred bytes; each product keeps its matrix, of N x N or D x D numbers."""
     assert 0 <= cost["indexed_saved_mb"] - cost["plain_saved_mb"] < 2e-3
     expected = 4 * (2 * 50**2 + 2 * 32**2) / 1e6

@@ -23,7 +23,7 @@ from pipeline.evals.permutation import split_learning
 from pipeline.evals.pictures import first_of_each_class
 from pipeline.evals.positions.shuffling import Shuffler
 from pipeline.evals.privacy import april, april_pictures, gradient_matching, leakage
-from pipeline.evals.privacy.leakage import Shown, drawn, pixels_of
+from pipeline.evals.privacy.leakage import PictureColumn, drawn, pixels_of
 from pipeline.models.patches import Grid
 from pipeline.privacy.april import attack
 from pipeline.transfer.iou import IGNORED
@@ -95,7 +95,7 @@ def test_correlation_maps__each_file__is_the_matrix_of_its_metrics(world, monkey
     def kept(matrix, grid, limit, what):
         return np.append(matrix.flatten(), limit).tobytes()
 
-    monkeypatch.setattr(correlation_maps, "_drawn", kept)
+    monkeypatch.setattr(correlation_maps, "_draw", kept)
     found = world.evaluate("correlation_maps", build("mjp"), limit=20)
     values = {name: np.frombuffer(content) for name, content in found.files.items()}
     within, across = (values[f"{name}.png"][:-1].reshape(49, 49) for name in ("within", "across"))
@@ -203,7 +203,9 @@ def test_drawn__columns_of_recovered_images__have_the_psnr_to_what_they_are_comp
     calls = handed_over(leakage)
     images = inputs(world, 4)
     worse = images + 0.1 * torch.arange(4)[:, None, None, None]
-    drawn([Shown("original", images), Shown("recovered", worse, images)], world.data, slice(1, 3), "text")
+    drawn(
+        [PictureColumn("original", images), PictureColumn("recovered", worse, images)], world.data, slice(1, 3), "text"
+    )
     ((rows, headings, captions, _),) = calls
     assert headings == ["original", "recovered"] and [label for label, _ in rows] == ["image 1", "image 2"]
     for number, ((_, (original, recovered)), caption) in enumerate(zip(rows, captions, strict=True), start=1):

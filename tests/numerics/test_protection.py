@@ -173,7 +173,7 @@ def test_protect_gradients__of_a_model__protects_each_tensor_with_noise_of_its_o
             assert torch.equal(found.grad, protected(before.grad, cfg, generator))
 
 
-def test_protect_gradients__another_key__draws_other_noise_and_leaves_the_global_generator_alone():
+def test_protect_gradients__another_key__draws_other_noise_and_leaves_the_global_generator_unchanged():
     keys = [("protection", 0, 1), ("protection", 0, 2), ("protection", 1, 1)]
     found = []
     for key in keys:

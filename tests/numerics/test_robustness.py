@@ -12,7 +12,6 @@ from small_set import MEAN, STD, build
 from pipeline.core.errors import DataError
 from pipeline.data.readers.published import check_classes, published_classes
 from pipeline.data.store.prepare import prepare
-from pipeline.engine.metrics import Found
 from pipeline.engine.parallel.distributed import World
 from pipeline.evals.accuracy import calibration
 from pipeline.evals.accuracy.adversarial import Adversarial, aurra
@@ -23,6 +22,7 @@ from pipeline.evals.accuracy.restricted import resampled_error, seen_by
 from pipeline.evals.base import Subject
 from pipeline.evals.parts import Parts
 from pipeline.methods.base import Prediction
+from pipeline.tasks.metrics import MetricValues
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -206,7 +206,7 @@ def evaluate(world, kind, method, data, own=None, parts=None, **fields):
 
 
 @pytest.mark.slow
-def test_adversarial__set_of_three_classes__sees_their_logits_alone(world):
+def test_adversarial__set_of_three_classes__sees_their_logits_only(world):
     method, names = build("baseline"), ("Trouser", "Sandal", "Ankle boot")
     columns = [1, 5, 9]
     expected = probabilities(world, method, columns)[np.isin(world.labels, columns)]
@@ -334,7 +334,7 @@ def test_calibration__small_set__matches_one_image_at_a_time(world):
 def test_calibration__confidence_on_the_edge_of_a_bin__belongs_to_the_bin_below(world, monkeypatch):
     sure = np.array([20, 20, 30, 30.5, 80, 100], dtype=np.float32)
     values = {"top1": np.array([100, 0, 0, 100, 100, 0], dtype=np.float32), "confidence": sure}
-    monkeypatch.setattr(calibration, "confidences", lambda *given: Found({}, {}, len(sure), values))
+    monkeypatch.setattr(calibration, "confidences", lambda *given: MetricValues({}, {}, len(sure), values))
     found = evaluate(world, Calibration, build("baseline"), {})
     assert {name: value for name, value in found.metrics.items() if name.startswith("reliability")} == {
         "reliability_15": 50,

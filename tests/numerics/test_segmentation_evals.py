@@ -108,7 +108,7 @@ def test_segmentation_equivariance__permuted_or_with_a_key__is_the_model_itself_
     assert 0 < found["rows_apart"] < 1e-4 * largest and 0 < found["columns_apart"] < 1e-4 * largest
 
 
-def test_segmentation_equivariance__relative_positions__permutes_columns_alone(world):
+def test_segmentation_equivariance__relative_positions__permutes_columns_only(world):
     method, name = build("upernet"), "segmentation_equivariance"
     run = world.run_of(method).model_copy(update={"model": tiny_model(add_relative=True)})
     evaluation = EVALS.get(name)(config_of(name), {}, world.results, world.site, ALONE)

@@ -201,7 +201,7 @@ def test_lpips__of_grey_images__is_that_of_three_equal_channels(trunk):
     assert torch.equal(metric.distance(one, other), expected)
 
 
-def test_lpips__leaves_the_random_numbers_of_a_run_alone(trunk):
+def test_lpips__leaves_the_random_numbers_of_a_run_unchanged(trunk):
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)

@@ -20,7 +20,6 @@ from pipeline.permutation.split import (
     ANSWERS,
     ProtocolError,
     SplitRecipe,
-    join_parts,
     split,
     start_positions,
     train_step,
@@ -51,6 +50,13 @@ def vit(dtype=torch.float64, **changes):
         for parameter in encoder.parameters():
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    return encoder
+
+
+def join_parts(client, server):
+    """A plain timm model from both sides."""
+    encoder = copy.deepcopy(client.encoder)
+    encoder.blocks = copy.deepcopy(server.blocks)
     return encoder
 
 
@@ -171,7 +177,7 @@ def test_sides__of_one_model__share_no_memory_with_it_or_each_other():
     assert all(name.startswith("blocks.") for name in server.state_dict())
 
 
-def test_server__in_a_step__sees_tokens_and_gradients_alone():
+def test_server__in_a_step__sees_tokens_and_gradients_only():
     client, server = split(vit())
     seen = []
 
@@ -200,7 +206,7 @@ def test_row_permutation__of_a_batch__is_one_order_of_all_tokens_and_new_each_ti
     assert torch.equal(first.restored(first.tokens), plain)
 
 
-def test_server__with_dropout__draws_for_training_alone():
+def test_server__with_dropout__draws_for_training_only():
     _, server = split(vit(dropout=0.5))
     tokens = torch.randn(2, 50, 32, dtype=torch.float64, generator=seeded())
     tested = [server.answer("test_features", tokens) for _ in range(2)]

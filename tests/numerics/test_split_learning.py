@@ -75,7 +75,7 @@ def test_accuracy__of_a_model_that_drops_in_training__is_measured_without(world)
     encoder = build("baseline", dropout=0.5).encoder
     evaluation = EVALS.get("split_learning")(config_of("split_learning"), {}, world.results, world.site, ALONE)
     client, server = split(encoder)
-    found = torch.cat(evaluation._tested(client.train(), server.train(), world.data)["acc"])
+    found = torch.cat(evaluation._test(client.train(), server.train(), world.data)["acc"])
     with torch.no_grad():
         right = encoder(images_of(world.pixels)).argmax(dim=1).numpy() == world.labels
     np.testing.assert_array_equal(found, 100 * right)

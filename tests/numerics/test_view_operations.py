@@ -19,7 +19,7 @@ from timm.data.auto_augment import (
 )
 
 from pipeline.core.seeds import seed_everything
-from pipeline.data.images.gpu.operation_draws import KINDS_OF_TIMM, Blank, Kind, batched, noted, unpacked
+from pipeline.data.images.gpu.operation_draws import KINDS_OF_TIMM, Kind, OperationRecorder, batched, noted, unpacked
 from pipeline.data.images.gpu.view_operations import Colouring, changes_for, operate
 from pipeline.data.images.transforms import _mend_posterize
 
@@ -57,7 +57,7 @@ def both_ways(images, name, interpolation, seeds):
         seed_everything(seed)
         expected.append(np.asarray(timms(image)).transpose(2, 0, 1))
         seed_everything(seed)
-        operations.append(staged(Blank(*image.size)).operations)
+        operations.append(staged(OperationRecorder(*image.size)).operations)
     batch = torch.from_numpy(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]))
     how = Colouring(interpolation, torch.tensor(FILL, dtype=torch.uint8))
     packed, counts = batched(operations)
@@ -90,8 +90,8 @@ def test_operation__photographs__equals_timms_and_changes_something(name):
 
 def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_group():
     rotate, invert = (noted(RandAugment([AugmentOp(name, 1.0, 5)], 1)) for name in ("Rotate", "Invert"))
-    one = invert(Blank(8, 8)).operations
-    two = rotate(rotate(Blank(8, 8))).operations
+    one = invert(OperationRecorder(8, 8)).operations
+    two = rotate(rotate(OperationRecorder(8, 8))).operations
     packed, counts = batched([two, one, one, []])
     found = unpacked(packed, counts)
     assert counts == [[1, 0, 1], [1, 0, 1]]
@@ -103,7 +103,7 @@ def test_batched__images_with_no_one_and_two_operations__are_in_rounds_by_group(
 
 def test_batched__groups_that_are_to_be_recorded__are_filled_up_to_a_size_that_comes_again():
     rotate = noted(RandAugment([AugmentOp("Rotate", 1.0, 5)], 1))
-    drawn = [rotate(Blank(8, 8)).operations if image in (3, 4, 9) else [] for image in range(16)]
+    drawn = [rotate(OperationRecorder(8, 8)).operations if image in (3, 4, 9) else [] for image in range(16)]
     assert batched(drawn)[1] == [[0, 0, 3]]
     packed, counts = batched(drawn, fill=True)
     found = unpacked(packed, counts)
@@ -119,5 +119,5 @@ def test_batched__rand_augment_of_many_batches__has_one_size(batch):
     _mend_posterize()
     draw = noted(rand_augment_transform("rand-m9-mstd0.5-inc1", {"interpolation": FILTERS["bicubic"]}))
     seed_everything("groups", batch)
-    batches = [[draw(Blank(64, 64)).operations for _ in range(batch)] for _ in range(2**15 // batch)]
+    batches = [[draw(OperationRecorder(64, 64)).operations for _ in range(batch)] for _ in range(2**15 // batch)]
     assert len({str(batched(drawn, fill=True)[1]) for drawn in batches}) == 1

@@ -31,10 +31,10 @@ def test_study__number_of_runs_that_ten_seeds_do_not_divide__is_refused():
 
 @pytest.mark.slow
 def test_timed__a_process__has_its_seconds_and_memory_and_a_failed_one_its_words(tmp_path):
-    cost = benchmark.timed(tmp_path, ("-c", "pass"))
+    cost = benchmark.time_command(tmp_path, ("-c", "pass"))
     assert cost.seconds > 0 and cost.peak_mib > 1
     with pytest.raises(SystemExit, match=r"failed:\nno such study"):
-        benchmark.timed(tmp_path, ("-c", "raise SystemExit('no such study')"))
+        benchmark.time_command(tmp_path, ("-c", "raise SystemExit('no such study')"))
 
 
 def test_table__of_two_sizes__has_a_line_for_each_step():

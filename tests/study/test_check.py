@@ -33,7 +33,7 @@ def test_check__of_one_scale__lists_its_runs(project, capsys):
 
 
 @pytest.mark.slow
-def test_check__mistake_that_one_scale_alone_shows__is_found_and_names_the_scale(project, capsys):
+def test_check__mistake_that_only_one_scale_shows__is_found_and_names_the_scale(project, capsys):
     # At scale demo another model stands in for this one.
     project.edit("model/deit_s.yaml", "vit_small_patch16_224", "vit_smal_patch16_224")
     project.edit("method/mjp.yaml", "shuffle_ratio:", "shufle_ratio:")

@@ -33,7 +33,7 @@ def test_data__in_a_folder_that_changed_in_place__is_stale_and_names_the_differe
 
     from pipeline.data.store.prepare import prepare
     from pipeline.site import Site
-    from pipeline.study.resolve.planned import data_of
+    from pipeline.study.resolve.graph_configs import data_of
 
     folder = tmp_path / "photos"
     for split, count in (("train", 3), ("val", 2)):

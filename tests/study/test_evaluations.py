@@ -80,7 +80,7 @@ def test_name__is_the_fragment_and_a_fingerprint(toy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"shuffle_ratio": 0.4}, {"seed": 1}, {"code_epoch": 2}], ids=str)
-def test_name__another_config__is_another_for_this_evaluation_alone(toy, changes):
+def test_name__another_config__is_another_for_this_evaluation_only(toy, changes):
     toy.write("eval/classify.yaml", {"name": "classify"})
     assert renamed(toy, names(build_graph("demo")), **changes) == {"classify"}
 
@@ -138,7 +138,7 @@ def test_job__another_group__is_another_process(toy):
     assert not graph.eval_jobs[f"{run}-slow"].needs.gpu and graph.eval_jobs[f"{run}-quick"].needs.gpu
 
 
-def test_job__without_subjects__waits_for_its_data_alone(toy):
+def test_job__without_subjects__waits_for_its_data_only(toy):
     graph = build_graph("demo")
     pictures, cost = (graph.eval_jobs[names(graph)[key]] for key in ("jigsaw_pictures", "cost"))
     assert (pictures.runs, pictures.data) == ([], ["fashion_mnist"])
@@ -241,7 +241,7 @@ def test_weight_file__as_the_start_of_a_run__is_refused_before_a_training_waits_
 
 
 @pytest.mark.slow
-def test_training__on_a_data_set_for_evaluations_alone__is_refused_where_the_run_names_it(toy):
+def test_training__on_a_data_set_for_evaluations_only__is_refused_where_the_run_names_it(toy):
     toy.write(
         DATA.replace("fashion_mnist", "shop"), {"data": {**toy.read(DATA)["data"], "name": "shop", "num_train": 0}}
     )
@@ -328,7 +328,7 @@ def test_row__with_an_evaluation_of_its_own__takes_its_numbers_from_that(toy):
     assert [cell.sources[0].split("/")[1].split("-")[0] for cell in found.values()] == ["classify", "other"]
 
 
-def test_row__with_an_evaluation_for_one_column__takes_that_number_alone_from_it(toy):
+def test_row__with_an_evaluation_for_one_column__takes_only_that_number_from_it(toy):
     toy.write("eval/other.yaml", {**toy.read("eval/classify.yaml"), "shuffle_ratio": 0.2})
     study = toy.read("study/toy.yaml")
     study["tables"]["t1"]["rows"]["b"] = {"label": "b", "run": "a", "eval": {"top1": "other"}, "paper": False}

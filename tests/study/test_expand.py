@@ -7,7 +7,7 @@ from pipeline.cli import main
 from pipeline.core.config import CONFIGS, names
 from pipeline.core.errors import ConfigError
 from pipeline.study.expand import SHORT_FORMS, expand
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 
 def written(text: str) -> dict:

@@ -86,7 +86,7 @@ def test_lines__row_that_is_the_same_run__is_drawn_once_with_both_names():
     assert [one.label for one in series_of(table)[0]] == ["DropPos, sigma 0, DropPos, sigma 1"]
 
 
-def test_lines__series__differ_in_marker_or_dashes_not_in_colour_alone():
+def test_lines__series__differ_in_marker_or_dashes_not_in_colour_only():
     looks = [(look["marker"], str(look["linestyle"])) for look in map(_look, range(2 * len(MARKERS)))]
     assert len(set(looks)) == len(looks)
 
@@ -126,7 +126,7 @@ def test_figure__any_number_changes__drawing_changes(kind, field):
     assert drawn(table) != before
 
 
-def test_bars__every_bar__has_its_name_and_its_number_beside_it():
+def test_bars__every_bar__has_its_name_and_its_number_next_to_it():
     found = texts(drawn(FIGURES["bars"]))
     assert found == [
         "DeiT-S",

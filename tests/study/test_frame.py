@@ -176,7 +176,7 @@ def test_frame__result_that_no_config_names_as_csv__is_not_said_to_be_made_again
 
 
 @pytest.mark.slow
-def test_frame__stale_results_as_csv__says_so_beside_it(finished, run, capsys):
+def test_frame__stale_results_as_csv__says_so_next_to_it(finished, run, capsys):
     finished.results.run(run).encoder.write_text("other")
     assert main(["frame"]) == 0
     out, err = capsys.readouterr()

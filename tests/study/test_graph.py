@@ -14,7 +14,7 @@ from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.fingerprints import table_fingerprint
 from pipeline.study.resolve.graph import build_graph, load_graph
 from pipeline.study.spec import Expected
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
 
@@ -86,7 +86,7 @@ def test_figure_5_of_st__trained_to_convergence__is_longer_than_figure_4(shipped
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["f3a.vit-s", "f5.vit-s", "f9.vit-s", "f10.vit-s", "t5.1a-vit-s", "t5.2b-vit-s"])
-def test_vit_s__of_timm__is_evaluated_at_the_papers_own_size_alone(shipped, row):
+def test_vit_s__of_timm__is_evaluated_at_the_papers_own_size_only(shipped, row):
     table = f"mjp.{row.split('.')[0]}"
     small, paper = (shipped[scale].tables[table].rows[f"mjp.{row}"] for scale in ("demo", "paper"))
     assert {cell.why for cell in small.cells.values()} == {"computed only at scale paper"}
@@ -142,7 +142,7 @@ def test_rows__headline__leaves_out_the_rows_marked_so(shipped):
     assert len(graph.rows("mjp.t3", "all")) == 6
 
 
-def test_studies__without_a_headline_row__are_judged_with_all_rows_alone(shipped):
+def test_studies__without_a_headline_row__are_judged_with_all_rows_only(shipped):
     graph = shipped["demo"]
     assert {*graph.studies()} - {*graph.studies("headline")} == {"positions"}
     drawn = [*drawings(graph)]
@@ -243,7 +243,7 @@ def test_names__run_that_starts_from_another__carries_its_name(project):
 
 
 @pytest.mark.slow
-def test_names__a_method_fragment_changed__rename_its_runs_alone(project):
+def test_names__a_method_fragment_changed__rename_its_runs_only(project):
     before = load_graph("demo")
 
     project.edit(MJP, "dal_weight: 0.01", "dal_weight: 0.02")

@@ -12,7 +12,7 @@ from pipeline.study.resolve.graph import build_graph, load_for_job, load_for_run
 STUDY, EXPECTED, DEMO, MJP = "study/mjp.yaml", "expected/mjp.yaml", "scale/demo.yaml", "method/mjp.yaml"
 
 
-def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_alone(project, monkeypatch):
+def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_only(project, monkeypatch):
     graph = load_graph("demo")
     monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
     for name in (next(iter(graph.runs)), next(reversed(graph.runs))):
@@ -20,7 +20,7 @@ def test_load_for_run__of_a_graph_that_is_kept__reads_that_run_alone(project, mo
 
 
 @pytest.mark.slow
-def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_runs_alone(project, monkeypatch):
+def test_load_for_job__of_a_graph_that_is_kept__reads_its_evaluations_and_their_runs_only(project, monkeypatch):
     graph = load_graph("demo")
     monkeypatch.setattr("pipeline.study.resolve.graph.load_graph", lambda scale: pytest.fail("read as a whole"))
     for name, job in graph.eval_jobs.items():

@@ -45,7 +45,7 @@ def num_seeds(graph) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_headline__of_one_scale__is_for_that_scale_alone(graphs):
+def test_headline__of_one_scale__is_for_that_scale_only(graphs):
     demo, tiny = graphs(study(headline_at={"tiny": {"t1": ["tuned"]}}))
 
     assert list(demo.rows("toy.t1", "headline")) == ["toy.t1.plain"]

@@ -51,7 +51,7 @@ def test_same_images_in_another_order__are_not_paired():
     assert verdict(" a > b ", a=paired(a), b=other) == "within noise"
 
 
-def test_one_accuracy_against_a_number__has_its_own_error_alone():
+def test_one_accuracy_against_a_number__has_only_its_own_error():
     a, _ = accuracies(930, 0, 0, 70)
 
     assert verdict(" a > 91 ", a=paired(a)) == "true"

@@ -90,7 +90,7 @@ def test_section__that_is_no_mapping__is_an_error_also_where_the_scale_replaces_
 
 
 @pytest.mark.slow
-def test_method__unknown_beside_a_key_that_the_scale_replaces__is_reported_with_its_line_once(mine):
+def test_method__unknown_together_with_a_key_that_the_scale_replaces__is_reported_with_its_line_once(mine):
     mine.edit("scale/demo.yaml", "method:\n  mp3:", "method:\n  supervised: {fidelity: released}\n  mp3:")
     changes = {"common": {"method": {"name": "mpj", "fidelity": "paper"}}}
     mine.write("study/mine.yaml", merge(mine.read("study/mine.yaml"), changes))

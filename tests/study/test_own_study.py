@@ -45,7 +45,7 @@ def mine(project):
 
 
 @pytest.mark.slow
-def test_study__without_a_file_of_expected_values__resolves_beside_the_papers(mine):
+def test_study__without_a_file_of_expected_values__resolves_together_with_the_papers(mine):
     graph = build_graph("demo")
     assert graph.studies() == ["mine", "mjp"]
     assert [row.expected for row in graph.tables["mine.t1"].rows.values()] == [{}, {}]
@@ -209,7 +209,7 @@ def test_report__of_one_study__has_its_tables_and_runs_and_speaks_of_no_paper(wi
 
 
 @pytest.mark.slow
-def test_target__of_a_study__ends_with_its_own_report_which_is_made_from_its_tables_alone(mine):
+def test_target__of_a_study__ends_with_its_own_report_which_is_made_from_its_tables_only(mine):
     graph = build_graph("demo")
     freshness = Freshness(graph, SITE)
     assert files_of_targets(graph)["mine"][-1] == report_file("mine") in [*drawings(graph)]

@@ -201,7 +201,7 @@ def test_marks__reached_with_the_keyboard__are_read_out_below(open_page):
 
 
 @pytest.mark.parametrize("name", ["", "study-mjp"])
-def test_search__from_any_page__finds_with_the_keyboard_alone(open_page, name):
+def test_search__from_any_page__finds_with_the_keyboard_only(open_page, name):
     page = open_page(name)
     page.keyboard.press("/")
     page.keyboard.type("hampers att")
@@ -335,7 +335,7 @@ def test_without_script__everything_can_be_read_and_followed(open_page):
 # A table that stands alone
 
 
-def test_table_alone__number_pressed_with_the_keyboard__shows_provenance_until_escape(open_page, tmp_path):
+def test_single_table__number_pressed_with_the_keyboard__shows_provenance_until_escape(open_page, tmp_path):
     from report_content import make_tables, read_picture
 
     file = tmp_path / "table.html"

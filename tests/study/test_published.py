@@ -14,8 +14,8 @@ from pipeline.core.config import CONFIGS
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of
 from pipeline.freshness.remake import Freshness
-from pipeline.published import drawn
 from pipeline.published import folder as published
+from pipeline.published import from_metrics
 from pipeline.published.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
 from pipeline.published.metrics import gather_images
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
@@ -231,7 +231,7 @@ def test_check__after_an_edit_of_the_scales_of_a_study__finds_nothing(measured, 
     measured.tables["toy.t1"].rows["toy.t1.a"].outside_headline = ["diff_norm"]
     folder = publish(measured, measured.results)
     texts = [(folder / name).read_text() for name in ("tables.md", "tables.json")]
-    assert all(drawn.OUTSIDE in text and "runs it" not in text for text in texts)
+    assert all(from_metrics.OUTSIDE in text and "runs it" not in text for text in texts)
 
     monkeypatch.setattr(targets, "default_scale", lambda names: "toy")
     assert check("toy") == []

@@ -186,7 +186,7 @@ def test_selection__rows_it_does_not_run__are_marked_and_do_not_tell_columns_apa
     assert [[column.same_as for column in shown.columns][1] for shown in (some, all_rows)] == ["Loss", ""]
 
 
-def test_rows__that_share_their_first_seed_alone__are_not_the_same(toy):
+def test_rows__that_share_their_first_seed_only__are_not_the_same(toy):
     graph = toy({"a": 2, "b": 2})
     rows = graph.tables["toy.t1"].rows
     for key, cell in rows["toy.t1.b"].cells.items():

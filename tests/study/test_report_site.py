@@ -395,7 +395,7 @@ def test_command__writes_the_site_and_opens_it(project, opened, capsys):
     assert {"report/all.html", "report/all/study-mjp.html", "report/all/assets/page.js"} < made.files.keys()
 
 
-def test_command__single__writes_one_page_beside_the_site(project, opened, capsys):
+def test_command__single__writes_one_page_next_to_the_site(project, opened, capsys):
     assert main(["report", "--open", "--single"]) == 0
     page = project.results / "demo/report/all.single.html"
     assert opened == [page.as_uri()] and not page.with_name("all").exists()

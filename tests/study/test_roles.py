@@ -130,7 +130,7 @@ def test_row__with_one_run__serves_every_role(toy):
     assert found["scratch:positions"]["run"] == found["scratch:top1"]["run"] == name
 
 
-def test_evaluations__of_a_column__are_registered_for_its_own_runs_alone(toy):
+def test_evaluations__of_a_column__are_registered_for_its_own_runs_only(toy):
     graph = toy.resolve()
 
     evaluated = {graph.runs[run].label for entry in graph.evals.values() for run in entry.subjects.values()}
@@ -331,7 +331,7 @@ MISTAKES = {
     ),
     "role of a difference": (
         lambda t: t["columns"]["gain"].update(run="finetuned"),
-        "columns.gain.run: a difference is of another column, whose run it takes",
+        "columns.gain.run: a difference uses the run of its column",
     ),
     "evaluation of two without a second run": (
         lambda t: t["columns"]["top1"].update(eval="ensemble"),

@@ -70,7 +70,7 @@ def test_scale__recipe__is_changed_where_it_is_used_and_loses_to_later_ones(toy,
     assert optim_of(found["none"], "clip_norm") != [4.0]
 
 
-def test_scale__pretraining_and_method__are_for_those_runs_alone(toy):
+def test_scale__pretraining_and_method__are_for_those_runs_only(toy):
     runs = {"pretrained": {}, "supervised": {"method": "supervised"}}
     scale = {"task": {"pretrain": {"optim": {"epochs": 9}}}, "method": {"mp3": {"mask_ratio": 0.5}}}
 
@@ -261,13 +261,13 @@ def test_check__two_runs_that_would_share_a_name__are_refused(toy, monkeypatch):
     assert line.startswith(
         f"configs/{STUDY}: runs.b: has the name mp3-vit_demo-fashion_mnist-e20-s0-abc, as 'first' of"
     )
-    assert "study toy has, but another optim.eps; " in line and "change what is in the name, such as the seed" in line
+    assert "study toy has, but another optim.eps; " in line and "change something in the name, such as the seed" in line
 
 
 def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):
     (line,) = toy({"a": {"label": "first"}, "b": {"set": {"optim": {"log_every": 7}}}}, resolved=False)
 
-    assert "but another optim.log_every; " in line and "give both the same" in line
+    assert "but another optim.log_every; " in line and "make them equal, or change something in the name" in line
 
 
 def test_check__same_run_twice__is_one_run(toy):

@@ -88,7 +88,7 @@ def test_write__no_cell_of_several_seeds__says_what_to_do(toy):
         write_noise(measure(toy), tables_of(toy))
 
 
-def test_claim__single_run_beside_one_with_seeds__is_judged_by_the_noise_of_seeds(seeded):
+def test_claim__single_run_next_to_one_with_seeds__is_judged_by_the_noise_of_seeds(seeded):
     judged = claim(seeded, "toy.c2")  # 77 against a mean of 80.3, and seeds differ by 1.2
 
     assert judged.verdict == "within noise"

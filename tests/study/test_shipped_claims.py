@@ -115,11 +115,11 @@ def leaks(below: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("below", "expected"), [(8.0, "true"), (0.0, "false")])
-def test_protection__of_a_lower_ceiling_alone__is_none(verdict, below, expected):
+def test_protection__of_a_lower_ceiling_only__is_none(verdict, below, expected):
     assert verdict("mjp.c13", leaks(below)) == expected
 
 
-def test_table_5__is_in_the_papers_precision_and_its_exact_gradients_are_beside_it(graph):
+def test_table_5__is_in_the_papers_precision_and_its_exact_gradients_are_next_to_it(graph):
     used = {}
     for name in ("t5", "t5_float64"):
         sources = [source for row in graph.tables[f"mjp.{name}"].rows.values() for source in row.cells["psnr"].sources]
@@ -139,7 +139,7 @@ def over_ratios(diff_norm: tuple[float, ...], consistency: tuple[float, ...]) ->
     ("consistency", "expected"),
     [((64.0, 83.0, 88.0, 90.0, 92.0, 93.0), "true"), ((64.0, 40.0, 30.0, 20.0, 10.0, 64.1), "false")],
 )
-def test_opposite_directions__of_the_ends_alone__are_not_enough(verdict, consistency, expected):
+def test_opposite_directions__of_the_ends_only__are_not_enough(verdict, consistency, expected):
     assert verdict("mjp.c22", over_ratios((16.6, 9.0, 6.4, 5.2, 4.4, 4.0), consistency)) == expected
 
 

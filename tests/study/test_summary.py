@@ -132,7 +132,7 @@ def test_claims__mistyped_study__is_refused_and_no_file_is_written(two_studies, 
 
 
 @pytest.mark.slow
-def test_collect__headline__has_its_runs_alone(measured):
+def test_collect__headline__has_its_runs_only(measured):
     draw(measured, "headline")
 
     tables, claims, runs, evaluations, _ = collect(measured, "headline")
@@ -269,7 +269,7 @@ def test_summary__results_as_recorded__marks_nothing(finished):
 
 
 @pytest.mark.slow
-def test_summary__stale_result__says_so_above_and_marks_its_cells_alone(finished):
+def test_summary__stale_result__says_so_above_and_marks_its_cells_only(finished):
     row = finished.tables["mjp.t1"].rows["mjp.t1.deit-s"]
     finished.results.run(row.runs[""][0]).encoder.write_text("other")
     lines = summarise_targets(Freshness(finished, SITE), ["mjp_table1"]).splitlines()

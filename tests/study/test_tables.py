@@ -29,7 +29,7 @@ def test_fill__result_file_changed__changes_the_cell(measured):
     assert cell(measured, "a", "top1")["ours"] == 12.5
 
 
-def test_fill__papers_number_and_difference__stand_beside_ours(measured):
+def test_fill__papers_number_and_difference__stand_next_to_ours(measured):
     found = cell(measured, "b", "top1")
 
     assert (found["paper"], found["tolerance"]) == (80.5, 0.3)

@@ -4,7 +4,7 @@ import pytest
 from result_files import finish_run
 
 from pipeline.cli import main
-from pipeline.core.code import Named, code_of_run
+from pipeline.core.code import PluginNames, code_of_run
 from pipeline.core.registry import TASKS
 from pipeline.study.resolve.graph import load_graph
 
@@ -40,4 +40,4 @@ def test_verify__a_result_cut_short__is_one_line_not_a_traceback(graph, folder, 
 def test_code_of_run__of_every_entry__is_that_of_its_method_task_and_kind(graph):
     assert {run.task for run in graph.runs.values()} <= {*TASKS.names()}
     run = next(name for name, entry in graph.runs.items() if entry.method == "mjp")
-    assert graph.code_of_run(run) == code_of_run(Named("mjp", "classify", "images"))
+    assert graph.code_of_run(run) == code_of_run(PluginNames("mjp", "classify", "images"))

@@ -78,7 +78,7 @@ def test_label__of_a_study_without_a_paper__is_the_users_own():
 
 
 @pytest.mark.slow
-def test_label__has_the_papers_name_beside_it(tmp_path):
+def test_label__has_the_papers_name_next_to_it(tmp_path):
     table = make_tables()[2]
     table["rows"][0]["here"] = "Small ViT, 4 epochs"
     write_report(content([table], [], []), tmp_path / "all.html", "Title", "demo", read_picture)

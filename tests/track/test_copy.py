@@ -11,7 +11,7 @@ from written import begin, draw_table, finish, log_steps
 
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once
-from pipeline.track.moved import database_of, is_moved
+from pipeline.track.moved_database import database_of, is_moved
 
 
 def digests(folder):
@@ -92,7 +92,7 @@ def test_copy__stored_locations__none_leads_out_of_it(copied):
 
 
 @pytest.mark.parametrize("location", ["mlflow-artifacts:/1", "s3://bucket/1", "file:///p/a%20b", "/p/a b"])
-def test_is_moved__place_that_is_not_another_folder__is_left_alone(location):
+def test_is_moved__place_that_is_not_another_folder__is_unchanged(location):
     assert not is_moved(location, Path("/p/a b"))
 
 
@@ -100,7 +100,7 @@ def test_is_moved__folder_of_another_project__is_moved():
     assert is_moved("file:///q/results/a", Path("/p/results/a"))
 
 
-def test_is_moved__same_folder_by_another_path__is_left_alone(tmp_path):
+def test_is_moved__same_folder_by_another_path__is_unchanged(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert not is_moved((tmp_path / "real/a").as_uri(), tmp_path / "link/a")

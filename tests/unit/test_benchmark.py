@@ -45,7 +45,7 @@ def test_measure__on_a_cpu__has_rate_and_operations_and_no_memory(case):
 
 
 @pytest.mark.slow
-def test_operations__of_mp3__count_keys_and_values_of_the_context_alone():
+def test_operations__of_mp3__count_keys_and_values_of_the_context_only():
     masked, unmasked = (gflop(case) for case in (MP3, UNMASKED))
     # 25 of 49 patches are left out: two products of a layer and two of its attention, forward and twice backward.
     per_layer = 25 * 2 * (2 * 48 * 48) + 2 * 50 * 25 * 2 * 48
@@ -114,7 +114,7 @@ def test_main__unknown_case__exits_with_the_list(monkeypatch):
 
 
 @pytest.mark.slow
-def test_main__kinds_of_positions__are_measured_in_turns_beside_the_first(monkeypatch, tmp_path, capsys):
+def test_main__kinds_of_positions__are_measured_in_turns_next_to_the_first(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(step, "CASES", [SUPERVISED, MP3])
     monkeypatch.setattr(step, "TURNS", 2)
     options = ["--only", "supervised", "--positions", "learn", "rope_mixed", "--batch", "2", "--steps", "1"]

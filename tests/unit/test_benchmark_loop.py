@@ -35,7 +35,7 @@ def test_main__together_on_a_cpu__measures_loops_and_bare_steps_and_writes_both(
     assert (found["name"], found["model"], found["image_size"], found["batch"]) == ("mp3", "vit_demo", 64, 4)
     assert found["ratio"] == pytest.approx(found["loop_images_per_s"] / found["bare_images_per_s"])
     assert found["gpu_busy"] is None and 0 < found["data_wait"] < 1
-    parts = {"waiting for data", "transform and draws", "forward and backward", "meeting of processes", "update"}
+    parts = {"waiting for data", "transform and draws", "forward and backward", "all-reduce", "update"}
     assert found["host_ms"].keys() == found["longest_ms"].keys() == parts
     assert all(found["longest_ms"][part] >= found["host_ms"][part] - 0.001 for part in parts)  # both are rounded
     # The parts are all that a step consists of, but for its bookkeeping.

@@ -106,7 +106,7 @@ def test_clean__abandoned_run_whose_job_was_told_to_stop__is_listed_once_the_que
     assert ("SLURM job 77 may still run" in str(found)) == (not is_listed)
 
 
-def test_clean__what_may_still_be_used__is_left_alone_with_a_reason(graph, squeue):
+def test_clean__what_may_still_be_used__is_unchanged_with_a_reason(graph, squeue):
     squeue(state="RUNNING")
     trains, queued = graph.results.run("mjp-old-s0-000000"), graph.results.run("mjp-old-s1-111111")
     put(queued.job, SUBMITTED)

@@ -47,7 +47,7 @@ def test_feature_maps__of_a_vit_at_its_own_size__are_those_of_timm():
 
 
 @torch.no_grad()
-def test_feature_maps__without_taps__is_the_last_block_alone():
+def test_feature_maps__without_taps__is_the_last_block_only():
     encoder, images = any_positions(tiny_encoder()), images_of(28, 28)
     (found,) = feature_maps(encoder, images)
     tokens = encoder.blocks(encoder._pos_embed(encoder.patch_embed(images)))

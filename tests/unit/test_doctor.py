@@ -17,7 +17,7 @@ from pipeline.doctor.cluster import minutes, num_gres
 from pipeline.doctor.examine import examine, summary
 from pipeline.doctor.finding import Subject, failed, ok
 from pipeline.freshness.outputs import run_file
-from pipeline.plan.rough import Rough
+from pipeline.plan.rough import RoughCosts
 from pipeline.site import Site
 from pipeline.study.resolve import graph as graphs
 from pipeline.study.resolve.entries import CellEntry
@@ -122,7 +122,7 @@ def test_device__cpu_for_a_small_scale__is_fine_and_names_the_scale(graph):
 
 @pytest.mark.slow
 def test_device__cpu_for_a_large_scale__is_a_failure_that_names_the_scale(graph, monkeypatch):
-    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1.0, 1e12))
+    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: RoughCosts(1.0, 1e12))
     finding = only(machine.device, graph.model_copy(update={"scale": "tiny"}), device="cpu")
     assert finding.state == "failed" and "training at scale tiny takes at least" in finding.text
     assert "GPU" in finding.remedy and "--scale tiny" in finding.remedy
@@ -150,7 +150,7 @@ def test_results_folder__without_locks__is_a_failure(graph, monkeypatch):
 
 
 def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
-    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: Rough(1e18, 1.0))
+    monkeypatch.setattr("pipeline.doctor.finding.rough", lambda graph, names: RoughCosts(1e18, 1.0))
     graph.results.folder.mkdir(parents=True)
     finding = only(machine.space, graph)
     assert finding.state == "failed" and "about 1,000,000.0 TB needed" in finding.text

@@ -22,7 +22,7 @@ def on_vit(name, **model):
 
 
 @pytest.mark.parametrize("name", VITS)
-def test_dropout__of_every_method_on_a_vit__reaches_the_first_block_in_training_alone(name):
+def test_dropout__of_every_method_on_a_vit__reaches_the_first_block_in_training_only(name):
     method, seen = on_vit(name, dropout=0.5), []
     method.encoder.blocks[0].norm1.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     for is_training, share in ((True, 0.5), (False, 0.0)):

@@ -197,7 +197,7 @@ def test_build_encoder__dropout__is_that_of_positions_attention_blocks_and_the_c
 
 
 @torch.no_grad()
-def test_encode__dropout__is_drawn_in_training_alone():
+def test_encode__dropout__is_drawn_in_training_only():
     plain, dropped, images = tiny_encoder(), tiny_encoder(dropout=0.3), images_for(tiny_model())
     assert torch.equal(encode(plain.eval(), images), encode(dropped.eval(), images))
     dropped.train()

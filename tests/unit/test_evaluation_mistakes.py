@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from evaluation_contract import check_outcome, compare_closely, compare_outcomes
 
 from pipeline.contracts.declared import check_config
-from pipeline.contracts.evaluations import check_outcome, compare_closely, compare_outcomes
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome
 
 

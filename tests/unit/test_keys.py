@@ -63,7 +63,7 @@ def test_inverse__of_an_index__undoes_it():
     assert torch.equal(values[index][inverse(index)], values)
 
 
-def test_key__written_and_read__is_the_same_and_its_owners_alone(tmp_path):
+def test_key__written_and_read__is_the_same_and_its_owners_only(tmp_path):
     key, path = new_key(SMALL), tmp_path / "mine.key"
     umask = os.umask(0)
     try:
@@ -175,7 +175,7 @@ def test_key__cut_short__is_refused(tmp_path):
         read_key(path)
 
 
-def test_key__printed_or_logged__shows_its_fingerprint_alone(caplog):
+def test_key__printed_or_logged__shows_its_fingerprint_only(caplog):
     key = new_key(SMALL)
     with caplog.at_level(logging.INFO):
         logging.info("%s %r", key, {"key": key})

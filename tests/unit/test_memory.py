@@ -71,7 +71,7 @@ def test_evaluate__that_runs_out_of_memory__had_its_gpu_or_the_cpu_and_ends_with
     job = SimpleNamespace(needs=Needs(gpu=is_on_gpu))
     graph = SimpleNamespace(eval_job=lambda name: job, results=ScaleFolder(tmp_path))
     monkeypatch.setattr("pipeline.study.resolve.graph.load_for_job", lambda *arguments: graph)
-    monkeypatch.setattr("pipeline.study.resolve.planned.planned_evaluations", lambda *arguments: [])
+    monkeypatch.setattr("pipeline.study.resolve.graph_configs.planned_evaluations", lambda *arguments: [])
     monkeypatch.setattr("pipeline.evals.evaluate.evaluate_job", fail)
     monkeypatch.setattr("pipeline.site.load_site", lambda: Site(device="cuda", gpus=[3]))
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")

@@ -114,7 +114,7 @@ def test_speed__of_a_run_without_a_loop__is_the_share_of_its_bare_step_that_loop
     assert found.source == f"{bare.source} and the 80 % of it that loops reach"
 
 
-def test_speed__short_passes_measured_with_graphs__raise_the_bound_of_small_models_there_alone(written):
+def test_speed__short_passes_measured_with_graphs__raise_the_bound_of_small_models_there_only(written):
     small = {"arch": SWIN, "gflop": 0.01, "batch": 10}
     assert speed.speed_on_gpu(asked(**small)).images_per_s == pytest.approx(10 / 0.01)
     written("H200_LOOPS", "NVIDIA H200", MAE)

@@ -16,7 +16,7 @@ from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
 from pipeline.plan.work import Work
 from pipeline.site import Site
 from pipeline.study.resolve import graph as graphs
-from pipeline.study.resolve.planned import data_of
+from pipeline.study.resolve.graph_configs import data_of
 
 
 def run_of(name, init=None, hours=1.0, nodes=1, study="mjp", source="a test") -> RunEstimate:
@@ -108,7 +108,7 @@ def test_storage__has_weights_and_checkpoints_each_in_its_place():
     )
 
 
-def test_evaluations__with_gpus_and_without__add_up_the_hours_of_gpus_alone():
+def test_evaluations__with_gpus_and_without__add_up_the_hours_of_gpus_only():
     needs = {"a": Needs(gpu=True, hours=2), "b": Needs(gpu=True, hours=3), "c": Needs(gpu=False, hours=9)}
     jobs = {name: SimpleNamespace(needs=need, evaluations=["x", "y"]) for name, need in needs.items()}
     said = in_one_line(text._evaluations(SimpleNamespace(eval_jobs=jobs), Work(evaluations=dict.fromkeys(jobs, "mjp"))))
@@ -161,7 +161,7 @@ def test_images_left__of_a_recipe_in_iterations__are_those(graph):
 
 
 @pytest.mark.slow
-def test_costs__of_another_run_asked_for_later__are_kept_beside_the_first(graph, monkeypatch):
+def test_costs__of_another_run_asked_for_later__are_added_to_the_first(graph, monkeypatch):
     counted = []
 
     def count(configs):

@@ -135,7 +135,7 @@ def test_random_order__each_image__is_a_permutation_of_its_own_and_seeded():
 
 
 @torch.no_grad()
-def test_with_cls__position_given__adds_it_to_cls_alone():
+def test_with_cls__position_given__adds_it_to_cls_only():
     encoder = tiny_encoder()
     encoder.cls_token.normal_()
     tokens, position = torch.randn(2, 5, 32), torch.randn(1, 1, 32)

@@ -48,7 +48,7 @@ def test_add__new_file__is_a_copy_of_local_with_its_comments(site):
     assert site.read_text() == local.replace("data: {}", f"data: {{{QUOTED}}}")
 
 
-def test_add__other_folder_under_this_name__is_replaced_with_force_alone(site):
+def test_add__other_folder_under_this_name__is_replaced_with_force_only(site):
     site.write_text("data: {a: /b, mine: /old, c: /d} # all\n")
     with pytest.raises(ConfigError, match=r"data\.mine is /old, and the folder is /data/my photos, 2024; use --force"):
         add_data_folder(site, "mine", FOLDER, force=False)

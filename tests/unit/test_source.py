@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import source
-from pipeline.core.code import Named, code_of_evaluation, code_of_run
+from pipeline.core.code import PluginNames, code_of_evaluation, code_of_run
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import EVALS, KINDS, METHODS, TASKS, Registry
 
@@ -121,7 +121,7 @@ def files_behind(monkeypatch):
     return found
 
 
-RUN = Named("mjp", "classify", "images")
+RUN = PluginNames("mjp", "classify", "images")
 
 
 def test_code_of_run__what_its_config_names_and_the_loop__count(files_behind):
@@ -315,7 +315,7 @@ def package(tmp_path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def test_registry__a_half_written_file_beside_it__still_gives_the_others(package):
+def test_registry__a_half_written_file_next_to_it__still_gives_the_others(package):
     (package / "broken.py").write_text("@REGISTRY.register('broken')\nclass Broken:\n    def (\n")
     from things.base import REGISTRY
 

@@ -111,7 +111,7 @@ def test_forward_features__gpt2__knows_nothing_of_what_follows():
 
 
 @both_families
-def test_forward__dropout__is_drawn_in_training_alone(arch):
+def test_forward__dropout__is_drawn_in_training_only(arch):
     encoder, texts = build_tiny_text(tiny_text_model(arch, dropout=0.3)), tiny_texts()
     assert {part.p for part in encoder.modules() if isinstance(part, torch.nn.Dropout)} == {0.3}
     assert not torch.equal(encoder.train()(texts), encoder(texts))

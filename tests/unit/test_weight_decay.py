@@ -28,7 +28,7 @@ def decays_of(method, layer_decay):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(KINDS.values()))
-def test_weight_decay__of_every_method_and_model__is_that_of_matrices_alone_and_not_of_tables_of_positions(case):
+def test_weight_decay__of_every_method_and_model__is_that_of_matrices_only_and_not_of_tables_of_positions(case):
     name, fields, _ = CASES[case]
     method = build(case)
     as_released = DECAYED.get(name, set()) if name != "mjp" or fields.get("fidelity") == "released" else set()

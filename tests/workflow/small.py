@@ -14,7 +14,7 @@ from warm_python import ask_with_forks, with_executable
 
 from pipeline.core.errors import ConfigError
 from pipeline.study.claims.formula import find_sets
-from pipeline.study.written import read_study
+from pipeline.study.study_file import read_study
 
 LOCAL = ("--profile", "workflow/profiles/default")
 NO_HOOKS = (*LOCAL, "--no-hooks")  # for tests that are not about MLflow, which takes seconds

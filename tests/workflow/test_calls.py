@@ -192,7 +192,7 @@ def graph() -> Graph:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["mjp_table4", "all", "results/demo/report/all.html", "train_run", "README.md"])
-def test_targets__of_rules_and_files__are_left_alone(graph, target):
+def test_targets__of_rules_and_files__are_unchanged(graph, target):
     invocation.check_targets([target], ["train_run", "all", "mjp_table4"], graph)
 
 
@@ -275,9 +275,7 @@ def test_plain_snakemake__without_cores_after_a_killed_one__runs_with_the_defaul
         ("scale=demo", {"PATCHWORK_SITE": "mine.yaml"}, "scale demo, site mine.yaml, executor slurm"),
     ],
 )
-def test_slurm_profile__beside_the_command_line_and_the_environment__keeps_what_they_do_not_say(
-    project, config, env, line
-):
+def test_slurm_profile__with_command_line_and_environment__keeps_what_they_do_not_set(project, config, env, line):
     (project.root / "mine.yaml").write_text((project.root / "configs/site/slurm.yaml").read_text())
     result = project.run("snakemake", "-n", "mp3_table3", "--profile", "slurm", "--config", config, **env)
     assert line in result.stdout, result.stdout + result.stderr

@@ -75,7 +75,7 @@ def test_manual__sections_of_the_guide_and_commands__have_their_places(manual):
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_manual__opened_from_disk__answers_two_questions_by_its_search_alone(manual, browser):
+def test_manual__opened_from_disk__answers_two_questions_by_its_search_only(manual, browser):
     page, asked = browser.new_page(), []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"file://{manual}/index.html")

@@ -121,14 +121,14 @@ def test_make__venv_is_a_link_to_that_of_another_checkout__installs_nothing(chec
     assert make(checkout, "--question", ".venv/.installed").returncode == 0
 
 
-def test_make__alone__explains_every_target():
+def test_make__without_a_target__explains_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()) - {"help"}
     shown = make(ROOT).stdout
     assert targets == set(re.findall(r"^  make (\w+) ", shown, re.MULTILINE))
 
 
-def test_make_clean__leaves_results_alone(checkout):
+def test_make_clean__leaves_results_unchanged(checkout):
     kept = checkout / "results" / "demo" / "__pycache__" / "table.csv"
     kept.parent.mkdir(parents=True)
     kept.touch()
@@ -151,7 +151,7 @@ def test_venv__without_any_python__says_so(checkout, tmp_path):
     assert "found no python3, expected Python 3.11 or newer" in result.stderr
 
 
-def test_venv__with_an_old_python3_beside_a_newer_one__takes_the_newer(checkout, tmp_path):
+def test_venv__with_an_old_python3_next_to_a_newer_one__takes_the_newer(checkout, tmp_path):
     newer = 'case "$1" in --version) echo Python 3.12.1 ;; -c) exit 0 ;; *) exit 1 ;; esac'
     result = run_setup(checkout, "venv.sh", fake_path(tmp_path, {"python3": "exit 1", "python3.12": newer}))
     assert result.stdout == "setup: creating .venv with Python 3.12.1\n"

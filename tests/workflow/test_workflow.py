@@ -187,7 +187,7 @@ def test_targets__paper_and_table__are_known(done):
         assert done.jobs(study, *LOCAL) == {**drawn, "judge_claims": 1, "write_report": 1, study: 1}
 
 
-def test_resolved_config__alone__trains_the_same_run_again(done):
+def test_resolved_config__by_itself__trains_the_same_run_again(done):
     runs = done.graph("demo").runs
     name = next(name for name, run in runs.items() if name.startswith("supervised-") and not run.init)
     run = done.root / "results/demo/runs" / name

@@ -88,7 +88,7 @@ class SpeechAugment(Strict):
 
     shift: float = Field(0.1, ge=0, le=1, description="share of a clip that it is moved by at most, zeros come after")
     noise: float = Field(0.8, ge=0, le=1, description="probability of background noise")
-    volume: float = Field(0.1, ge=0, le=1, description="of the noise at most")
+    volume: float = Field(0.1, ge=0, le=1)
     """Largest volume of the background noise."""
 
 
@@ -106,7 +106,7 @@ class AudioConfig(BaseDataConfig):
     kind: str = "audio"
     source: str
     """Published layout in which the set is read: speech_commands or spoken_words."""
-    words: tuple[Word, ...] = Field(min_length=1, description="keywords: a folder and a class for each")
+    words: tuple[Word, ...] = Field(min_length=1)
     """Keywords: a folder and a class for each."""
     unknown: Literal["released"] | Annotated[float, Field(ge=0)] = Field(
         0.1,
@@ -117,9 +117,9 @@ class AudioConfig(BaseDataConfig):
     val_list: ListName = Field("validation", description="the published list that is val; train is in neither")
     features: Mfcc = Mfcc()
     """What a model sees of a clip."""
-    mean: tuple[float, ...] = Field((0.0,), description="subtracted: one number, or one for each coefficient")
+    mean: tuple[float, ...] = Field((0.0,))
     """Subtracted from the coefficients: one number, or one for each of them."""
-    std: tuple[float, ...] = Field((1.0,), description="divided by")
+    std: tuple[float, ...] = Field((1.0,))
     """The coefficients are divided by it: one number, or one for each of them."""
     augment: SpeechAugment = SpeechAugment()
     """The training view."""
@@ -163,10 +163,6 @@ class AudioConfig(BaseDataConfig):
     @property
     def input_size(self) -> Size:
         return self.features.coefficients, self.features.frames
-
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
 
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         patch = self.features.coefficients, 1

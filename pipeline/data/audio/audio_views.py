@@ -65,13 +65,13 @@ class ClipBatches:
         given = {name: values.to(self.device, non_blocking=True) for name, values in inputs.items()}
         noise = given["volume"][:, None] * _as_float(given["noise"])
         waves = (shifted(_as_float(given["wave"]), given["shift"]) + noise).clamp_(-1, 1)
-        return self._seen(waves), self.soft(labels.to(self.device, non_blocking=True))
+        return self._to_inputs(waves), self.soft(labels.to(self.device, non_blocking=True))
 
     def normalise(self, inputs: Views) -> Tensor:
         """Evaluation views -> coefficients."""
-        return self._seen(_as_float(inputs["wave"].to(self.device, non_blocking=True)))
+        return self._to_inputs(_as_float(inputs["wave"].to(self.device, non_blocking=True)))
 
-    def _seen(self, waves: Tensor) -> Tensor:
+    def _to_inputs(self, waves: Tensor) -> Tensor:
         return mfcc(waves, self.data.features).sub_(self.mean).div_(self.std)[:, None]
 
 

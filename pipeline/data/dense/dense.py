@@ -21,7 +21,7 @@ class DenseKind(DataKind):
     def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
         make_scenes(self.cfg, folder, sources)
 
-    def _seen(self, found: Split) -> Split:
+    def _set_mode(self, found: Split) -> Split:
         """Pictures in as many channels as the config says."""
         found.samples.mode = MODES[self.cfg.channels]
         return found

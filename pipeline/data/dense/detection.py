@@ -72,11 +72,11 @@ class Detection(DenseKind):
 
     def read(self, folder: Path, split: SplitName) -> Split:
         drop_empty = self.cfg.drop_empty and split == "train"
-        return self._seen(read_coco(folder, split, *self._names(split), drop_empty))
+        return self._set_mode(read_coco(folder, split, *self._names(split), drop_empty))
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """From the arrays that `prepare` wrote."""
-        return self._seen(Split(CocoSamples(folder, *self._names(split), read_table(index / _index_of(split)))))
+        return self._set_mode(Split(CocoSamples(folder, *self._names(split), read_table(index / _index_of(split)))))
 
     def _names(self, split: SplitName) -> tuple[str, str]:
         cfg = self.cfg

@@ -88,9 +88,5 @@ class DenseConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return self.image_size
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         check_pictures(self.name, self.image_size, model)

@@ -82,12 +82,12 @@ class Segmentation(DenseKind):
     cfg: SegmentationConfig
 
     def read(self, folder: Path, split: SplitName) -> Split:
-        return self._seen(read_ade20k(folder, split))
+        return self._set_mode(read_ade20k(folder, split))
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """From the list that `prepare` wrote."""
         rows = read_list(index / f"{split}.csv", LIST_HEADER, str)
-        return self._seen(Split(SceneSamples(folder, [image for image, _ in rows], [mask for _, mask in rows])))
+        return self._set_mode(Split(SceneSamples(folder, [image for image, _ in rows], [mask for _, mask in rows])))
 
     def train_view(self) -> View:
         from pipeline.data.dense.segmentation_views import CroppedView

@@ -36,13 +36,13 @@ class CorruptedImages(ClassifiedImages):
         source: Literal["folder"] = "folder"
         num_train: Literal[0] = 0
         """Always 0: the set is for evaluations."""
-        eval_crop: float = Field(1.0, gt=0, le=1, description="1.0: the files are seen whole")
+        eval_crop: float = Field(1.0, gt=0, le=1)
         """Evaluation resizes to `image_size` / `eval_crop` and crops the centre; 1.0: the files are seen whole."""
         made_from: str | None = Field(None, description="a set whose val images are corrupted; null: published files")
         table: Table = Field("imagenet", description="parameters for images of 224 (imagenet), 64 or 32 px")
-        corruption: str | None = Field(None, description="of a part; null: the whole set")
+        corruption: str | None = None
         """The corruption of a part of the set; null: the whole set."""
-        quality: int | None = Field(85, ge=1, le=95, description="of the JPEG files, as published; null: PNG")
+        quality: int | None = Field(85, ge=1, le=95)
         """Quality of the JPEG files that are made; null: PNG."""
         per_class: int | None = Field(None, ge=1, description="only the first so many images of each class")
         source_crop: float = Field(
@@ -93,7 +93,7 @@ class CorruptedImages(ClassifiedImages):
         classes = sorted({class_of(name) for name in names})
         label_of_class = {name: label for label, name in enumerate(classes)}
         samples = FileImages(folder, names, [label_of_class[class_of(name)] for name in names])
-        return self._seen(Split(samples, classes, [problem for _, found in listed for problem in found]))
+        return self._set_mode(Split(samples, classes, [problem for _, found in listed for problem in found]))
 
     def is_there(self, folder: Path) -> bool:
         """Published files have no recipe next to them."""

@@ -43,7 +43,7 @@ Digests = dict[str, list[str]]  # name of a file -> SHA-256 at each severity
 
 
 @dataclass(frozen=True)
-class _Making:
+class _PoolState:
     """What the processes of a pool need; they are forked, so nothing is copied to them."""
 
     cfg: "CorruptedImages.Config"
@@ -55,7 +55,7 @@ class _Making:
     known: Digests
 
 
-_forked: list[_Making] = []
+_forked: list[_PoolState] = []
 
 
 def make_corrupted(cfg: "CorruptedImages.Config", folder: Path, sources: Sources, workers: int, progress: bool) -> None:
@@ -69,7 +69,7 @@ def make_corrupted(cfg: "CorruptedImages.Config", folder: Path, sources: Sources
     for corruption in cfg.corruptions:
         _begin(folder / corruption, recipe)
         known = _read_digests(folder / corruption / LIST)
-        _forked[:] = [_Making(cfg, samples, chosen, names, folder / corruption, view, known)]
+        _forked[:] = [_PoolState(cfg, samples, chosen, names, folder / corruption, view, known)]
         # Several processes with many threads each would be in each other's way.
         with threadpool_limits(1), mapper(workers) as run:
             made = run(_make_severities, range(len(chosen)))

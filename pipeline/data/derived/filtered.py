@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pipeline.data.derived.filtering import make_filtered
-from pipeline.data.derived.making import RECIPE, read_recipe
+from pipeline.data.derived.recipe import RECIPE, read_recipe
 from pipeline.data.images.classified import ClassifiedImages, DataConfig
 from pipeline.data.kind import KINDS, Sources
 from pipeline.data.samples import Split, SplitName
@@ -31,7 +31,7 @@ class FilteredConfig(DataConfig):
     num_classes: int = Field(gt=0, description="the most that there can be: those of `made_from`")
     num_train: int = Field(0, ge=0, le=0)
     """Always 0: the set is for evaluations."""
-    num_val: int = Field(0, ge=0, description="0: as many as the reference gets wrong")
+    num_val: int = Field(0, ge=0)
     """Number of images; 0: as many as the reference gets wrong."""
     made_from: str = Field(description="the set whose validation images are filtered")
     reference: str = Field(description="the run that must get them wrong; in configs/data, its key in the study")

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from pipeline.core.errors import DataError
-from pipeline.data.derived.making import RECIPE, make_whole
+from pipeline.data.derived.recipe import RECIPE, make_whole
 from pipeline.data.images.images import ImageSet
 from pipeline.data.kind import Sources, maker_code
 from pipeline.data.readers.folder import class_folder
@@ -28,7 +28,7 @@ def make_filtered(cfg: "FilteredConfig", folder: Path, sources: Sources, progres
 
     def write(draft: Path) -> None:
         samples, classes = sources.open(cfg.made_from), sources.classes(cfg.made_from)
-        chosen = _chosen(cfg, samples, sources.predict(cfg.reference))
+        chosen = _choose(cfg, samples, sources.predict(cfg.reference))
         for index in tqdm(chosen, f"making {cfg.name}", unit="img", disable=None if progress else True):
             image, label = samples[index]
             path = draft / class_folder(classes[label]) / f"{index:06d}.png"
@@ -45,7 +45,7 @@ def make_filtered(cfg: "FilteredConfig", folder: Path, sources: Sources, progres
     make_whole(folder, recipe, write)
 
 
-def _chosen(cfg: "FilteredConfig", samples: ImageSet, probabilities: np.ndarray) -> list[int]:
+def _choose(cfg: "FilteredConfig", samples: ImageSet, probabilities: np.ndarray) -> list[int]:
     """Indices of the images that the reference gets wrong with confidence."""
     if len(probabilities) != len(samples):
         raise DataError(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline.core.files import explained, write_atomic
 from pipeline.data.dense.outlines import bounds, compressed, run_lengths
-from pipeline.data.derived.making import RECIPE, make_whole
+from pipeline.data.derived.recipe import RECIPE, make_whole
 from pipeline.data.derived.scenes import SIDE, Composed, compose
 from pipeline.data.kind import Sources, maker_code
 from pipeline.data.readers.ade20k import PARTS

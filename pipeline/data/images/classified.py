@@ -65,7 +65,6 @@ class DataConfig(BaseDataConfig):
     """Standard deviation of each channel, of pixels from 0 to 1; divided by."""
     augment: Augment = Augment()
     """The training view."""
-    # Evaluation resizes to image_size / eval_crop and crops the centre; 1.0 resizes only.
     eval_crop: float = Field(default=0.875, gt=0, le=1)
     """Evaluation resizes to `image_size` / `eval_crop` and crops the centre; 1.0 resizes only."""
 
@@ -92,7 +91,8 @@ class DataConfig(BaseDataConfig):
             raise ValueError(
                 f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
             )
-        if self.val_share is not None and not self.num_train:
+        # The val images of another set are still a share of all of its images.
+        if self.val_share is not None and not self.num_train and not self.part_of:
             raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing to split; leave it out")
         return self
 
@@ -121,10 +121,6 @@ class DataConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return self.image_size
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
     def check(self, model: "ModelConfig", micro_batch: int) -> None:
         if (self.augment.mixup or self.augment.cutmix) and micro_batch % 2:
             raise ValueError(f"mixup and cutmix pair images, so optim.micro_batch {micro_batch} must be even")
@@ -148,15 +144,15 @@ class ClassifiedImages(PublishedKind):
     def read(self, folder: Path, split: SplitName) -> Split:
         options = {key: getattr(self.cfg, key) for key in self.source.options}
         found = self.source.read(folder, split, **options)
-        return self._seen(with_classes(found, self.cfg.only_classes, self.cfg.without_classes))
+        return self._set_mode(with_classes(found, self.cfg.only_classes, self.cfg.without_classes))
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
         """From the list that `prepare` wrote."""
         if not self.source.has_files:
             return self.read(folder, split)
-        return self._seen(Split(_read_list(folder, index / f"{split}.csv")))
+        return self._set_mode(Split(_read_list(folder, index / f"{split}.csv")))
 
-    def _seen(self, found: Split) -> Split:
+    def _set_mode(self, found: Split) -> Split:
         found.samples.mode, found.samples.upright = MODES[self.cfg.channels], self.cfg.upright
         return found
 

@@ -14,7 +14,7 @@ from pipeline.data.images.images import FileImages
 from pipeline.data.readers.imagenet import image_names
 from pipeline.data.samples import Split, shortened
 
-Found = TypeVar("Found")
+Parsed = TypeVar("Parsed")
 IMAGES, ATTRIBUTES, PARTITION = "img_align_celeba", "list_attr_celeba.txt", "list_eval_partition.txt"
 # As downloaded (Img, Anno, Eval), all in one folder, and the folder below itself, as some archives unpack.
 IMAGE_PLACES = (IMAGES, f"Img/{IMAGES}", f"{IMAGES}/{IMAGES}", f"celeba/{IMAGES}")
@@ -40,7 +40,7 @@ def read_celeba(folder: Path, split: str) -> Split:
     return Split(images, names, _mismatches(split, chosen, label_of_name.keys(), present, parts.keys()))
 
 
-def _attempt(problems: list[str], read: Callable[[Path], Found], folder: Path) -> Found | None:
+def _attempt(problems: list[str], read: Callable[[Path], Parsed], folder: Path) -> Parsed | None:
     """What `read` returns; if it fails, one more problem, so that all are reported together."""
     try:
         return read(folder)

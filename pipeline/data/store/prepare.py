@@ -84,7 +84,7 @@ class _Preparation:
                 log.info("%s is prepared already", self.cfg.name)
                 return found
             before = _taken_away(self.out / MANIFEST)
-            with self._made():
+            with self._make():
                 return self._verified(before)
 
     def _done_by_another(self) -> Manifest | None:
@@ -107,7 +107,7 @@ class _Preparation:
         return source_digests(self.cfg, self.sources) if self.sources and self.is_made_here else None
 
     @contextmanager
-    def _made(self) -> Iterator[None]:
+    def _make(self) -> Iterator[None]:
         """Make a set that is made from another, as far as it is not there; nobody else makes it until it is verified.
 
         Its folder belongs to no scale. The parts of a set share a folder and are made at the same time.

@@ -42,7 +42,7 @@ class Stamp(Strict):
 
 def take_stamp(samples: Samples) -> Stamp:
     """The stamp of samples that were just verified."""
-    sample = [_look(samples, *chosen) for chosen in _chosen(samples)] if samples.has_files else []
+    sample = [_look(samples, *chosen) for chosen in _choose(samples)] if samples.has_files else []
     contents = _digest_of_contents(samples) if is_read_whole(samples) else ""
     return Stamp(listing=_digest_of_listing(samples), sample=tuple(sample), contents=contents)
 
@@ -70,7 +70,7 @@ def differences(samples: Samples, stamp: Stamp) -> list[str]:
     if not samples.has_files:
         return []
     known = {file.name: file for file in stamp.sample}  # a manifest from before has fewer
-    found = [(index, known[name]) for index, _ in _chosen(samples) if (name := samples.name(index)) in known]
+    found = [(index, known[name]) for index, _ in _choose(samples) if (name := samples.name(index)) in known]
     return [line for index, file in found if (line := _difference(samples, index, bool(file.sha256), file))]
 
 
@@ -83,7 +83,7 @@ def content_differences(samples: Samples, stamp: Stamp) -> list[str]:
     return [] if is_same else ["found a file with another content than was verified"]
 
 
-def _chosen(samples: Samples) -> list[tuple[int, bool]]:
+def _choose(samples: Samples) -> list[tuple[int, bool]]:
     """Indices of the sample and whether the content is read: some from the first file to the last, one of a folder."""
     spread = _spread(range(len(samples)), NUM_SAMPLED)
     reads_content = {index: place % CONTENT_EVERY == 0 for place, index in enumerate(spread)}

@@ -81,10 +81,6 @@ class TokenConfig(BaseDataConfig):
     def input_size(self) -> Size:
         return 1, self.length
 
-    @property
-    def folder_name(self) -> str:
-        return self.part_of or super().folder_name
-
 
 class TokenKind(PublishedKind):
     """A kind whose samples are token ids."""
@@ -104,10 +100,10 @@ class TokenKind(PublishedKind):
         """The samples of a split; without a tokenizer, what else is wrong with it."""
 
     def read(self, folder: Path, split: SplitName) -> Split:
-        return self._found(folder, split, None)
+        return self._find_samples(folder, split, None)
 
     def find(self, folder: Path, split: SplitName, index: Path) -> Split:
-        return self._found(folder, split, index)
+        return self._find_samples(folder, split, index)
 
     def summary(self, samples: Any, looks: Sequence[Any]) -> SplitSummary:
         found = common_summary(samples, looks)
@@ -118,7 +114,7 @@ class TokenKind(PublishedKind):
     def lists(self, splits: Mapping[SplitName, Split]) -> dict[str, str]:
         return {VOCABULARY: self._vocabulary.written()} if self._vocabulary else {}
 
-    def _found(self, folder: Path, split: SplitName, index: Path | None) -> Split:
+    def _find_samples(self, folder: Path, split: SplitName, index: Path | None) -> Split:
         try:
             tokenizer = self._tokenizer(folder, index)
         except DataError as error:

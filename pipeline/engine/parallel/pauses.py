@@ -1,7 +1,7 @@
 """When a training pauses to write a checkpoint, or to stop: after the same step in all of its processes.
 
-One process asks itself after every step. Several ask each other every few seconds, and at the latest where they meet
-for a line of the log: no step waits for the flags of others, and a warning before a time limit is noticed in time.
+One process asks itself after every step. Several ask each other every few seconds, and at the latest for a
+line of the log: no step waits for the flags of others, and a warning before a time limit is noticed in time.
 """
 
 import time

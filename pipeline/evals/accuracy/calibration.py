@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.engine.metrics import standard_error
 from pipeline.evals.accuracy.restricted import CONFIDENCE, TOP1, ScoreFidelity, confidences, resampled_error
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
+from pipeline.tasks.metrics import standard_error
 
 DIAGRAM = 10  # bins of the reliability diagram
 CENTRES = tuple(range(100 // DIAGRAM // 2, 100, 100 // DIAGRAM))  # per cent
@@ -25,12 +25,10 @@ CENTRES = tuple(range(100 // DIAGRAM // 2, 100, 100 // DIAGRAM))  # per cent
 class Calibration(Evaluation):
     class Config(EvalConfig):
         name: Literal["calibration"] = "calibration"
-        bins: int = Field(15, ge=1, description="of equal width, for the ECE")
+        bins: int = Field(15, ge=1)
         """Bins of equal width, for the expected calibration error (ECE)."""
         per_bin: int = Field(100, ge=1, description="images in a bin of the RMS calibration error")
-        fidelity: ScoreFidelity = Field(
-            "corrected", description="of the RMS calibration error: all bins, or as released"
-        )
+        fidelity: ScoreFidelity = "corrected"
         """How the RMS calibration error is computed: over all bins, or as released."""
 
         metrics: ClassVar[tuple[str, ...]] = (

@@ -17,10 +17,10 @@ from pipeline.core.errors import DataError
 from pipeline.data.derived.corrupted import CorruptedImages, origin_of, severity_of
 from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
 from pipeline.data.store.opening import find_samples
-from pipeline.engine.metrics import standard_error
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
 from pipeline.site import data_folder
+from pipeline.tasks.metrics import standard_error
 
 # Mean top-1 error of AlexNet over the severities of each corruption of ImageNet-C, as published.
 ALEXNET = {

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from pipeline.data.kind import BaseDataConfig
 from pipeline.data.samples import SplitName
@@ -36,7 +35,7 @@ RECALL = 0.95
 class Outliers(Evaluation):
     class Config(EvalConfig):
         name: Literal["outliers"] = "outliers"
-        fidelity: ScoreFidelity = Field("corrected", description="of FPR95: at least 95 % recall, or as released")
+        fidelity: ScoreFidelity = "corrected"
         """How FPR95 is computed: at 95 % recall or more, or as released."""
 
         metrics: ClassVar[tuple[str, ...]] = ("aupr", "auroc", "fpr95", "prevalence")

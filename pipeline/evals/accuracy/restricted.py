@@ -15,9 +15,9 @@ from torch import Tensor
 from pipeline.core.errors import DataError
 from pipeline.data.readers.classes import class_names
 from pipeline.data.readers.published import check_classes
-from pipeline.engine.metrics import Found
 from pipeline.evals.base import Evaluation, Subject
 from pipeline.methods.base import Batch, Measured, Method, percent
+from pipeline.tasks.metrics import MetricValues
 
 TOP1, CONFIDENCE = "top1", "confidence"
 ScoreFidelity = Literal["released", "corrected"]  # of scores that the code of Natural Adversarial Examples defines
@@ -54,7 +54,7 @@ def own_columns(evaluation: Evaluation, model: Subject, data: Any) -> list[int] 
     return columns
 
 
-def confidences(evaluation: Evaluation, model: Subject, data: Any, columns: list[int] | None) -> Found:
+def confidences(evaluation: Evaluation, model: Subject, data: Any, columns: list[int] | None) -> MetricValues:
     """Per image: whether the answer is right, and its confidence, both in per cent.
 
     `columns` are those of the labels of `data`; None: all of them, in the order of the model's own labels.

@@ -63,8 +63,8 @@ class CorrelationMaps(Evaluation):
             {name: sums.error(name) for name in sums.each} | sums.across_errors(),
             sums.count,
             files={
-                "within.png": _drawn(within, grid, limit, "two positions of one image"),
-                "across.png": _drawn(across, grid, limit, "a position of one image and one of another"),
+                "within.png": _draw(within, grid, limit, "two positions of one image"),
+                "across.png": _draw(across, grid, limit, "a position of one image and one of another"),
             },
         )
 
@@ -155,7 +155,7 @@ def neighbours(grid: Grid) -> np.ndarray:
     return (torch.cdist(place.float(), place.float(), p=1) == 1).numpy()
 
 
-def _drawn(matrix: np.ndarray, grid: Grid, limit: float, what: str) -> bytes:
+def _draw(matrix: np.ndarray, grid: Grid, limit: float, what: str) -> bytes:
     """Row i of the matrix as a small map, drawn where patch i lies."""
     maps = coloured((matrix + limit) / (2 * limit), SIGNED).unflatten(2, tuple(grid))  # (3, N, rows, cols)
     ticks = [(0.0, f"{-limit:.2f}"), (0.5, "0"), (1.0, f"{limit:.2f}")]

@@ -40,7 +40,7 @@ class Cost(Evaluation):
         methods: tuple[Literal["mp3", "mae", "mjp"], ...] = added(
             MASKED, before=MASKED, min_length=1, description="measured with a supervised ViT; mp3 and mae at every eta"
         )
-        etas: tuple[Percent, ...] = Field((30, 50, 75, 90), min_length=1, description="eta in per cent")
+        etas: tuple[Percent, ...] = Field((30, 50, 75, 90), min_length=1)
         """Mask ratios (eta) that are measured, in per cent."""
         image_size: int = Field(224, ge=1)
         """Side of the images, in pixels."""
@@ -50,7 +50,7 @@ class Cost(Evaluation):
         """Classes of the classifier."""
         batch: int = Field(256, ge=1)
         """Images of a step."""
-        steps: int = Field(10, ge=1, description="in each of three rounds, of which the median counts")
+        steps: int = Field(10, ge=1)
         """Steps that are timed in each of three rounds, of which the median counts."""
         turns: int = added(1, before=1, ge=1, description="how often every case is measured; several give the overhead")
 

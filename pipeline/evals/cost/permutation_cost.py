@@ -47,7 +47,7 @@ class PermutationCost(Evaluation):
         """Classes of the classifier."""
         batch: int = Field(256, ge=1)
         """Images of a step."""
-        steps: int = Field(10, ge=1, description="in each of three rounds, of which the median counts")
+        steps: int = Field(10, ge=1)
         """Steps that are timed in each of three rounds, of which the median counts."""
 
         @property
@@ -75,7 +75,7 @@ class PermutationCost(Evaluation):
         method = self._method(CASES[case], is_product=case == "products")
         batch = random_batch(self.cfg, self.world.device)
         found = {"gmacs": self._gmacs(method, batch), "saved_mb": self._saved_mb(method, batch)}
-        cost = self._timed(method, batch)
+        cost = self._time_steps(method, batch)
         found["time_s"] = cost.seconds
         if cost.peak_memory_gib is not None:
             found["peak_gb"] = cost.peak_memory_gib
@@ -91,7 +91,7 @@ class PermutationCost(Evaluation):
             method.tokens.by = "product"
         return method.to(self.world.device).train()
 
-    def _timed(self, method: Supervised, batch: Batch) -> StepCost:
+    def _time_steps(self, method: Supervised, batch: Batch) -> StepCost:
         precision = precision_of(self.site, self.world.device)
         return time_step(method, batch, precision, self.site.compile, self.cfg.steps)
 

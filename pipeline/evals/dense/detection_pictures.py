@@ -40,7 +40,7 @@ class DetectionPictures(Evaluation):
         name: Literal["detection_pictures"] = "detection_pictures"
         images: int = Field(4, ge=1)
         """Rows of the picture."""
-        min_score: float = Field(0.5, ge=0, lt=1, description="of the detections that are drawn")
+        min_score: float = Field(0.5, ge=0, lt=1)
         """Lowest score of a detection that is drawn."""
 
         files: ClassVar[tuple[str, ...]] = ("detections.png",)

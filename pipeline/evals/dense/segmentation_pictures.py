@@ -26,7 +26,7 @@ UNLABELLED = (235, 235, 235)
 class SegmentationPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["segmentation_pictures"] = "segmentation_pictures"
-        images: int = Field(6, ge=1, description="spread evenly over the validation set")
+        images: int = Field(6, ge=1)
         """Rows of the picture, spread evenly over the validation set."""
 
         files: ClassVar[tuple[str, ...]] = (FILE,)
@@ -40,7 +40,7 @@ class SegmentationPictures(Evaluation):
         names = self.manifest(data).classes or []
         colours = palette(len(names))
         rows, captions, seen = [], [], set()
-        for index, image, labels, answers in self._answered(method, data):
+        for index, image, labels, answers in self._predict(method, data):
             shown = shown_image(image), shown_classes(labels, colours), shown_classes(answers, colours)
             rows.append((f"{index + 1}", [*shown]))
             counted = labels != IGNORED
@@ -52,7 +52,7 @@ class SegmentationPictures(Evaluation):
         page = labelled_grid(rows, ["image", "truth", "answer"], captions, lambda width: legend(entries, width))
         return Outcome(files={FILE: page})
 
-    def _answered(self, method: Any, data: Any) -> Any:
+    def _predict(self, method: Any, data: Any) -> Any:
         """Index, image uint8 (C, H, W), true classes (h, w) and named ones (h, w) of some images."""
         samples, view = self.open(data), kind_of(data).eval_view()
         task = TASKS.get("segment")(data, self.world.device)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pipeline.core.dynamo import dynamo_deferred
 from pipeline.core.seeds import generator_for
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome
-from pipeline.evals.permutation.apart import apart
+from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Key, Shape, new_key
 from pipeline.permutation.rules import permute_state
@@ -75,8 +75,8 @@ class Counterexamples(Evaluation):
             "convolution": self._convolution(),
         }
         at_tokens, at_permuted, order = self._pooled()
-        found["pma_equivariant"] = apart([at_permuted], [at_tokens[order]])
-        found["pma_invariant"] = apart([at_permuted], [at_tokens])
+        found["pma_equivariant"] = relative_difference([at_permuted], [at_tokens[order]])
+        found["pma_invariant"] = relative_difference([at_permuted], [at_tokens])
         return Outcome({f"{case}_apart": found[case] for case in CASES})
 
     def _locked(self, num_heads: int, is_literal: bool) -> float:
@@ -88,7 +88,7 @@ class Counterexamples(Evaluation):
         key = self._literal_key(model) if is_literal else new_key(shape_of(model), source=Random(self.cfg.seed))
         model.load_state_dict(permute_state(model.state_dict(), key))
         with permuted(model, key):
-            return apart([model(tokens)], [expected])
+            return relative_difference([model(tokens)], [expected])
 
     def _literal_key(self, model: Backbone) -> Key:
         """One permutation for everything; for a single head, that is what a released key is."""
@@ -104,7 +104,7 @@ class Counterexamples(Evaluation):
         def convolved(rows: Tensor) -> Tensor:
             return torch.conv1d(rows.transpose(0, 1), windows, padding=WINDOW // 2, groups=width)
 
-        return apart([convolved(tokens[..., order])], [convolved(tokens)[..., order]])
+        return relative_difference([convolved(tokens[..., order])], [convolved(tokens)[..., order]])
 
     def _pooled(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients (N, D) of a loss behind PMA, at Z and at PZ, and the order of PZ."""

@@ -17,21 +17,16 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.locked import locked_models
+from pipeline.evals.permutation.locked import KeyedConfig, locked_models
 from pipeline.methods.base import Batch, Measured, Method, percent
 from pipeline.methods.permuted import permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted
-from pipeline.permutation.keys import Kind
 
 
 @EVALS.register("equivariance")
 class Equivariance(Evaluation):
-    class Config(EvalConfig):
+    class Config(KeyedConfig):
         name: Literal["equivariance"] = "equivariance"
-        kind: Kind = "independent"
-        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
-        released: as the authors' code does.
-        """
         keys: int = Field(5, ge=1, description="keys with which the model is locked, one after the other")
 
         metrics: ClassVar[tuple[str, ...]] = (

@@ -7,12 +7,22 @@ import copy
 from random import Random
 from typing import TypeVar
 
+from pipeline.evals.base import EvalConfig
 from pipeline.methods.base import Method
 from pipeline.permutation.forward import shape_of
 from pipeline.permutation.keys import Key, Kind, new_key
 from pipeline.permutation.rules import permute_state
 
 AnyMethod = TypeVar("AnyMethod", bound=Method)
+
+
+class KeyedConfig(EvalConfig):
+    """Config of an evaluation that draws keys."""
+
+    kind: Kind = "independent"
+    """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
+    released: as the authors' code does.
+    """
 
 
 def locked_models(method: AnyMethod, kind: Kind, count: int, seed: int) -> list[tuple[AnyMethod, Key]]:

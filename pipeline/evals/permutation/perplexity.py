@@ -17,23 +17,19 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.locked import locked_models
+from pipeline.evals.permutation.locked import KeyedConfig, locked_models
 from pipeline.methods.base import Batch, Measured, PerToken
 from pipeline.methods.language_model import LanguageModel, per_text
 from pipeline.permutation.forward import permuted
-from pipeline.permutation.keys import Key, Kind
+from pipeline.permutation.keys import Key
 
 UNIFORM = "uniform_perplexity"
 
 
 @EVALS.register("perplexity")
 class Perplexity(Evaluation):
-    class Config(EvalConfig):
+    class Config(KeyedConfig):
         name: Literal["perplexity"] = "perplexity"
-        kind: Kind = "independent"
-        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
-        released: as the authors' code does.
-        """
         keys: int = Field(3, ge=1, description="keys with which the model is locked, one after the other")
 
         @property

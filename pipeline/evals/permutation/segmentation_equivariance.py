@@ -16,12 +16,12 @@ from torch import Tensor
 
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.locked import locked_models
+from pipeline.evals.permutation.locked import KeyedConfig, locked_models
 from pipeline.methods.base import Batch, Measured
 from pipeline.methods.permuted import permutable_reason, rows_reason
 from pipeline.methods.upernet import UperNet
 from pipeline.permutation.forward import permuted
-from pipeline.permutation.keys import Key, Kind
+from pipeline.permutation.keys import Key
 
 CASES = ("", "rows_", "columns_", "without_key_")
 Locked = list[tuple[UperNet, Key]]
@@ -29,12 +29,8 @@ Locked = list[tuple[UperNet, Key]]
 
 @EVALS.register("segmentation_equivariance")
 class SegmentationEquivariance(Evaluation):
-    class Config(EvalConfig):
+    class Config(KeyedConfig):
         name: Literal["segmentation_equivariance"] = "segmentation_equivariance"
-        kind: Kind = "independent"
-        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
-        released: as the authors' code does.
-        """
         keys: int = Field(2, ge=1, description="keys with which the model is locked, one after the other")
 
         @property

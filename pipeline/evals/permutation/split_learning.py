@@ -26,7 +26,7 @@ from pipeline.core.seeds import generator_for, seed_everything
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import COUNTED, EVALS, EvalConfig, Indices, Outcome, Subject, spread
 from pipeline.evals.parts import Arrays
-from pipeline.evals.privacy.leakage import LeakageEvaluation, Shown, drawn, pixels_of
+from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn, pixels_of
 from pipeline.methods.base import Batch
 from pipeline.methods.multilabel import attribute_accuracy
 from pipeline.models.patches import Encoder
@@ -49,9 +49,9 @@ class SplitLearning(LeakageEvaluation):
         """How client and server train."""
         inversion: InversionConfig = InversionConfig()
         """How the attacker trains."""
-        train_images: int | None = Field(None, ge=1, description="of both trainings, spread evenly; null: all")
+        train_images: int | None = Field(None, ge=1)
         """Images of both trainings, spread evenly over train; null: all."""
-        images: int | None = Field(None, ge=1, description="attacked, spread evenly over val; null: all")
+        images: int | None = Field(None, ge=1)
         """Images that are attacked, spread evenly over val; null: all."""
         pictures: int = Field(5, ge=1, description="rows of the picture")
 
@@ -96,7 +96,7 @@ class SplitLearning(LeakageEvaluation):
         attacker = self._attacker(client, encoder, data)
         _restore(attacker.inverter, self.parts.once("inverter", lambda: self._attack(attacker, data)))
         values, picture = self._attacked(attacker, encoder, data)
-        attacked = self.outcome(values, data, {FILE: picture}, self.outcome(self._tested(client, server, data), data))
+        attacked = self.outcome(values, data, {FILE: picture}, self.outcome(self._test(client, server, data), data))
         crossed = {name: float(trained[name]) for name in ("bytes_up", "bytes_down")}
         reasons = {} if data.has_attributes else {"acc_released": "images have one class each, and no threshold"}
         return replace(attacked, metrics={**attacked.metrics, **crossed}, reasons=reasons)
@@ -124,7 +124,7 @@ class SplitLearning(LeakageEvaluation):
         return arrays | _arrays("client.", client) | _arrays("server.", server)
 
     @torch.no_grad()
-    def _tested(self, client: Client, server: Server, data: Any) -> dict[str, list[Tensor]]:
+    def _test(self, client: Client, server: Server, data: Any) -> dict[str, list[Tensor]]:
         """Accuracy (%) of every validation image, with the protection that it is sent with."""
         generator = generator_for("split", "tested", self.cfg.seed)
         values: dict[str, list[Tensor]] = {}
@@ -177,7 +177,7 @@ class SplitLearning(LeakageEvaluation):
                 values.setdefault(name, []).append(each)
             shown += recovered[: self.cfg.pictures - len(shown)]
         original, recovered = map(attacker.seen, (torch.cat(wanted)[: len(shown)], torch.stack(shown)))
-        columns = [Shown("original", original), Shown("recovered", recovered, original)]
+        columns = [PictureColumn("original", original), PictureColumn("recovered", recovered, original)]
         return values, drawn(
             columns, data, slice(self.cfg.pictures), f"Protection: {self.cfg.feature_protection.words()}."
         )

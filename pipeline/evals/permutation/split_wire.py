@@ -23,12 +23,12 @@ from torch import Tensor
 from pipeline.core.seeds import generator_for
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import COUNTED, EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.apart import apart
+from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.evals.permutation.split_learning import DOWN, UP, loss_on
 from pipeline.methods.base import Batch
 from pipeline.methods.permuted import PermutableConfig, rows_reason
 from pipeline.permutation.protections import FeatureProtection
-from pipeline.permutation.split import Answering, Client, SplitRecipe, split, train_step
+from pipeline.permutation.split import AnsweringServer, Client, SplitRecipe, split, train_step
 from pipeline.permutation.wire import ServerPlan, Wire, server_process
 
 
@@ -36,7 +36,7 @@ from pipeline.permutation.wire import ServerPlan, Wire, server_process
 class SplitWire(Evaluation):
     class Config(EvalConfig):
         name: Literal["split_wire"] = "split_wire"
-        rows: bool = Field(True, description="the client permutes rows")
+        rows: bool = True
         """Whether the client permutes the rows of its tokens."""
         batch: int = Field(16, ge=1)
         """Images of a step."""
@@ -86,8 +86,8 @@ class SplitWire(Evaluation):
         batches = self._train_batches(data)
         client, server = split(encoder, FeatureProtection(rows=self.cfg.rows))
         server.train_with(self._recipe, len(batches))
-        outputs, _ = self._trained(client, server, batches, data)
-        outputs.append(self._tested(client, server, batches[0]))
+        outputs, _ = self._train(client, server, batches, data)
+        outputs.append(self._test(client, server, batches[0]))
         weights = {**client.encoder.state_dict(), **server.state_dict()}
 
         client, blocks = split(encoder, FeatureProtection(rows=self.cfg.rows))
@@ -95,13 +95,13 @@ class SplitWire(Evaluation):
             plan = self._plan(model.run, Path(folder), len(batches))
             save_file({name: value.cpu().contiguous() for name, value in blocks.state_dict().items()}, plan.weights)
             with server_process(plan) as remote:
-                found, loss = self._trained(client, remote, batches, data)
-                crossed = _crossed(remote.wire, len(batches), sum(len(batch.images) for batch in batches))
-                found.append(self._tested(client, remote, batches[0]))
+                found, loss = self._train(client, remote, batches, data)
+                crossed = _bytes_per_image(remote.wire, len(batches), sum(len(batch.images) for batch in batches))
+                found.append(self._test(client, remote, batches[0]))
             learned = {**client.encoder.state_dict(), **load_file(plan.trained, str(self.world.device))}
         found_apart = {
-            "outputs_apart": apart(found, outputs),
-            "weights_apart": apart([learned[name] for name in weights], list(weights.values())),
+            "outputs_apart": relative_difference(found, outputs),
+            "weights_apart": relative_difference([learned[name] for name in weights], list(weights.values())),
         }
         return Outcome({**found_apart, **crossed, "loss": loss})
 
@@ -120,8 +120,8 @@ class SplitWire(Evaluation):
         files = folder / "blocks.safetensors", folder / "trained.safetensors"
         return ServerPlan(run.model, data.image_size, *files, self._recipe, epoch_steps, str(self.world.device))
 
-    def _trained(
-        self, client: Client, server: Answering, batches: list[Batch], data: Any
+    def _train(
+        self, client: Client, server: AnsweringServer, batches: list[Batch], data: Any
     ) -> tuple[list[Tensor], float]:
         """The logits of every step, and the loss of the last."""
         client.train_with(self._recipe, len(batches))
@@ -136,11 +136,11 @@ class SplitWire(Evaluation):
         return seen, value.item()
 
     @torch.no_grad()
-    def _tested(self, client: Client, server: Answering, batch: Batch) -> Tensor:
+    def _test(self, client: Client, server: AnsweringServer, batch: Batch) -> Tensor:
         return client.eval()(batch.images, server, generator_for("split_wire", "tested", self.cfg.seed))
 
 
-def _crossed(wire: Wire, num_steps: int, num_images: int) -> dict[str, float]:
+def _bytes_per_image(wire: Wire, num_steps: int, num_images: int) -> dict[str, float]:
     return {
         "bytes_up": sum(wire.num_bytes[kind] for kind in UP) / num_images,
         "bytes_down": sum(wire.num_bytes[kind] for kind in DOWN) / num_images,

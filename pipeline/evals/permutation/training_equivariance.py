@@ -26,12 +26,12 @@ from pipeline.core.seeds import generator_for
 from pipeline.core.trees import map_tree
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, ROUNDING, EvalConfig, Evaluation, Outcome, Subject
-from pipeline.evals.permutation.apart import apart
-from pipeline.evals.permutation.locked import locked_with
+from pipeline.evals.permutation.locked import KeyedConfig, locked_with
+from pipeline.evals.permutation.relative_difference import relative_difference
 from pipeline.methods.base import Batch, Method
 from pipeline.methods.permuted import PermutableConfig, permutable_reason, rows_reason
 from pipeline.permutation.forward import permuted, shape_of
-from pipeline.permutation.keys import Kind, new_key
+from pipeline.permutation.keys import new_key
 from pipeline.permutation.rules import unpermute_state
 
 State = dict[str, Tensor]
@@ -45,12 +45,8 @@ OPTIMISERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
 
 @EVALS.register("training_equivariance")
 class TrainingEquivariance(Evaluation):
-    class Config(EvalConfig):
+    class Config(KeyedConfig):
         name: Literal["training_equivariance"] = "training_equivariance"
-        kind: Kind = "independent"
-        """How keys are drawn. independent: everything by itself. shared: heads of a block have one order of columns.
-        released: as the authors' code does.
-        """
         batch: int = Field(16, ge=1, description="the first validation samples")
         steps: int = Field(5, ge=1, description="updates by SGD, and as many by AdamW")
 
@@ -83,18 +79,18 @@ class TrainingEquivariance(Evaluation):
         method, batch = copy.deepcopy(model.method).double().eval(), self._batch(model.run)
         key = new_key(shape_of(method.encoder), self.cfg.kind, Random(self.cfg.seed))
         locked = locked_with(method, key)
-        start, plain = _weights(method), self._learned(method, batch)
+        start, plain = _weights(method), self._train(method, batch)
         with permuted(locked.encoder, key):
-            columns = {what: unpermute_state(state, key) for what, state in self._learned(locked, batch).items()}
+            columns = {what: unpermute_state(state, key) for what, state in self._train(locked, batch).items()}
         with permuted(method.encoder, key):
             unlocked = _gradients(method, batch)
         metrics = _compared("columns", columns, plain)
-        metrics["unlocked_gradients_apart"] = _apart(unlocked, plain["gradients"])
-        metrics["weights_moved"] = max(_apart(plain[name], start) for name in OPTIMISERS)
+        metrics["unlocked_gradients_apart"] = _difference(unlocked, plain["gradients"])
+        metrics["weights_moved"] = max(_difference(plain[name], start) for name in OPTIMISERS)
         reason = rows_reason(model.run.model)
         if not reason:
             with permuted(method.encoder, rows=generator_for("rows", self.cfg.seed)):
-                metrics |= _compared("rows", self._learned(method, batch), plain)
+                metrics |= _compared("rows", self._train(method, batch), plain)
         metrics |= {_digits_name(name): _digits(value) for name, value in metrics.items() if name.endswith(APART)}
         reasons = {name: reason for name in self.cfg.metrics if name not in metrics}
         return Outcome(metrics, count=self.cfg.batch, reasons=reasons)
@@ -102,10 +98,10 @@ class TrainingEquivariance(Evaluation):
     def _batch(self, run: RunConfig) -> Batch:
         task = TASKS.get(run.task)(run.data, self.world.device)
         first = next(self.source(run.data, task).parts([range(self.cfg.batch)], self.cfg.batch, self.label(run.data)))
-        inputs, targets = (map_tree(_doubled, tree) for tree in task.eval_batch(*next(iter(first))))
+        inputs, targets = (map_tree(_to_double, tree) for tree in task.eval_batch(*next(iter(first))))
         return Batch(inputs, targets, torch.Generator())
 
-    def _learned(self, method: Method, batch: Batch) -> dict[str, State]:
+    def _train(self, method: Method, batch: Batch) -> dict[str, State]:
         """The gradients, and the weights after the steps of each optimiser; the method is left as it was."""
         start, found = copy.deepcopy(method.state_dict()), {"gradients": _gradients(method, batch)}
         for name, optimiser in OPTIMISERS.items():
@@ -127,7 +123,7 @@ def _digits(value: float) -> float:
     return min(FLOAT64_DIGITS, -math.log10(value)) if value else FLOAT64_DIGITS
 
 
-def _doubled(tensor: Tensor) -> Tensor:
+def _to_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
@@ -146,10 +142,10 @@ def _weights(method: Method) -> State:
 
 def _compared(side: str, found: Mapping[str, State], plain: Mapping[str, State]) -> dict[str, float]:
     return {
-        f"{side}_gradients_apart": _apart(found["gradients"], plain["gradients"]),
-        f"{side}_weights_apart": max(_apart(found[name], plain[name]) for name in OPTIMISERS),
+        f"{side}_gradients_apart": _difference(found["gradients"], plain["gradients"]),
+        f"{side}_weights_apart": max(_difference(found[name], plain[name]) for name in OPTIMISERS),
     }
 
 
-def _apart(found: State, expected: State) -> float:
-    return apart([found[name] for name in expected], list(expected.values()))
+def _difference(found: State, expected: State) -> float:
+    return relative_difference([found[name] for name in expected], list(expected.values()))

@@ -22,9 +22,9 @@ from pipeline.models.patches import to_images, to_patches
 class DropPosPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["droppos_pictures"] = "droppos_pictures"
-        gammas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="gamma in per cent")
+        gammas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1)
         """Mask ratios (gamma), one column each, in per cent."""
-        position_gamma: int = Field(95, ge=1, le=100, description="gamma_pos in per cent")
+        position_gamma: int = Field(95, ge=1, le=100)
         """Share of visible patches whose positions are dropped (gamma_pos), in per cent."""
         images: int = Field(4, ge=1)
         """Rows of the picture."""

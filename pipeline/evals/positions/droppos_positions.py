@@ -18,11 +18,9 @@ from pipeline.methods.droppos import DropPos
 class DropPosPositions(Evaluation):
     class Config(EvalConfig):
         name: Literal["droppos_positions"] = "droppos_positions"
-        gammas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="gamma in per cent")
+        gammas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1)
         """Mask ratios (gamma) that are measured, in per cent."""
-        position_gammas: tuple[Percent, ...] = Field(
-            (25, 50, 75, 95), min_length=1, description="gamma_pos in per cent"
-        )
+        position_gammas: tuple[Percent, ...] = Field((25, 50, 75, 95), min_length=1)
         """Shares of visible patches whose positions are dropped (gamma_pos), in per cent."""
 
         @property

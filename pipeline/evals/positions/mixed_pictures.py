@@ -29,7 +29,7 @@ NOTE = (
 class MixedPictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["mixed_pictures"] = "mixed_pictures"
-        etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="eta in per cent")
+        etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1)
         """Mask ratios (eta), one column each, in per cent."""
         pairs: int = Field(2, ge=1, description="pairs of images of different classes")
 

@@ -20,7 +20,7 @@ from pipeline.methods.mp3 import MP3
 class MP3Pictures(Evaluation):
     class Config(EvalConfig):
         name: Literal["mp3_pictures"] = "mp3_pictures"
-        etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1, description="eta in per cent")
+        etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1)
         """Mask ratios (eta), one column each, in per cent."""
         images: int = Field(3, ge=1)
         """Rows of the picture."""

@@ -22,7 +22,7 @@ from pipeline.methods.mp3 import MP3
 class MP3Positions(Evaluation):
     class Config(EvalConfig):
         name: Literal["mp3_positions"] = "mp3_positions"
-        etas: tuple[Percent, ...] = Field((0, 25, 50, 55, 75, 90), min_length=1, description="eta in per cent")
+        etas: tuple[Percent, ...] = Field((0, 25, 50, 55, 75, 90), min_length=1)
         """Mask ratios (eta) that are measured, in per cent."""
         top5: bool = added(False, before=False, description="measure top-5 beside top-1, as top5_at_55")
 

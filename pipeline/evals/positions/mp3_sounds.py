@@ -61,9 +61,7 @@ def _reason(subjects: Mapping[str, RunConfig]) -> str:
 class MP3Sounds(Evaluation):
     class Config(EvalConfig):
         name: Literal["mp3_sounds"] = "mp3_sounds"
-        etas: tuple[Percent, ...] = Field(
-            (0, 25, 50, 75), min_length=1, description="eta in per cent; rebuilt.wav is of the first"
-        )
+        etas: tuple[Percent, ...] = Field((0, 25, 50, 75), min_length=1)
         """Mask ratios (eta), one row each, in per cent; `rebuilt.wav` is made at the first."""
         clips: int = Field(3, ge=1)
         """Spoken words that are put together."""

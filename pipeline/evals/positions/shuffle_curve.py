@@ -18,7 +18,7 @@ Percent = Annotated[int, Field(ge=0, le=100)]
 class ShuffleCurve(Evaluation):
     class Config(EvalConfig):
         name: Literal["shuffle_curve"] = "shuffle_curve"
-        ratios: tuple[Percent, ...] = Field((5, 10, 15, 20, 25, 27), min_length=1, description="in per cent")
+        ratios: tuple[Percent, ...] = Field((5, 10, 15, 20, 25, 27), min_length=1)
         """Shares of the patches that are shuffled, in per cent."""
 
         @property

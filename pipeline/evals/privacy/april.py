@@ -22,8 +22,8 @@ from pipeline.evals.positions.shuffling import Shuffler
 from pipeline.evals.privacy.leakage import (
     COMPARED,
     LeakageEvaluation,
+    PictureColumn,
     SettingName,
-    Shown,
     compared,
     drawn,
     pixels_of,
@@ -39,7 +39,7 @@ Cutoff = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackedImages:
     """What a client saw of some images, (B, C, H, W) as its model sees them, and what the attack found of it."""
 
     setting: str
@@ -48,8 +48,8 @@ class Attacked:
     found: Recovery
 
     @property
-    def recovered(self) -> Shown:
-        return Shown(f"recovered ({self.setting})", self.found.images, self.inputs)
+    def recovered(self) -> PictureColumn:
+        return PictureColumn(f"recovered ({self.setting})", self.found.images, self.inputs)
 
 
 @EVALS.register("april")
@@ -58,18 +58,14 @@ class April(LeakageEvaluation):
         name: Literal["april"] = "april"
         settings: tuple[SettingName, ...] = Field(("a", "b", "c"), min_length=1)
         """Settings that are attacked: a, b and c of MJP Table 5, kept, hidden, or own, that of the run's method."""
-        shuffle_ratio: float = Field(0.27, ge=0, le=1, description="of settings other than a")
+        shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled, in settings other than a."""
         images: int = Field(1000, ge=1, description="attacked, one of each class while there are classes")
         batch: int = Field(32, ge=1, description="images attacked at once")
         pictures: int = Field(5, ge=1, description="rows of the picture, at most those of a batch")
         assumptions: Assumptions = Assumptions()
         """What the attacker is given."""
-        cutoffs: tuple[Cutoff, ...] = Field(
-            (),
-            description="in place of the one in `assumptions`: of each image the closest recovery counts, which no "
-            "attacker can choose: a bound for attacks on protected gradients",
-        )
+        cutoffs: tuple[Cutoff, ...] = Field(())
         """Cutoffs that are tried instead of the one in `assumptions`. For each image the closest recovery counts, which
         no attacker can choose: a bound for attacks on protected gradients.
         """
@@ -111,13 +107,13 @@ class April(LeakageEvaluation):
 
     def _attack(
         self, model: Subject, batch: Batch, moved: Tensor, shuffled: Tensor
-    ) -> dict[tuple[bool, bool], Attacked]:
+    ) -> dict[tuple[bool, bool], AttackedImages]:
         """Settings that differ in the comparison alone share an attack."""
-        attacked: dict[tuple[bool, bool], Attacked] = {}
+        attacked: dict[tuple[bool, bool], AttackedImages] = {}
         for name, setting in self.settings.items():
             if setting.seen not in attacked:
                 inputs, hidden = setting.inputs(batch.images, moved, shuffled)
-                attacked[setting.seen] = Attacked(
+                attacked[setting.seen] = AttackedImages(
                     name, setting.moved, inputs, self._recover(model, batch, inputs, hidden)
                 )
         return attacked
@@ -159,11 +155,14 @@ class April(LeakageEvaluation):
 
         return self.over_images(model.method, model.run.data, measure)
 
-    def _draw(self, images: Tensor, attacked: list[Attacked], run: RunConfig) -> bytes:
-        columns = [Shown("original", images), Shown("ceiling", attacked[0].found.ceiling, attacked[0].inputs)]
+    def _draw(self, images: Tensor, attacked: list[AttackedImages], run: RunConfig) -> bytes:
+        columns = [
+            PictureColumn("original", images),
+            PictureColumn("ceiling", attacked[0].found.ceiling, attacked[0].inputs),
+        ]
         still, moved = ([each for each in attacked if each.is_moved == kind] for kind in (False, True))
         columns += [each.recovered for each in still]
-        columns += [Shown("shuffled", each.inputs) for each in moved[:1]]
+        columns += [PictureColumn("shuffled", each.inputs) for each in moved[:1]]
         columns += [each.recovered for each in moved]
         text = f"The attacker has {self.cfg.assumptions.words()}."
         return drawn(columns, run.data, slice(self.cfg.pictures), text)

@@ -17,7 +17,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.attention.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
-from pipeline.evals.privacy.leakage import LeakageEvaluation, Shown, drawn
+from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn
 from pipeline.methods.base import Batch
 from pipeline.privacy.april import Assumptions, attack, ceiling, reason_against
 
@@ -30,7 +30,7 @@ class AprilPictures(LeakageEvaluation):
         name: Literal["april_pictures"] = "april_pictures"
         shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled."""
-        images: int = Field(5, ge=1, description="each of another class while there are classes")
+        images: int = Field(5, ge=1)
         """Images that are shown, each of another class while there are classes."""
         skip: int = Field(0, ge=0, description="images that another picture shows")
         assumptions: Assumptions = Assumptions()
@@ -52,20 +52,20 @@ class AprilPictures(LeakageEvaluation):
         (batch,) = self.client_batches(plain.run.data, count, count)
         moved, shuffled = Shuffler(plain.method, self.cfg.shuffle_ratio, self.cfg.seed)(batch.images)
         best = ceiling(plain.method, batch.images, batch.targets)
-        columns = [Shown("original", batch.images), Shown(f"ceiling, {name}", best, batch.images)]
+        columns = [PictureColumn("original", batch.images), PictureColumn(f"ceiling, {name}", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)
-        columns.append(Shown("shuffled", moved))
+        columns.append(PictureColumn("shuffled", moved))
         columns += self._recovered(models, batch, moved, shuffled)
         text = f"The attacker has {self.cfg.assumptions.words()}."
         return Outcome(files={FILE: drawn(columns, plain.run.data, slice(self.cfg.skip, count), text)})
 
     def _recovered(
         self, models: Mapping[str, Subject], batch: Batch, inputs: Tensor, shuffled: Tensor | None
-    ) -> list[Shown]:
+    ) -> list[PictureColumn]:
         """A column for each model that can be attacked."""
         columns = []
         for name, model in models.items():
             if not reason_against(model.run.model, self.cfg.assumptions):
                 found = attack(model.method, inputs, batch.targets, shuffled, self.cfg.assumptions)
-                columns.append(Shown(name, found.images, inputs))
+                columns.append(PictureColumn(name, found.images, inputs))
         return columns

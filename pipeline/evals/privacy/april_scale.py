@@ -30,7 +30,7 @@ Thousandths = Annotated[int, Field(ge=1)]
 class AprilScale(LeakageEvaluation):
     class Config(EvalConfig):
         name: Literal["april_scale"] = "april_scale"
-        stds: tuple[Thousandths, ...] = Field((1, 5, 20, 100, 300, 1000, 3000), min_length=1, description="times 0.001")
+        stds: tuple[Thousandths, ...] = Field((1, 5, 20, 100, 300, 1000, 3000), min_length=1)
         """Standard deviations, in thousandths, to which the table of positions is scaled."""
         untrained: bool = Field(False, description="random weights instead of the trained ones")
         images: int = Field(100, ge=1, description="attacked, one of each class while there are classes")

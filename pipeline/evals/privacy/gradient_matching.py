@@ -22,7 +22,15 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.attention.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
-from pipeline.evals.privacy.leakage import COMPARED, LeakageEvaluation, SettingName, Shown, compared, drawn, setting_of
+from pipeline.evals.privacy.leakage import (
+    COMPARED,
+    LeakageEvaluation,
+    PictureColumn,
+    SettingName,
+    compared,
+    drawn,
+    setting_of,
+)
 from pipeline.models.jigsaw import shuffle_patches
 from pipeline.models.patches import Grid, grid_of, to_patches
 from pipeline.privacy.matching import Matching, Recovery, attack
@@ -38,7 +46,7 @@ class GradientMatching(LeakageEvaluation):
         name: Literal["gradient_matching"] = "gradient_matching"
         setting: SettingName = "a"
         """The setting that is attacked: a, b or c of MJP Table 5, kept, hidden, or own, that of the run's method."""
-        shuffle_ratio: float = Field(0.27, ge=0, le=1, description="of settings other than a")
+        shuffle_ratio: float = Field(0.27, ge=0, le=1)
         """Share of the patches that are shuffled, in settings other than a."""
         images: int = Field(8, ge=1, description="attacked, one of each class while there are classes")
         at_once: int = Field(8, ge=1, description="gradients that are attacked side by side")
@@ -117,12 +125,12 @@ def known_labels(found: Tensor, wanted: Tensor, k: int) -> Tensor:
     return (groups[0] == groups[1]).any(dim=2).flatten().double()
 
 
-def _columns(found: Recovery, order: Tensor, images: Tensor, inputs: Tensor, wanted: Tensor) -> list[Shown]:
+def _columns(found: Recovery, order: Tensor, images: Tensor, inputs: Tensor, wanted: Tensor) -> list[PictureColumn]:
     """What the client has, what it trains on if that is another image, then the attack on its way."""
-    own = [Shown("original", images)] + ([] if inputs is images else [Shown("shuffled", inputs)])
+    own = [PictureColumn("original", images)] + ([] if inputs is images else [PictureColumn("shuffled", inputs)])
     steps = [f"iteration {step:,}" for step in found.steps[:-1]]
     return own + [
-        Shown(heading, picture[order], wanted)
+        PictureColumn(heading, picture[order], wanted)
         for heading, picture in zip([*steps, "recovered"], found.progress, strict=True)
     ]
 

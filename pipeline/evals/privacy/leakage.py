@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.engine.metrics import standard_error
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import Evaluation, Outcome
 from pipeline.evals.pictures import as_shown, first_of_each_class, labelled_grid, note
@@ -26,6 +25,7 @@ from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
 from pipeline.results.records import ImageSet
 from pipeline.site import site_file
+from pipeline.tasks.metrics import standard_error
 
 SettingName = Literal["a", "b", "c", "kept", "hidden", "own"]
 COMPARED = (*METRICS, "psnr_raw", "lpips")
@@ -136,7 +136,7 @@ def raw_psnr(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PictureColumn:
     """A column of a picture: images (B, C, H, W) as the model sees them, and those with which they are compared."""
 
     heading: str
@@ -144,7 +144,7 @@ class Shown:
     wanted: Tensor | None = None
 
 
-def drawn(columns: Sequence[Shown], data: Any, which: slice, text: str) -> bytes:
+def drawn(columns: Sequence[PictureColumn], data: Any, which: slice, text: str) -> bytes:
     """A PNG with a row for each of these images, and the PSNR below those that are compared."""
     pictures, captions = [], []
     for column in columns:

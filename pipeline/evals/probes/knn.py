@@ -19,11 +19,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.engine.metrics import standard_error
 from pipeline.evals.base import BATCH, EVALS, Outcome, Subject
 from pipeline.evals.parts import Arrays
 from pipeline.evals.probes.features import Probe, ProbeConfig, pooled_layers
 from pipeline.methods.base import Batch, Method
+from pipeline.tasks.metrics import standard_error
 
 Layer = Annotated[int, Field(ge=0)]
 OF_ALL = ("knn_best", "knn_middle", "knn_last")  # whatever the number of layers
@@ -34,13 +34,13 @@ BANK_BLOCK, QUERY_BLOCK = 32 * BATCH, 8192  # cosines that are in memory at a ti
 class NearestNeighbours(Probe):
     class Config(ProbeConfig):
         name: Literal["knn"] = "knn"
-        layers: tuple[Layer, ...] = Field(tuple(range(13)), min_length=1, description="0: what enters the first block")
+        layers: tuple[Layer, ...] = Field(tuple(range(13)), min_length=1)
         """Layers whose features are used; 0 is what enters the first block."""
         k: int = Field(20, ge=1)
         """Number of neighbours that vote."""
         weighting: Literal["softmax", "uniform"] = "softmax"
         """Whether near neighbours have more weight, or all have the same."""
-        temperature: float = Field(0.07, gt=0, description="of the weights of votes, for weighting: softmax")
+        temperature: float = Field(0.07, gt=0)
         """Temperature of the weights of votes, for `weighting: softmax`."""
         bank_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 

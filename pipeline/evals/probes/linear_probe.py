@@ -39,9 +39,9 @@ class LinearProbe(Probe):
         """What is classified: as the run does it, CLS, or the mean of the patches."""
         epochs: int = Field(90, ge=1)
         """Passes over the features of the train split."""
-        batch: int = Field(16384, ge=1, description="at most all train images")
+        batch: int = Field(16384, ge=1)
         """Images of a step, at most all train images."""
-        base_lr: float = Field(0.1, gt=0, description="of a batch of 256")
+        base_lr: float = Field(0.1, gt=0)
         """Learning rate for a batch of 256; it grows in proportion to the batch."""
         warmup_epochs: int = Field(10, ge=0)
         """Epochs in which the rate rises."""

@@ -54,7 +54,7 @@ class PositionProbe(Probe):
         epochs: int = Field(10, ge=1)
         """Passes over the train images."""
         batch: int = Field(1024, ge=1, description="images; at most all train images")
-        lr: float = Field(1e-3, gt=0, description="of AdamW at the start; it falls to 0 along a cosine")
+        lr: float = Field(1e-3, gt=0)
         """Learning rate of AdamW at the start; it falls to 0 along a cosine."""
         train_limit: int | None = Field(None, ge=1, description="so many train images, spread evenly; null: all")
 

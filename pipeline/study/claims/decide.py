@@ -155,12 +155,12 @@ def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> Judge
     return JudgedClaim(**about, doubt=doubt if math.isfinite(doubt) else None)
 
 
-class _Decided(NamedTuple):
+class _Decision(NamedTuple):
     predicate: Predicate
     doubt: float  # noise in units of the difference
 
 
-def _summary(decided: list[_Decided], verdict: Verdict) -> str:
+def _summary(decided: list[_Decision], verdict: Verdict) -> str:
     """Why the claim has its verdict: of several comparisons, how many made it so, and the most telling of them."""
     decisive = sorted((entry for entry in decided if entry.predicate.verdict == verdict), key=lambda entry: entry.doubt)
     if verdict == "undecided":
@@ -184,7 +184,7 @@ def all_of(count: int) -> str:
     return "both" if count == 2 else f"all {count}"
 
 
-def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decided:
+def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decision:
     found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
     shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
     shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
@@ -196,20 +196,20 @@ def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) ->
             verdict, reason, doubt = _verdict(comparison, found, claim)
         except ZeroDivisionError:
             reason = "its numbers lead to a division by 0"
-    return _Decided(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
+    return _Decision(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
 
 
 def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:
-    from pipeline.study.claims.noise import draw_outcome  # needs numpy
+    from pipeline.study.claims.noise import draw_comparison  # needs numpy
 
     is_exact = claim.type == "exact"
     used = {key: Reading(cell.value, error=0.0) for key, cell in found.items()} if is_exact else found
     if claim.type == "cost":  # counted or timed: what is not known of its noise is small
         used = {key: replace(cell, error=cell.error or 0.0, is_one_run=False) for key, cell in found.items()}
-    outcome = draw_outcome(comparison, used, claim.margin, claim.num_steps())
-    wrong = [step for step in outcome.steps if step.is_false]
-    verdict: Verdict = "false" if wrong else "true" if outcome.is_true else "within noise"
-    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(outcome.steps, key=lambda step: step.doubt)
+    result = draw_comparison(comparison, used, claim.margin, claim.num_steps())
+    wrong = [step for step in result.steps if step.is_false]
+    verdict: Verdict = "false" if wrong else "true" if result.is_true else "within noise"
+    telling = min(wrong, key=lambda step: step.doubt) if wrong else max(result.steps, key=lambda step: step.doubt)
     how = [f"allowing {_plain(telling.margin)}" if telling.margin else ""]
     if is_exact or telling.is_equality:
         how.append("decided by the numbers alone")

@@ -56,16 +56,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparisonResult:
     """What the draws say of a comparison: of each step of its chain, and whether all of them hold."""
 
     steps: list[Step]
     is_true: bool
 
 
-def draw_outcome(
+def draw_comparison(
     comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None, num_steps: int = 1
-) -> Outcome:
+) -> ComparisonResult:
     """`margin` is the claim's, for cells whose columns have no tolerance; `num_steps` any of which would refute it."""
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -78,7 +78,7 @@ def draw_outcome(
         step, held = _take_step(left, right, gaps, operator, *_small(operator, sides, readings, margin), num_steps)
         steps.append(step)
         holds &= held
-    return Outcome(steps, is_true=bool(holds.mean(axis=1).min() >= SURE))
+    return ComparisonResult(steps, is_true=bool(holds.mean(axis=1).min() >= SURE))
 
 
 def _take_step(

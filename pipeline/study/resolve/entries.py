@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from pipeline.core.code import Named, code_of_evaluation, code_of_run
+from pipeline.core.code import PluginNames, code_of_evaluation, code_of_run
 from pipeline.core.config import Record, nearest
 from pipeline.core.errors import ConfigError
 from pipeline.evals.needs import Needs
@@ -34,9 +34,9 @@ class RunEntry(Record):
         return self.config["method"]["name"]
 
     @property
-    def named(self) -> Named:
+    def named(self) -> PluginNames:
         """What its config names, and so which code trains it."""
-        return Named(self.method, self.task, self.config["data"].get("kind", "images"))
+        return PluginNames(self.method, self.task, self.config["data"].get("kind", "images"))
 
 
 class EvalEntry(Record):

@@ -31,7 +31,7 @@ from pipeline.study.resolve.rows import add_table
 from pipeline.study.resolve.runs import add_run, in_init_order
 from pipeline.study.scales import has_paper, runs_at
 from pipeline.study.spec import Expected, Noise, Scale, SeedValues, Study
-from pipeline.study.written import WrittenStudy, read_study, unknown_keys_once
+from pipeline.study.study_file import StudyFile, read_study, unknown_keys_once
 
 if TYPE_CHECKING:
     from pipeline.study.resolve.buildable import ModelBuilder
@@ -85,7 +85,7 @@ def _write_stored(path: Path, kept: StoredGraph) -> None:
 
 
 def _one_entry_per_line(kept: StoredGraph) -> str:
-    """The graph as JSON in which a job finds its own entries (`_found`) without parsing those of all others."""
+    """The graph as JSON in which a job finds its own entries (`_find_entries`) without parsing those of all others."""
     content = kept.model_dump(mode="json")
     graph = content.pop("graph")
     sections = [f"{json.dumps(key)}: {_by_line(value)}" for key, value in graph.items()]
@@ -102,17 +102,17 @@ def _by_line(value: Any) -> str:
 
 def load_for_run(scale: str, run: str) -> Graph:
     """The graph with this run alone, where graph.json is right and has it; else the whole graph."""
-    return _load_part(scale, lambda text: {"runs": _found(text, "runs", [run])})
+    return _load_part(scale, lambda text: {"runs": _find_entries(text, "runs", [run])})
 
 
 def load_for_job(scale: str, job: str) -> Graph:
     """The graph with this job, its evaluations and their runs alone, where graph.json has them; else all of it."""
 
     def part(text: mmap) -> dict[str, dict[str, Any]]:
-        jobs = _found(text, "eval_jobs", [job])
-        evals = _found(text, "evals", jobs[job]["evaluations"])
+        jobs = _find_entries(text, "eval_jobs", [job])
+        evals = _find_entries(text, "evals", jobs[job]["evaluations"])
         runs = {run for entry in evals.values() for run in entry["subjects"].values()}
-        return {"eval_jobs": jobs, "evals": evals, "runs": _found(text, "runs", runs)}
+        return {"eval_jobs": jobs, "evals": evals, "runs": _find_entries(text, "runs", runs)}
 
     return _load_part(scale, part)
 
@@ -129,7 +129,7 @@ def _load_part(scale: str, part: Callable[[mmap], dict[str, dict[str, Any]]]) ->
     return load_graph(scale)
 
 
-def _found(text: mmap, section: str, names: Iterable[str]) -> dict[str, Any]:
+def _find_entries(text: mmap, section: str, names: Iterable[str]) -> dict[str, Any]:
     """Entries of a section of graph.json by name; a KeyError where there is no such line."""
     start, found = text.find(f'\n"{section}": {{\n'.encode(), 0), {}
     for name in names:
@@ -162,7 +162,7 @@ def build_graph(
     scale: str,
     builder: "ModelBuilder | None" = None,
     layers: dict[str, Layers] | None = None,
-    unsaved: WrittenStudy | None = None,
+    unsaved: StudyFile | None = None,
 ) -> Graph:
     """Resolve every study at one scale; raises one ConfigError with all problems of all files.
 
@@ -191,9 +191,7 @@ def build_graph(
     return graph
 
 
-def _read_studies(
-    scale: str, has_papers: bool, collector: "_Collector", unsaved: WrittenStudy | None
-) -> dict[str, Study]:
+def _read_studies(scale: str, has_papers: bool, collector: "_Collector", unsaved: StudyFile | None) -> dict[str, Study]:
     """The studies of a scale that can be read: the papers' first, whose labels runs go by, and derived ones last."""
     found: dict[str, Study] = {}
     saved = [name for name in names(CONFIGS / "study") if runs_at(name, scale, has_papers)]

@@ -107,29 +107,39 @@ def _seed(layers: list[Layer], number: int, where: str) -> list[Layer]:
 
 
 def _layers(draft: Draft, key: str) -> list[Layer]:
-    """What a run is merged from, weakest first."""
+    """What a run is merged from; later layers override earlier ones. CONTRIBUTING has this table."""
     study, scale, spec = draft.study, draft.scale, draft.study.runs[key]
-    fragments = _fragments(draft, key)
-    layers = [*fragments, (f"{draft.file}: common", study.common), *_recipes(draft, key)]
-    layers.append((f"{draft.scale_file}: run", scale.run))
-    kind, task = _kind_of(fragments[2][1]), _task_of(fragments[0][1])
-    if task in scale.task:
-        layers.append((f"{draft.scale_file}: task.{task}", scale.task[task]))
-    if kind in scale.kind:
-        layers.append((f"{draft.scale_file}: kind.{kind}", scale.kind[kind]))
-    if spec.method in scale.method:
-        layers.append((f"{draft.scale_file}: method.{spec.method}", {"method": scale.method[spec.method]}))
-    return [*layers, (f"{draft.file}: runs.{key}.set", spec.set), (f"{draft.file}: set", study.set)]
+    method, model, data = _fragments(draft, key)
+    task, kind = _task_of(method[1]) or "", _kind_of(data[1]) or ""
+    of_scale = {
+        "run": scale.run,
+        f"task.{task}": scale.task.get(task),
+        f"kind.{kind}": scale.kind.get(kind),
+        f"method.{spec.method}": scale.method.get(spec.method) and {"method": scale.method[spec.method]},
+    }
+    return [
+        *(method, model, data),
+        (f"{draft.file}: common", study.common),
+        *_recipes(draft, key),
+        *[(f"{draft.scale_file}: {name}", content) for name, content in of_scale.items() if content],
+        (f"{draft.file}: runs.{key}.set", spec.set),
+        (f"{draft.file}: set", study.set),
+    ]
 
 
 def _fragments(draft: Draft, key: str) -> list[Layer]:
     """Method, model and data, with the scale's model and data in place of the paper's."""
-    fragments, scale = [], draft.scale
+    fragments, lines, scale = [], [], draft.scale
     for kind, replace in (("method", {}), ("model", scale.replace_model), ("data", scale.replace_data)):
         name, where = getattr(draft.study.runs[key], kind), f"{draft.file}: runs.{key}.{kind}"
         if name in replace:
             name, where = replace[name], f"{draft.scale_file}: replace_{kind}.{name}"
-        fragments.append(fragment(kind, name, where))
+        try:
+            fragments.append(fragment(kind, name, where))
+        except ConfigError as error:
+            lines.append(str(error))
+    if lines:
+        raise ConfigError("\n".join(lines))
     file, content = fragments[-1]
     if draft.study.runs[key].train and _for_evaluations_alone(content):
         raise ConfigError(

@@ -94,9 +94,9 @@ class PrefetchToDevice:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
         batches = iter(self.batches)
-        waiting = self._begun(batches)
+        waiting = self._begin(batches)
         while waiting:
-            following = self._begun(batches)
+            following = self._begin(batches)
             images, targets, is_done = waiting
             if is_done:
                 torch.cuda.current_stream(self.views.device).wait_event(is_done)
@@ -104,7 +104,7 @@ class PrefetchToDevice:
             yield images, targets
             waiting = following
 
-    def _begun(self, batches: Iterator[tuple[DeferredBatch, Any]]) -> tuple[Tensor, Any, Any] | None:
+    def _begin(self, batches: Iterator[tuple[DeferredBatch, Any]]) -> tuple[Tensor, Any, Any] | None:
         """The next batch, not waited for; none at the end."""
         found = next(batches, None)
         if found is None:

@@ -24,7 +24,7 @@ _memories: WeakValueDictionary[int, "Handover"] = WeakValueDictionary()  # of th
 
 
 @dataclass
-class _Mine:
+class _WorkerPlaces:
     """The places of this process, which is a worker; it fills them in turn."""
 
     number: int
@@ -33,7 +33,7 @@ class _Mine:
     num_filled: int = 0
 
 
-_mine: list[_Mine] = []  # one at the most
+_mine: list[_WorkerPlaces] = []  # one at the most
 
 
 class Handover:
@@ -52,7 +52,7 @@ class Handover:
     def begin(self, worker: int) -> None:
         """To be called in a worker."""
         places = self.places[worker]
-        _mine[:] = [_Mine(self.number, places, worker * places.size)]
+        _mine[:] = [_WorkerPlaces(self.number, places, worker * places.size)]
 
     def reduce(self, tensor: Tensor) -> Any:
         """How a worker sends a tensor that lies in one of its places: where it is. None for any other tensor."""

@@ -80,7 +80,7 @@ KINDS_OF_TIMM = {
 }
 
 
-class Blank:
+class OperationRecorder:
     """Stands for an image of a size while timm applies operations to it, and notes them."""
 
     rotate = Image.Image.rotate
@@ -89,17 +89,19 @@ class Blank:
         self.size, self.width, self.height = (width, height), width, height
         self.operations: list[Operation] = []
 
-    def transform(self, size: Any, method: Any, matrix: Any, resample: Any = None, fillcolor: Any = None) -> "Blank":
+    def transform(
+        self, size: Any, method: Any, matrix: Any, resample: Any = None, fillcolor: Any = None
+    ) -> "OperationRecorder":
         self.operations.append(Operation(Kind.WARP, tuple(matrix)))
         return self
 
-    def copy(self) -> "Blank":
+    def copy(self) -> "OperationRecorder":
         """Rotated by nothing."""
         return self
 
 
 def noted(rand_augment: Any) -> Any:
-    """RandAugment for a Blank, drawn as timm's; none where it has an operation that a device does not know."""
+    """RandAugment that records its operations, drawn as timm's; None if a device does not know one of them."""
     from timm.data.auto_augment import AugmentOp, RandAugment
 
     kinds = [KINDS_OF_TIMM.get(op.name.removesuffix("Increasing")) for op in rand_augment.ops]
@@ -121,7 +123,7 @@ class NotedAugment:
     def __init__(self, ops: Sequence[Any], num_layers: int) -> None:
         self.ops, self.num_layers = ops, num_layers
 
-    def __call__(self, blank: Blank) -> Blank:
+    def __call__(self, blank: OperationRecorder) -> OperationRecorder:
         for number in drawn_below(len(self.ops), self.num_layers):
             blank = self.ops[number](blank)
         return blank
@@ -145,7 +147,7 @@ class _Note:
     def __init__(self, kind: Any, change: Any) -> None:
         self.kind, self.change = kind, change
 
-    def __call__(self, blank: Blank, *arguments: Any, **options: Any) -> Blank:
+    def __call__(self, blank: OperationRecorder, *arguments: Any, **options: Any) -> OperationRecorder:
         if self.kind == Kind.WARP:
             return self.change(blank, *arguments, **options)
         if self.kind == Kind.TABLE:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeline.core.dynamo import dynamo_deferred
 from pipeline.core.sizes import pair
-from pipeline.data.images.gpu.operation_draws import Blank, NotedAugment, Operation, jittered, noted
+from pipeline.data.images.gpu.operation_draws import NotedAugment, Operation, OperationRecorder, jittered, noted
 from pipeline.data.images.gpu.resizing import MAX_SHRINK, Axis, needed
 
 HeightWidth = tuple[int, int]
@@ -150,7 +150,7 @@ def _jitter(step: Any, plan: Plan) -> None:
 
 def _operate(step: Any, plan: Plan) -> None:
     height, width = plan.window
-    plan.operations += step(Blank(width, height)).operations
+    plan.operations += step(OperationRecorder(width, height)).operations
 
 
 @lru_cache(maxsize=8)

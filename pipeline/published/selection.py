@@ -63,18 +63,18 @@ def _part_of(graph: Graph, key: str) -> TableEntry:
 def changes_between(published: Graph, now: Graph) -> str:
     """In words, what the configs ask otherwise than when a headline was published; more seeds are no change."""
     part = published_part(now)
-    cells = _num_unequal(_asked(published), _asked(part))
-    counts = {"cell": cells, "claim": _num_unequal(_claimed(published), _claimed(part))}
+    cells = _num_unequal(_requested_cells(published), _requested_cells(part))
+    counts = {"cell": cells, "claim": _num_unequal(_stated_claims(published), _stated_claims(part))}
     return " and ".join(counted(count, kind) for kind, count in counts.items() if count)
 
 
-def _asked(graph: Graph) -> dict[str, Any]:
+def _requested_cells(graph: Graph) -> dict[str, Any]:
     """Cell -> the first of its results, and the metric."""
     rows = [row for key in graph.tables for row in graph.rows(key, ROWS).items()]
     return {f"{name}:{key}": (cell.sources[:1], cell.metric) for name, row in rows for key, cell in row.cells.items()}
 
 
-def _claimed(graph: Graph) -> dict[str, Any]:
+def _stated_claims(graph: Graph) -> dict[str, Any]:
     return {name: (claim.statement, claim.holds) for found in graph.claims.values() for name, claim in found.items()}
 
 

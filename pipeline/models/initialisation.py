@@ -1,4 +1,4 @@
-"""How weights start, as the released codes have it."""
+"""Initial weights, as the released codes set them."""
 
 from torch import nn
 
@@ -7,8 +7,8 @@ from pipeline.models.patches import Encoder
 STD = 0.02
 
 
-def start_as_deit(module: nn.Module) -> None:
-    """DeiT's start, which MJP took over: N(0, 0.02) for every linear layer, 0 for biases; a convolution keeps torch's.
+def initialise_as_deit(module: nn.Module) -> None:
+    """Initialise as DeiT and MJP do: N(0, 0.02) for linear layers, 0 for their biases; convolutions keep torch's.
 
     All of them call it truncated, but the cut is at 2, a hundred standard deviations away.
     """
@@ -19,8 +19,8 @@ def start_as_deit(module: nn.Module) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def start_as_mae(module: Encoder) -> None:
-    """MAE's start: Xavier for every linear layer and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
+def initialise_as_mae(module: Encoder) -> None:
+    """Initialise as MAE does: Xavier for linear layers and the patch projection, 0 for biases, N(0, 0.02) for CLS."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.published.metrics import Arrays, Metrics, lay_out
-from pipeline.published.subject import ROWS, placed
+from pipeline.published.selection import ROWS, placed
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
 from pipeline.report.tables.fill import LEFT_OUT
@@ -20,7 +20,7 @@ SHOWN = ("ours", "error", "n", "paper", "verdict", "reason")  # of a cell
 ROUNDING = 1e-9  # of sums in another order, on another processor
 
 
-def settled(tables: list[FilledTable]) -> list[FilledTable]:
+def hide_commands(tables: list[FilledTable]) -> list[FilledTable]:
     """Tables without the commands that run what is outside the headline: these follow from the configs of the day."""
     for table in tables:
         for _, _, cell in table.cells():
@@ -28,18 +28,18 @@ def settled(tables: list[FilledTable]) -> list[FilledTable]:
     return tables
 
 
-class Drawn(NamedTuple):
+class PublishedTables(NamedTuple):
     tables: list[FilledTable]
     studies: list[JudgedStudy]
 
 
-def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> Drawn:
+def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> PublishedTables:
     """Fill every table and judge every claim, from nothing but what is published."""
     with tempfile.TemporaryDirectory() as folder:
         results = ScaleFolder(Path(folder))
         lay_out(metrics, arrays, results)
         tables, studies = collect_tables(placed(graph, results.folder), ROWS)
-        return Drawn(settled(tables), studies)
+        return PublishedTables(hide_commands(tables), studies)
 
 
 def tables_as_data(tables: list[FilledTable]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def claims_from_data(content: dict[str, Any]) -> dict[str, list[JudgedClaim]]:
     return {study: [JudgedClaim.model_validate(claim) for claim in claims] for study, claims in content.items()}
 
 
-def differences(drawn: Drawn, tables: dict[str, Any], claims: dict[str, Any]) -> list[str]:
+def differences(drawn: PublishedTables, tables: dict[str, Any], claims: dict[str, Any]) -> list[str]:
     """What was published otherwise than it is drawn now: cells first, then verdicts and the numbers behind them."""
     now = tables_as_data(drawn.tables)
     lines = _unequal_keys("table", tables, now)

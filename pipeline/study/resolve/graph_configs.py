@@ -10,7 +10,7 @@ from pipeline.study.resolve.entries import Graph
 
 if TYPE_CHECKING:
     from pipeline.engine.run import RunConfig
-    from pipeline.evals.evaluate import Planned
+    from pipeline.evals.evaluate import PlannedEvaluation
     from pipeline.evals.sources import PreparedSources
 
 
@@ -41,17 +41,17 @@ def sources_of(graph: Graph, site: Site) -> "PreparedSources":
     return PreparedSources(graph.results, site, {name: data_of(graph, name) for name in graph.data}, run_of)
 
 
-def planned_evaluations(graph: Graph, job: str) -> "Iterator[Planned]":
+def planned_evaluations(graph: Graph, job: str) -> "Iterator[PlannedEvaluation]":
     """The evaluations that one process computes."""
     from pipeline.engine.run import parse_run
     from pipeline.evals.base import EVALS
-    from pipeline.evals.evaluate import Planned
+    from pipeline.evals.evaluate import PlannedEvaluation
 
     for name in graph.eval_job(job).evaluations:
         entry = graph.evals[name]
         evaluation = EVALS.get(entry.config["name"])
         runs = {role: graph.run(run).config for role, run in entry.subjects.items()}
-        yield Planned(
+        yield PlannedEvaluation(
             name=name,
             fragment=entry.fragment,
             cfg=parse(evaluation.Config, Layers((name, entry.config))),

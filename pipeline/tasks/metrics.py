@@ -17,7 +17,7 @@ from pipeline.methods.base import Measured, PerImage, PerToken
 
 
 @dataclass(frozen=True)
-class Found:
+class MetricValues:
     """What was measured on a data set of `count` images."""
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Metric(ABC):
         """Take what all processes have seen, in the order of their ranks, instead of this one's own."""
 
     @abstractmethod
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         """After `merge`."""
 
 
@@ -80,14 +80,14 @@ class MeanPerImage(Metric):
     def merge(self, states: Sequence[dict[int, "dict[str, _Part]"]]) -> None:
         self.parts = {number: batch for state in states for number, batch in state.items()}
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         batches = [self.parts[number] for number in sorted(self.parts)]
         names = batches[0] if batches else {}
         per_image = {name: np.concatenate([batch[name].values for batch in batches]) for name in names}
         count = len(next(iter(per_image.values()), ()))
         # One after the other: `sum` and numpy add in other orders, which changes the last digits.
         means = {name: reduce(add, (batch[name].total for batch in batches)) / count for name in names}
-        return Found(means, {name: standard_error(v) for name, v in per_image.items()}, count, per_image)
+        return MetricValues(means, {name: standard_error(v) for name, v in per_image.items()}, count, per_image)
 
 
 class MeanPerToken(Metric):
@@ -110,7 +110,7 @@ class MeanPerToken(Metric):
     def merge(self, states: Sequence[dict[int, dict[str, np.ndarray]]]) -> None:
         self.parts = {number: batch for state in states for number, batch in state.items()}
 
-    def compute(self) -> Found:
+    def compute(self) -> MetricValues:
         batches = [self.parts[number] for number in sorted(self.parts)]
         names = batches[0] if batches else {}
         sums = {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in names}
@@ -121,7 +121,7 @@ class MeanPerToken(Metric):
         }
         errors = {name: standard_error(each) for name, each in values.items()}
         count = len(next(iter(values.values()), ()))
-        return Found(means, errors, count, {name: each.astype(np.float32) for name, each in values.items()})
+        return MetricValues(means, errors, count, {name: each.astype(np.float32) for name, each in values.items()})
 
 
 def _sums(found: Measured) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""How long processes wait for each other where their gradients meet, told apart from how long these are sent.
+"""Time that processes spend in all-reduces of gradients, split into sending and waiting for each other.
 
-All leave a meeting together, so whoever comes last spends the least time in it: that is sending, and what the others
-spend beyond it is waiting. Where DDP sends gradients during the backward pass there are no such meetings.
+All processes leave an all-reduce together, so the one that comes last spends the least time in it: that is sending, and
+what the others spend beyond it is waiting. DDP sends gradients during the backward pass and is not timed.
 """
 
 import statistics
@@ -15,33 +15,33 @@ import torch
 from pipeline.engine.parallel.distributed import World
 
 
-class Meetings:
-    """Of this process, since the last reading; on a GPU they are timed there, and nothing waits for it."""
+class GradientSyncTimer:
+    """Times this process's all-reduces since the last reading; on a GPU they are timed there, and nothing waits."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.marks: list[tuple[Any, Any]] = []
 
     @contextmanager
-    def attended(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         if self.world.size == 1:
             yield
             return
-        came = self._mark()
+        begin = self._mark()
         yield
-        self.marks.append((came, self._mark()))
+        self.marks.append((begin, self._mark()))
 
     def read(self, elapsed_s: float) -> dict[str, float]:
         """Shares of the time: of sending, and of waiting for others as processes do on average.
 
-        Nothing where there were no meetings. All processes must ask at the same step, after they have waited for the
+        Empty if nothing was timed. All processes must call this at the same step, after they have waited for the
         device.
         """
         seconds, self.marks = [self._seconds(*marks) for marks in self.marks], []
         if not seconds:
             return {}
         everyone = self.world.gather(seconds)
-        sending = sum(min(meeting) for meeting in zip(*everyone, strict=True))
+        sending = sum(min(each) for each in zip(*everyone, strict=True))
         waiting = statistics.mean(map(sum, everyone)) - sending
         return {"sending": round(sending / elapsed_s, 4), "peer_wait": round(waiting / elapsed_s, 4)}
 
@@ -52,5 +52,5 @@ class Meetings:
         event.record()
         return event
 
-    def _seconds(self, came: Any, left: Any) -> float:
-        return came.elapsed_time(left) / 1000 if self.world.device.type == "cuda" else left - came
+    def _seconds(self, begin: Any, end: Any) -> float:
+        return begin.elapsed_time(end) / 1000 if self.world.device.type == "cuda" else end - begin

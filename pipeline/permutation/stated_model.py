@@ -21,7 +21,7 @@ VIEW = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedModel:
     """An architecture of timm (`name` may have a tag, such as vit_base_patch16_224.mae), and what config.json says."""
 
     name: str
@@ -34,9 +34,9 @@ class Stated:
     @property
     def view(self) -> dict[str, Any]:
         """What config.json says of images; old files say it without `pretrained_cfg`."""
-        said = self.config.get("pretrained_cfg")
-        said = said if isinstance(said, dict) else self.config
-        return {key: said[key] for key in VIEW if said.get(key) is not None}
+        stated = self.config.get("pretrained_cfg")
+        stated = stated if isinstance(stated, dict) else self.config
+        return {key: stated[key] for key in VIEW if stated.get(key) is not None}
 
     def build(self, num_classes: int) -> Any:
         """The model, on torch's default device, with fresh weights."""
@@ -80,37 +80,37 @@ class Stated:
         return found
 
 
-def stated_of(model: Path, named: str | None, in_key: str = "") -> Stated | None:
+def find_stated_model(model: Path, named: str | None, in_key: str = "") -> StatedModel | None:
     """The architecture of a weight file by --model, by config.json and by its key; None where nothing names it."""
-    config = config_beside(model)
+    config = config_next_to(model)
     by_config = config.get("architecture")
-    said = {"--model": named, "config.json": by_config if isinstance(by_config, str) else None, "the key": in_key}
-    said = {source: name for source, name in said.items() if name}
+    stated = {"--model": named, "config.json": by_config if isinstance(by_config, str) else None, "the key": in_key}
+    stated = {source: name for source, name in stated.items() if name}
     refuse_contradiction(
-        f"the architecture of {model}", {source: without_tag(name or "") for source, name in said.items()}
+        f"the architecture of {model}", {source: without_tag(name or "") for source, name in stated.items()}
     )
-    if not said:
+    if not stated:
         return None
-    name = next(name for name in said.values() if name)
+    name = next(name for name in stated.values() if name)
     if problem := unknown_architecture(name):
-        raise ConfigError(f"{next(iter(said))} {name}: {problem}")
-    return Stated(name, config)
+        raise ConfigError(f"{next(iter(stated))} {name}: {problem}")
+    return StatedModel(name, config)
 
 
-def build_without_weights(stated: Stated, num_classes: int) -> Any:
+def build_without_weights(stated: StatedModel, num_classes: int) -> Any:
     """The structure of the model, which takes no memory."""
     with torch.device("meta"):
         return stated.build(num_classes)
 
 
-def refuse_contradiction(fact: str, said: Mapping[str, Any]) -> None:
+def refuse_contradiction(fact: str, stated: Mapping[str, Any]) -> None:
     """Sources that state one fact must agree."""
-    if len({*said.values()}) > 1:
-        words = ", ".join(f"{value} by {source}" for source, value in said.items())
+    if len({*stated.values()}) > 1:
+        words = ", ".join(f"{value} by {source}" for source, value in stated.items())
         raise ConfigError(f"{fact} is stated differently: {words}; expected one answer: correct what is wrong")
 
 
-def config_beside(model: Path) -> dict[str, Any]:
+def config_next_to(model: Path) -> dict[str, Any]:
     """The config.json in the folder of a weight file; empty where there is none."""
     path = model.parent / "config.json"
     try:

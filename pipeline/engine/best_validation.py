@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pipeline.engine.metrics import Found
 from pipeline.results.records import STOP_FACTS
+from pipeline.tasks.metrics import MetricValues
 
 
 class BestWeights:
@@ -18,13 +18,13 @@ class BestWeights:
     def __init__(self) -> None:
         self.step: int | None = None  # None: there was no validation yet
         self.weights: dict[str, Tensor] = {}
-        self.found = Found()
+        self.found = MetricValues()
 
-    def take(self, method: nn.Module, step: int, found: Found) -> None:
+    def take(self, method: nn.Module, step: int, found: MetricValues) -> None:
         self.step, self.found = step, found
         self.weights = {name: value.detach().to("cpu", copy=True) for name, value in method.state_dict().items()}
 
-    def put_into(self, method: nn.Module) -> Found:
+    def put_into(self, method: nn.Module) -> MetricValues:
         """The method gets its best weights back; returns what was found with them."""
         method.load_state_dict(self.weights)
         return self.found
@@ -33,7 +33,7 @@ class BestWeights:
         return {"step": self.step, "weights": self.weights, "found": asdict(self.found)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.weights, self.found = state["step"], state["weights"], Found(**state["found"])
+        self.step, self.weights, self.found = state["step"], state["weights"], MetricValues(**state["found"])
 
 
 class Patience:

@@ -17,7 +17,7 @@ LINE = re.compile(r" \(line \d+\)$")
 
 
 @dataclass(frozen=True)
-class WrittenStudy:
+class StudyFile:
     path: Path
     expanded: Expanded
     unsaved: str = ""  # the text of a study that has no file yet
@@ -56,13 +56,13 @@ class WrittenStudy:
         return dict(sorted(dotted.items(), key=lambda item: -len(item[0])))
 
 
-def read_study(path: Path) -> WrittenStudy:
+def read_study(path: Path) -> StudyFile:
     raw = read_yaml(path)
     try:
-        return WrittenStudy(path, expand(raw))
+        return StudyFile(path, expand(raw))
     except ConfigError as error:
         lines = "\n".join(f"{shown(path)}: {line}" for line in str(error).splitlines())
-        raise ConfigError(WrittenStudy(path, Expanded({}, {})).in_written_terms(lines)) from None
+        raise ConfigError(StudyFile(path, Expanded({}, {})).in_written_terms(lines)) from None
 
 
 def unknown_keys_once(lines: list[str]) -> list[str]:
