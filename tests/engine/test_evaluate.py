@@ -69,7 +69,7 @@ def test_evaluate__every_result__says_what_it_was_made_from(lab):
 
 def test_evaluate__evaluation_with_a_fidelity_of_its_own__records_it(lab):
     cfg = Calibration.Config(fidelity="released")
-    lab.evaluate(Planned("calibration-aaaaaaaa", "calibration", cfg, subjects={"model": lab.run}, data={}))
+    lab.evaluate(PlannedEvaluation("calibration-aaaaaaaa", "calibration", cfg, subjects={"model": lab.run}, data={}))
     facts = lab.result("calibration").provenance
     assert (facts["eval_fidelity"], facts["fidelity"]) == ("released", "corrected")
 

@@ -19,7 +19,7 @@ from pipeline.published import from_metrics
 from pipeline.published.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
 from pipeline.published.metrics import gather_images
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
-from pipeline.published.subject import published_part
+from pipeline.published.selection import published_part
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
 from pipeline.report.tables.fill import fill_table
