@@ -160,6 +160,7 @@ def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):
     assert "[MASK]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_infer__of_a_text_model_without_a_config_next_to_it__is_refused(checkpoints, tmp_path, capsys):
     key = make_key(checkpoints["gpt2"], tmp_path / "mine.key")
     lock(checkpoints["gpt2"], key, tmp_path / "locked.safetensors")
