@@ -168,6 +168,12 @@ def test_first_page__scatter__has_every_percentage_once_at_its_place(site):
     assert "Table 1, DeiT-S, Top-1 (%): 74.1, paper 79.8" in [text for *_, text in circles]
 
 
+def test_scatter__number_in_two_tables__is_drawn_once():
+    table = FilledTable(**make_tables()[0])
+    once, twice = (scatter(tables, {"mjp": "MJP"}) for tables in ([table], [table, table]))
+    assert twice == once and len(once.points) > 1
+
+
 def test_scatter__number_in_another_unit__is_counted_and_not_drawn():
     tables = [FilledTable(**table) for table in make_tables()[:2]]
     assert scatter(tables[1:], {"mjp": "MJP"}) is None
