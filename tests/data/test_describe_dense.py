@@ -56,6 +56,15 @@ def test_describe__all_pictures_in_one_folder__are_found(tmp_path, configs):
     assert cfg.train_images == cfg.val_images == "images"
 
 
+def test_describe__folder_inside_of_one_named_after_a_split__is_described_by_the_names_in_it(tmp_path):
+    noisy(write_coco(tmp_path / "trainval" / "set"))
+    cfg = described(tmp_path / "trainval" / "set", image_size=64).config
+    assert (cfg.train_annotations, cfg.val_annotations) == (
+        "annotations/instances_train2017.json",
+        "annotations/instances_val2017.json",
+    )
+
+
 def test_describe__captions_and_keypoints_next_to_instances__are_ignored(tmp_path):
     noisy(write_coco(tmp_path))
     for name in ("captions", "person_keypoints"):

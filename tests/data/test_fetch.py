@@ -56,8 +56,21 @@ def test_fetch__server_without_ranges__starts_over(server, tmp_path, has_etags):
     assert server.sent == 100_000 + len(CONTENT)
 
 
-def test_fetch__file_changed_between_two_parts__is_never_a_mixture(server, tmp_path):
-    server.cuts = [100_000] + [0] * 5
+def test_fetch__connection_cut_again_and_again__continues_as_long_as_bytes_come(server, tmp_path):
+    server.cuts = [20_000] * 12  # more than a download may fail in a row
+    assert received(server, tmp_path) == CONTENT
+    assert server.sent == len(CONTENT) and len(server.asked) == 13
+
+
+def test_fetch__server_with_weak_etags__continues_by_the_date_of_the_file(server, tmp_path):
+    server.has_weak_etags, server.cuts = True, [100_000]
+    assert received(server, tmp_path) == CONTENT
+    assert server.sent == len(CONTENT)
+
+
+@pytest.mark.parametrize("has_weak_etags", [False, True])
+def test_fetch__file_changed_between_two_parts__is_never_a_mixture(server, tmp_path, has_weak_etags):
+    server.has_weak_etags, server.cuts = has_weak_etags, [100_000] + [0] * 5
     message_of(received, server, tmp_path)
     server.files["a.zip"] = CONTENT[::-1]
     assert received(server, tmp_path) == CONTENT[::-1]

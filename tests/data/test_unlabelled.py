@@ -153,6 +153,7 @@ def test_describe__train_and_val_folders__are_the_split(tmp_path):
 def test_describe__images_that_cannot_be_used__are_left_out_by_name_and_stay_so(tmp_path, configs):
     folder = write_photos(tmp_path / "mine")
     write_photo(folder / "2023" / "icon.png", 5, size=(5, 5))
+    Image.fromarray(np.full((6, 9, 3), 90, np.uint8)).save(folder / "2023" / "small.png")  # just large enough
     (folder / "2023" / "cut.jpg").write_bytes((folder / "2023" / "0.jpg").read_bytes()[:300])
     (folder / "a\nb.png").write_text("no image")
     Image.fromarray(np.full((30, 30), 40_000, np.uint16)).save(folder / "deep.png")
@@ -165,7 +166,7 @@ def test_describe__images_that_cannot_be_used__are_left_out_by_name_and_stay_so(
     assert note_of(description, "left out, a side below 6 pixels").endswith(": 1 (2023/icon.png)")
     cfg = reread(configs, description)
     assert cfg.left_out == ("2023/cut.jpg", "2023/icon.png", "a\nb.png", "deep.png")
-    assert (cfg.num_train, cfg.num_val) == (18, 2)
+    assert (cfg.num_train, cfg.num_val) == (19, 2)
     prepare(cfg, folder, tmp_path / "out", progress=False)
     assert "side below" not in " ".join(of(folder, min_side=5).notes)
 

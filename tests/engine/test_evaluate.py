@@ -21,6 +21,7 @@ from pipeline.core.files import digest, read_lines
 from pipeline.data.store.manifest import read_manifest
 from pipeline.engine.train import load_method
 from pipeline.evals import evaluate as evaluating
+from pipeline.evals.accuracy.calibration import Calibration
 from pipeline.evals.accuracy.classify import Classify
 from pipeline.evals.accuracy.ensemble import Ensemble
 from pipeline.evals.base import Outcome, Subject
@@ -63,7 +64,14 @@ def test_evaluate__every_result__says_what_it_was_made_from(lab):
         assert result.images == manifest.splits["val"].fingerprint
         assert result.files == {"per_image.npz": digest(lab.folder(key).per_image)}
         facts = {"eval_fingerprint": "aaaaaaaa", "seed": cfg.seed, "fidelity": "corrected", "device": "cpu"}
-        assert facts.items() <= result.provenance.items()
+        assert facts.items() <= result.provenance.items() and "eval_fidelity" not in result.provenance
+
+
+def test_evaluate__evaluation_with_a_fidelity_of_its_own__records_it(lab):
+    cfg = Calibration.Config(fidelity="released")
+    lab.evaluate(PlannedEvaluation("calibration-aaaaaaaa", "calibration", cfg, subjects={"model": lab.run}, data={}))
+    facts = lab.result("calibration").provenance
+    assert (facts["eval_fidelity"], facts["fidelity"]) == ("released", "corrected")
 
 
 def test_evaluate__code_edited_while_it_computes__records_the_code_that_began(lab, monkeypatch):

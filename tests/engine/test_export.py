@@ -231,6 +231,17 @@ def test_card__numbers__are_those_of_these_weights_with_what_seeds_do(scale, tmp
 
 
 @pytest.mark.slow
+def test_card__numbers_of_a_finetuned_run__have_the_seeds_of_those_that_started_from_other_seeds(scale, tmp_path):
+    for seed, value in enumerate((70.0, 74.0)):
+        start = tiny_run({"seed": seed, "optim": {"epochs": 2}})
+        finished(scale, start)
+        run = tiny_run({"seed": seed, "init": start.name})
+        finished(scale, run, {"val_top1": value})
+    assert main(["export", run.name, "--out", str(tmp_path / "mine")]) == 0
+    assert "| val_top1 | 74 | not known | 2.8 over 2 seeds, mean 72 |" in (tmp_path / "mine" / "README.md").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, *(ROTARY[f"{kind}, beside a table, scaled"] for kind in get_args(RotaryKind))])
 def test_export__with_onnx__is_what_torch_computes_for_any_batch(scale, tmp_path, capsys, changes):
     onnxruntime = pytest.importorskip("onnxruntime")

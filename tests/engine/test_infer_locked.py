@@ -147,6 +147,7 @@ def test_infer__of_a_locked_language_model_without_its_key__labels_answers_that_
     assert answers[1][1:] != answers[0]
 
 
+@pytest.mark.slow
 def test_infer__of_a_text_without_a_mask__says_what_it_needs(tmp_path, capsys):
     text_models()["mask"].save_pretrained(tmp_path / "model")
     write_tokenizer(tmp_path / "model", mask_token="[MASK]", unk_token="[UNK]", pad_token="[PAD]")

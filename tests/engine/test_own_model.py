@@ -173,6 +173,8 @@ def test_attack__own_vit_on_own_folder__sees_images_in_the_size_of_the_file(weig
     found = [json.loads((out / f"0-{number}" / "numbers.json").read_text()) for number in (1, 2)]
     assert [each["label"] for each in found] == [0, 1]  # one of each class in turn
     assert Image.open(out / "0-1" / "original.png").size == (SIDE, SIDE)
+    assert attack(weights, "--data", photos, "--label", 2, "--out", out) == 0  # in place of that of its folder
+    assert json.loads((out / "numbers.json").read_text())["label"] == 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from PIL import Image
 from small_set import MEAN, STD, build
 
 from pipeline.evals.base import EVALS
+from pipeline.evals.dense import detection_pictures
 from pipeline.evals.dense.detection_pictures import PALETTE, SIDE, drawn
 from pipeline.transfer.average_precision import METRICS, ImageRecord, Objects, average_precision, encoded, record_of
 
@@ -89,6 +90,21 @@ def test_pictures__of_a_detector__have_two_columns_and_a_row_for_each_image(worl
     files = world.evaluate("detection_pictures", build("mask_rcnn"), images=3).files
     page = Image.open(io.BytesIO(files["detections.png"]))
     assert 2 * SIDE < page.width < 2.2 * SIDE and 3 * SIDE < page.height < 3.4 * SIDE
+
+
+def test_pictures__truth__is_drawn_without_crowds_and_what_was_found_from_the_least_score(world, monkeypatch):
+    shown = []
+
+    def noted(picture, record, objects, texts, chosen):
+        shown.append((record, objects is record.truth, chosen.tolist()))
+        return drawn(picture, record, objects, texts, chosen)
+
+    monkeypatch.setattr(detection_pictures, "drawn", noted)
+    world.evaluate("detection_pictures", build("mask_rcnn"), images=9, min_score=0.3)
+    for record, is_truth, chosen in shown:
+        kept = record.crowd == 0 if is_truth else record.scores >= 0.3
+        assert chosen == np.flatnonzero(kept).tolist()
+    assert any(record.crowd.any() for record, *_ in shown)
 
 
 def test_drawn__one_object__is_framed_and_half_covered_in_the_colour_of_its_class():

@@ -131,13 +131,27 @@ def test_compute__views_completed_on_the_device__finds_the_same_to_the_last_bit(
 
 
 @pytest.mark.parametrize("name", ON_IMAGES)
-def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_mode(world, plain, name):
+def test_compute__twice__finds_the_same_to_the_last_bit_and_leaves_the_subjects_as_they_were(world, plain, name):
     methods = [method.train() for method in subjects_of(name)]  # with dropout, of which nothing must be seen
+    before = [state_of(method) for method in methods]
     one, other = plain(name), evaluate(world, name, *methods)
     if name not in MEASURES_TIME:
         refuse(compare_outcomes(EVALS.get(name), one, other, "when it was computed a second time"))
-    changed = [role for role, method in zip(EVALS.get(name).roles(), methods, strict=True) if not method.training]
-    assert changed == [], f"compute left {changed} in evaluation mode; put them back into the mode they were in"
+    roles = zip(EVALS.get(name).roles(), methods, before, strict=True)
+    changed = [role for role, method, state in roles if state_of(method) != state]
+    assert changed == [], f"compute changed weights, modes or requires_grad of {changed}; copy them or put them back"
+
+
+def state_of(method):
+    weights = {name: value.numpy().tobytes() for name, value in method.state_dict().items()}
+    modes = [module.training for module in method.modules()]
+    return weights, modes, [parameter.requires_grad for parameter in method.parameters()]
+
+
+@pytest.mark.parametrize("name", ["adversarial", "calibration", "detection", "outliers"])
+def test_compute__another_seed__draws_the_errors_of_whole_sets_again_and_no_metric(world, plain, name):
+    one, other = plain(name), evaluate(world, name, *subjects_of(name), seed=1)
+    assert other.metrics == one.metrics and other.errors != one.errors
 
 
 @pytest.mark.parametrize("name", [name for name in OF_SUBJECTS if name not in OF_TABLES | IN_ONE_BATCH])

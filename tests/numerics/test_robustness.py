@@ -219,6 +219,9 @@ def test_adversarial__set_of_three_classes__sees_their_logits_only(world):
     assert found.metrics["aurra"] == pytest.approx(100 * aurra(expected.max(1), right), abs=1e-3)
     assert found.count == 45 and set(found.errors) == {"top1", "aurra", "confidence"}
     assert found.metrics["confidence"] == pytest.approx(100 * expected.max(1).mean(), abs=1e-3)
+    sets = np.random.default_rng(9).integers(0, 45, (400, 45))
+    spread = np.std([aurra(expected.max(1)[chosen], right[chosen]) for chosen in sets])
+    assert found.errors["aurra"] == pytest.approx(100 * spread, rel=0.2)
     unrestricted = (probabilities(world, method)[np.isin(world.labels, columns)].argmax(1)).tolist()
     assert 100 * np.mean(np.isin(unrestricted, columns)) < 100, "the restriction changes nothing here"
 

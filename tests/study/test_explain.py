@@ -137,6 +137,16 @@ def test_explain__difference_to_another_row__explains_both_cells(graph):
     assert said.count("result      ") == 2
 
 
+def test_explain__difference_to_another_column__explains_both_cells_of_the_row(graph):
+    table = graph.tables["mjp.t1"]
+    plain = next(key for key, column in table.columns.items() if column.eval and key != "top1")
+    given = {"eval": None, "metric": None, "delta": "top1", "minus": plain}
+    table.columns["gain"] = table.columns["top1"].model_copy(update=given)
+    said = explain(Freshness(graph, SITE), "mjp.t1.deit-s:gain")
+    assert f": {CELL} minus mjp.t1.deit-s:{plain}\n{CELL} is 70.25" in said
+    assert f"\nmjp.t1.deit-s:{plain} is " in said
+
+
 def test_explain__another_result_of_the_table_damaged__is_explained_all_the_same(graph):
     rows = graph.tables["mjp.t1"].rows
     other = next(row for row_id, row in rows.items() if row_id != "mjp.t1.deit-s" and row.cells["top1"].sources)

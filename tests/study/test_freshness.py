@@ -26,6 +26,7 @@ from pipeline.freshness.outputs import (
 from pipeline.freshness.remake import Freshness
 from pipeline.report import drawing
 from pipeline.report.drawing import draw_report, draw_table
+from pipeline.report.tables.fill import fill_table
 from pipeline.results.records import EvalInputs, EvalJobRecord, Inputs, write_record
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
@@ -306,6 +307,42 @@ def test_report__page_deleted__is_a_problem_with_the_command_that_draws_it(graph
     assert found[f"results/demo/{file}"].remedy == "`snakemake all` makes it again"
     (graph.results.folder / drawing_record(file)).unlink()
     assert now(graph).own_reason(file) == "not found"
+
+
+@pytest.mark.slow
+def test_number__whose_run_has_other_weights_now__is_stale_and_is_not_compared_image_by_image(graph, folder):
+    name = graph.tables[TABLE].rows[ROW].cells["top1"].sources[0].split("/")[1]
+    write_evaluation(graph, name, {"top1": 70.0}, {"top1": [100.0, 40.0]}, images="val", count=2)
+    job = graph.evals[name].job
+    names = graph.eval_jobs[job].evaluations
+    results = {each: digest(graph.results.evaluation(each).result) for each in names}
+    write_record(graph.results.eval_job(job), EvalJobRecord(results=results))
+
+    def cell():
+        return next(row for row in fill_table(graph, TABLE, "all", now(graph)).rows if row.id == ROW).cells["top1"]
+
+    assert (cell().stale, cell().images, len(cell().per_image)) == ("", "val", 1)
+    folder.encoder.write_text("other")
+    assert cell().stale and (cell().images, cell().per_image) == ("", [])
+
+
+@pytest.mark.slow
+def test_difference__to_a_stale_number__is_stale(graph):
+    key, column, table_id = next(
+        (key, column, table_id)
+        for table_id, table in graph.tables.items()
+        for key, column in table.columns.items()
+        if column.against and column.direction != "none"
+    )
+    table, base = graph.tables[table_id], f"{table_id}.{column.against}"
+    finish(graph, [table_file(table_id, "all")], {table.columns[column.delta].metric: 70.25})
+    for run in table.rows[base].run_names():
+        graph.results.run(run).encoder.write_text("other")
+    others = {row for row in table.rows if not {*table.rows[row].run_names()} & {*table.rows[base].run_names()}}
+    rows = [row for row in fill_table(graph, table_id, "all", now(graph)).rows if row.id in others]
+    differences = [row.cells[key] for row in rows if row.cells[key].ours is not None]
+    assert differences and all(cell.stale for cell in differences)
+    assert not any(row.cells[column.delta].stale for row in rows)
 
 
 @pytest.mark.slow

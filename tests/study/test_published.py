@@ -17,9 +17,12 @@ from pipeline.freshness.remake import Freshness
 from pipeline.published import folder as published
 from pipeline.published import from_metrics
 from pipeline.published.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
+from pipeline.published.metrics import gather_images
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
+from pipeline.published.selection import published_part
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
+from pipeline.report.tables.fill import fill_table
 from pipeline.results import published_folder
 from pipeline.study import targets
 from pipeline.study.resolve.entries import StudyEntry
@@ -62,6 +65,12 @@ def test_check__in_a_clone_without_results__finds_nothing(measured, made):
     assert published_scales() == ["toy"] and check("toy") == []
 
 
+def test_check__folder_larger_than_allowed__says_its_size(made, monkeypatch):
+    monkeypatch.setattr(published, "MOST_BYTES", 1_000)
+    size = sum(path.stat().st_size for path in made.iterdir())
+    assert check("toy") == [f"{size:,} bytes, expected 1,000 at most"]
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "line"),
     [
@@ -73,6 +82,12 @@ def test_check__in_a_clone_without_results__finds_nothing(measured, made):
         ),
         ("metrics.json", '"diff_norm": 8.0', '"diff_norm": 7.0', "toy.t1.b:diff_norm: ours is 7.0"),
         ("claims.json", '"verdict": "true"', '"verdict": "false"', "claim toy.c1: verdict is 'true' from the metrics"),
+        (
+            "claims.json",
+            '     "verdict": "true"',  # of its one comparison
+            '     "verdict": "false"',
+            "claim toy.c1: toy.t1.b:top1 > toy.t1.a:top1 true of ",
+        ),
         ("README.md", "Toy study", "My study", "README.md is not what the metrics give"),
         ("verdicts.svg", "B beats A", "A beats B", "verdicts.svg is not what the metrics give"),
         ("provenance.json", "c0ffee", "c0c0a", "provenance.json is not what the metrics give"),
@@ -118,7 +133,25 @@ def test_configs__changed_since_then__are_counted_and_more_seeds_are_no_change(m
     cells["top1"].metric = "top5"
     claims = measured.claims["toy"]
     claims["toy.c1"] = claims["toy.c1"].model_copy(update={"statement": "B does not lose to A"})
-    assert changed_since("toy", measured) == "1 cell and 1 claim"
+    claims["toy.c2"] = claims["toy.c2"].model_copy(update={"holds": ["toy.t1.c:top1 >= toy.t1.a:top1"]})
+    assert changed_since("toy", measured) == "1 cell and 2 claims"
+
+
+def test_published_part__row_outside_the_headline__is_there_if_a_difference_is_to_it(toy):
+    rows = toy.tables["toy.t1"].rows
+    rows["toy.t1.a"] = rows["toy.t1.a"].model_copy(update={"headline": False})
+    assert [*published_part(toy).tables["toy.t1"].rows] == ["toy.t1.a", "toy.t1.b"]
+
+
+def test_gather_images__difference_between_columns__has_the_values_of_both(measured):
+    columns = measured.tables["toy.t1"].columns
+    columns["delta"] = columns["delta"].model_copy(update={"against": None, "minus": "diff_norm"})
+    norms, about = np.arange(200.0), {"count": 200, "images": "the same"}
+    write_evaluation(measured, name_of("consistency", B), {"diff_norm": norms.mean()}, {"diff_norm": norms}, **about)
+    measured.claims.clear()
+    arrays = gather_images(measured, measured.results, [fill_table(measured, "toy.t1", "headline")])
+    names = [f"{name_of('classify', run)}/top1" for run in (A, B)]
+    assert {*arrays} == {*names, f"{name_of('consistency', B)}/diff_norm"}
 
 
 def test_publish__without_any_run__is_refused(toy):

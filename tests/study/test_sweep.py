@@ -47,6 +47,25 @@ def test_sweep__of_a_run_over_numbers__has_one_row_a_value_and_a_line_over_a_log
     assert not any(row.headline for row in table.rows.values())
 
 
+@pytest.mark.parametrize(("seeds", "count"), [(2, 2), (None, 3)])
+def test_sweep__with_seeds__has_them_in_place_of_those_of_a_run(project, seeds, count):
+    runs = STUDY["runs"] | {"plain": STUDY["runs"]["plain"] | {"seeds": 3}}
+    project.only_study("mine", STUDY | {"runs": runs}, {})
+    study = swept("mine.plain", LR, seeds=seeds)
+    rows = graph_of(study).tables[f"{study.name}.t1"].rows.values()
+    assert [len(row.run_names()) for row in rows] == [count] * 3
+
+
+def test_sweep__of_a_run_that_starts_from_another_in_place_of_a_file__keeps_that_as_it_is(project):
+    tuned = STUDY["runs"]["tuned"] | {"init": "file:vit.safetensors", "stand_in": "pre"}
+    project.only_study("mine", STUDY | {"runs": STUDY["runs"] | {"tuned": tuned}}, {})
+    study = swept("mine", "optim.weight_decay=0,0.1")
+    (config,) = configs_of(graph_of(study), f"{study.name}.t1", "tuned_v1-0")
+    graph = load_graph("demo")
+    (plain,) = graph.tables["mine.t1"].rows["mine.t1.tuned"].run_names()
+    assert config["init"] == graph.runs[plain].init
+
+
 def test_sweep__value_that_the_study_has__is_its_run(mine):
     plain = load_graph("demo").tables["mine.t1"].rows["mine.t1.plain"].runs[""]
     study = swept("mine.plain", "optim.base_lr=3e-3,1e-3")
@@ -233,6 +252,12 @@ def test_command__with_a_profile__takes_its_scale_and_a_dry_run_leaves_no_file(m
     ((command, there),) = started
     assert command[4:] == ["--profile", "slurm", "--dry-run", "--config", "scale=paper"]
     assert len(there) == len(before) + 1 and files(mine) == before
+
+
+def test_command__with_a_profile_and_a_scale__takes_the_scale_that_was_typed(mine, started):
+    assert main(["sweep", "mine.plain", "--over", LR, "--profile", "slurm", "--scale", "demo", "-n"]) == 0
+    ((command, _),) = started
+    assert command[4:] == ["--profile", "slurm", "--dry-run", "--config", "scale=demo"]
 
 
 def test_command__mistyped_key__starts_nothing(mine, started, capsys):

@@ -57,6 +57,18 @@ def test_label__of_what_a_paper_ran__says_what_ran_here(label, run, here):
     assert line.here == here
 
 
+def test_label__with_an_eta__of_runs_that_were_trained_with_several__keeps_it():
+    graph, table = graph_of(), FilledTable(**make_tables()[2])
+    graph.runs["other"] = graph.runs["pre"].model_copy(
+        update={"config": {"optim": {"epochs": 20.0}, "method": {"mask_ratio": 0.25}}}
+    )
+    line = table.rows[0]
+    line.label, line.runs = "trained with eta 0.75", {"": ["pre", "other"]}
+    table.rows = [line]
+    name_what_ran(graph, table)
+    assert line.here == ""
+
+
 def test_label__of_a_study_without_a_paper__is_the_users_own():
     table = FilledTable(**make_tables()[2])
     for line in table.rows:

@@ -186,6 +186,10 @@ def test_hold__jobs_that_share_gpus__are_spread_and_wait_in_no_other_order():
     assert found == [["0", "1"], ["2"], ["0"], ["1", "2"]] and holders() == []
 
 
+def test_words__of_ten_gpus_and_more__come_by_number():
+    assert gpus.in_words(["10", "9", "2"]) == "GPUs 2, 9, 10"
+
+
 def test_hold__of_a_job_without_gpu__hides_all_of_them_and_waits_for_none():
     site = Site(gpus=[0])
     with hold(site), hold(site, 0) as slots:

@@ -112,6 +112,7 @@ def test_sections__of_a_page__are_split_at_headings_outside_of_code(tmp_path, mo
         sections.section("PAGE.md", "Four")
 
 
+@pytest.mark.slow
 def test_rooms__every_folder_and_file__is_in_one_layer_and_says_what_it_is_for():
     graph = import_graph.folders_in_use()
     named = [name for names in rooms.LAYERS.values() for name in names]
@@ -125,6 +126,7 @@ def test_rooms__list_in_contributing__has_the_sentences_of_the_code():
     assert rooms.short_table() in (ROOT / "CONTRIBUTING.md").read_text()
 
 
+@pytest.mark.slow
 def test_rooms__imports__lead_to_the_same_layer_or_down():
     graph = import_graph.folders_in_use()
     assert import_graph.upwards(graph) == []
