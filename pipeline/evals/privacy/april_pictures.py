@@ -19,7 +19,7 @@ from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
 from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn
 from pipeline.methods.base import Batch
-from pipeline.privacy.april import Assumptions, attack, ceiling, reason_against
+from pipeline.privacy.april import Assumptions, Embedding, attack, ceiling, reason_against
 
 FILE = "recovered.png"
 
@@ -51,7 +51,7 @@ class AprilPictures(LeakageEvaluation):
         count = self.cfg.images + self.cfg.skip
         (batch,) = self.client_batches(plain.run.data, count, count)
         moved, shuffled = Shuffler(plain.method, self.cfg.shuffle_ratio, self.cfg.seed)(batch.images)
-        best = ceiling(plain.method, batch.images, batch.targets)
+        best = ceiling(plain.method, Embedding.of(plain.method), batch.images, batch.targets)
         columns = [PictureColumn("original", batch.images), PictureColumn(f"ceiling, {name}", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)
         columns.append(PictureColumn("shuffled", moved))
