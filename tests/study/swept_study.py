@@ -1,7 +1,7 @@
 """A small study for sweeps: a plain run, a pretraining, and a finetuning that starts from it."""
 
 from pipeline.study.resolve.entries import Graph
-from pipeline.sweep.study import Asked, sweep_of
+from pipeline.sweep.study import SweepRequest, sweep_of
 
 RUN = {"method": "supervised", "model": "deit_s", "data": "imagenet1k"}
 STUDY = {
@@ -30,7 +30,7 @@ LR = "optim.base_lr=1e-4,3e-4,1e-3"
 
 
 def swept(target: str, *over: str, **options):
-    return sweep_of(Asked(target, [*over], **{"scale": "demo", **options}))
+    return sweep_of(SweepRequest(target, [*over], **{"scale": "demo", **options}))
 
 
 def configs_of(graph: Graph, table: str, row: str) -> list[dict]:
