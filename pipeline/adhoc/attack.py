@@ -135,7 +135,8 @@ def _record(target: Target, found: RecoveredImage, victim: Victim, measured: dic
 @torch.no_grad()
 def _target(file: Path, label: int | None, folder: Path, victim: Victim) -> Target:
     data, device = victim.data, next(victim.method.parameters()).device
-    seen = torch.as_tensor(eval_view(data, data.eval_crop)(open_image(file, MODES[data.channels])))
+    image = open_image(file, MODES[data.channels], data.upright)  # as the run's own images were
+    seen = torch.as_tensor(eval_view(data, data.eval_crop)(image))
     inputs, _ = TASKS.get("classify")(data, device).eval_batch(seen[None], torch.zeros(1))
     predicted = int(victim.method.predict(inputs).logits.argmax())
     trained_with = torch.tensor([predicted if label is None else label], device=device)

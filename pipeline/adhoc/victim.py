@@ -109,6 +109,7 @@ def _data_config(view: ForeignView, num_classes: int) -> DataConfig:
         num_train=0,
         num_val=1,
         num_classes=num_classes,
+        upright=True,
         augment=Augment(interpolation=view.interpolation),
         eval_crop=view.crop,
         **input_of(view),

@@ -108,7 +108,8 @@ def entry_of(name: str) -> SetEntry:
     """The facts of a set, by the name of its config."""
     known = catalogue()
     if name not in known:
-        raise ConfigError(f"no published set {name!r} in configs/published_sets.yaml; {nearest(name, known)}")
+        hint = nearest(name, known, listed_by="python -m pipeline download")
+        raise ConfigError(f"no published set {name!r} in configs/published_sets.yaml; {hint}")
     return known[name]
 
 

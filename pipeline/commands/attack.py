@@ -79,9 +79,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.adhoc.attack import AttackRequest, attack_images
+    from pipeline.launch.gpus import hold_gpus
+    from pipeline.launch.memory import explain_memory
+    from pipeline.results import results_of
     from pipeline.site import load_site
 
     given = {key: getattr(options, key) for key in AttackRequest.__dataclass_fields__ if key != "model"}
     request = AttackRequest(named_model(options), **given)
-    for number, report in enumerate(attack_images(request, load_site())):
-        print(f"{chr(10) if number else ''}{report}", flush=True)
+    site, job_log = load_site(), results_of(options.scale or "paper").log("attack", options.model)
+    with hold_gpus(site, 1, job_log), explain_memory(f"the attack on {options.model}", site):
+        for number, report in enumerate(attack_images(request, site)):
+            print(f"{chr(10) if number else ''}{report}", flush=True)

@@ -76,6 +76,10 @@ class LockFile:
             self.file.flush()
         return True
 
+    def release(self) -> None:
+        """Give it back; it can be taken again."""
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+
     def close(self) -> None:
         self.file.close()
         self.wanted.close()

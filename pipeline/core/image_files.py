@@ -7,11 +7,12 @@ from PIL import ExifTags, Image, ImageOps
 from pipeline.core.errors import DataError
 
 
-def open_image(file: Path, mode: str) -> Image.Image:
-    """The image that a user names on the command line, in a mode such as "RGB"."""
+def open_image(file: Path, mode: str, upright: bool = True) -> Image.Image:
+    """The image that a user names on the command line, in a mode such as "RGB"; turned as its EXIF data say."""
     try:
-        with Image.open(file) as image:
-            image.load()
+        with Image.open(file) as stored:
+            stored.load()
+            image = turned(stored) if upright else stored
     except FileNotFoundError:
         raise DataError(f"--image {file} not found; expected the file of an image") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

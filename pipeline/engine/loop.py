@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from pipeline.engine.parallel.pauses import Pauses
 from pipeline.engine.parallel.sync_timer import GradientSyncTimer
 from pipeline.engine.protection import protect_gradients
 from pipeline.engine.run import RunConfig, check_world
-from pipeline.engine.signals import Requeue, StopRequest
+from pipeline.engine.signals import CutShort, Requeue, StopRequest
 from pipeline.engine.step import MicroStep, Update
 from pipeline.engine.validate import measure_set
 from pipeline.methods.base import METHODS, Batch, Method, Output
@@ -92,6 +92,7 @@ class Trainer:
         self.update = Update(self.method, self.optimizer, run.optim, self.ema, self.meters)
         self.checkpoints, self.step = Checkpoints(paths.state), 0
         self.best: dict[str, float] = {}
+        self.owes_validation = False  # that of its last step, within which it was stopped
         self.best_weights = BestWeights() if run.optim.keep == "best" else None
         self.patience = Patience(run.optim.patience)
         state = self._usable_checkpoint()
@@ -103,6 +104,8 @@ class Trainer:
 
     def fit(self) -> MetricValues:
         """Train to the end, or until patience is over; returns the validation of the last or the best weights."""
+        if self.owes_validation:
+            self._validate()
         run, micros = self.run, iter(self.batches.from_step(self.step))
         stopwatch = Stopwatch()
         pauses = Pauses(self.world, self.stop, self.site.checkpoint_s, run.optim.log_every, self.step)
@@ -123,11 +126,16 @@ class Trainer:
                 self._save()
                 pauses.saved()
             if pause.must_stop:
-                self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
-                why = self.stop.why or "a peer was asked to stop"
-                raise Requeue(f"{why}: checkpoint after step {self.step} of {run.total_steps}")
+                self._leave()
         self._save()
         return self.best_weights.put_into(self.exported) if self.best_weights else self.last_validation
+
+    def _leave(self) -> NoReturn:
+        """On request, after a checkpoint."""
+        self.world.barrier()  # nobody leaves before the checkpoint is written: that could end the others
+        why = self.stop.why or "a peer was asked to stop"
+        before = ", before its validation" if self.owes_validation else ""
+        raise Requeue(f"{why}: checkpoint after step {self.step} of {self.run.total_steps}{before}")
 
     @property
     def exported(self) -> Method:
@@ -258,7 +266,14 @@ class Trainer:
     def _validate(self) -> None:
         method = self.exported
         measure, batches, sizes = type(method).measure, self.batches.validation, self.batches.sizes
-        found = measure_set(method, batches, self.task, self.world, self.precision, measure, sizes=sizes)
+        place = self.world, self.precision
+        try:
+            found = measure_set(method, batches, self.task, *place, measure, sizes=sizes, stop=self.stop)
+        except CutShort:  # it may take longer than there is time left
+            self.owes_validation = True
+            self._save()
+            self._leave()
+        self.owes_validation = False
         self.last_validation = replace(found, per_image={})  # as a checkpoint has it
         if primary := method.primary or self.task.primary:
             value = found.metrics[primary.name]
@@ -295,6 +310,7 @@ class Trainer:
             "last_validation": self.last_validation.metrics,
             "last_errors": self.last_validation.errors,
             "last_count": self.last_validation.count,
+            "owes_validation": self.owes_validation,
             "metrics_bytes": self.metrics.sync(),
             "wall_s": self.wall_s,
         }
@@ -335,6 +351,7 @@ class Trainer:
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
         )
         self.best = state.get("best", {})
+        self.owes_validation = state.get("owes_validation", False)
         if state:
             log.info("resuming at step %d", state["step"])
             self.step = state["step"]

@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 CONTINUE_ME = 75  # EX_TEMPFAIL: not failed, not finished; run the same command again to continue
 # SIGUSR2 is what SLURM sends before a time limit, as submitit asks it to.
@@ -13,10 +14,15 @@ REASONS: dict[int, str] = {
     signal.SIGUSR2: "the time limit is near",
 }
 LOOK_S = 2.0
+T = TypeVar("T")
 
 
 class Requeue(Exception):
     """Training stopped on request, after a checkpoint."""
+
+
+class CutShort(Exception):
+    """Somebody asked to stop in the middle of a validation, of which nothing is kept."""
 
 
 class StopRequest:
@@ -44,6 +50,20 @@ class StopRequest:
             reason, holds = self._reason
             self.why = reason if holds() else ""
         return bool(self.why)
+
+    def wait_for(self, look: Callable[[], T], every_s: float, tell: Callable[[], None] = lambda: None) -> T | None:
+        """Look again and again until something is found; None if somebody asks to stop first.
+
+        `tell` is called before the first wait, to say what for.
+        """
+        if found := look():
+            return found
+        tell()
+        while not self.is_raised:
+            time.sleep(every_s)
+            if found := look():
+                return found
+        return None
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         # A time limit is followed by SIGTERM, and a requeue by the job itself too: the first one is the reason.

@@ -1,5 +1,6 @@
 """Running a trained method over a validation set, sharded over processes."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from pipeline.core.trees import Tree
 from pipeline.engine.batches import Loaded, Sizes
 from pipeline.engine.compute.precision import Precision, in_precision
 from pipeline.engine.parallel.distributed import World
+from pipeline.engine.signals import LOOK_S, CutShort, StopRequest
 from pipeline.methods.base import Batch, Method
 from pipeline.tasks.base import Task
 from pipeline.tasks.metrics import Metric, MetricValues
@@ -41,24 +43,45 @@ def measure_set(
     seed: int = 0,
     metric: Metric | None = None,
     sizes: Sizes | None = None,
+    stop: StopRequest | None = None,
 ) -> MetricValues:
     """What `measure` finds in every batch, put together by a metric (by default the task's).
 
     Every piece of the set has a generator seeded by its number, so that random masks do not depend on the number of
     processes. `sizes` are those of the batches; without them batches are the pieces. A process that was left without
     a batch takes part all the same. The method is left in the mode it was in. Nothing waits for the device before the
-    metric is asked.
+    metric is asked. When one of the processes is asked to stop meanwhile, all of them raise CutShort.
     """
     metric, times = metric or task.metric(), sizes.times if sizes else 1
     measured = Pieces(method, measure, seed, sizes)
+    cut = Cut(batches, stop)
     with evaluating(method):
-        for place, (inputs, targets) in enumerate(batches):
+        for place, (inputs, targets) in enumerate(cut):
             number = (world.rank + place * world.size) * times
             with in_precision(precision, world.device):
                 for first, values in measured(*task.eval_batch(inputs, targets), number):
                     metric.update(values, first)
+    if stop and world.any(cut.is_short):
+        raise CutShort
     metric.merge(world.gather(metric.state()))
     return metric.compute()
+
+
+class Cut:
+    """Batches up to a request to stop, which is looked for every few seconds."""
+
+    def __init__(self, batches: Loaded, stop: StopRequest | None) -> None:
+        self.batches, self.stop, self.is_short = batches, stop, False
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        looked_at = time.monotonic()
+        for batch in self.batches:
+            if self.stop and time.monotonic() - looked_at > LOOK_S:
+                looked_at = time.monotonic()
+                if self.stop.is_raised:
+                    self.is_short = True
+                    return
+            yield batch
 
 
 class Pieces:

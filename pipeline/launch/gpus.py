@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 import subprocess
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
@@ -202,19 +201,31 @@ os.register_at_fork(after_in_child=_let_go)
 def _wait_for_slots(
     gpus: list[Gpu], runs_per_gpu: int, count: int, job_log: Path, stop: StopRequest | None
 ) -> list[Slot]:
-    """First come, first served: a run of many GPUs is not passed over by jobs of one."""
+    """One job at a time may take from a GPU: a run of many GPUs is not passed over by jobs of one.
+
+    Only that GPU is kept from others: who waits for some GPUs of the machine holds up nobody who may use another.
+    """
     _make_folder()
-    is_told = False
-    with closing(LockFile(LOCKS / "turn")) as turn:
-        while not (turn.take() and (slots := _take_slots(gpus, runs_per_gpu, count, job_log))):
-            if stop and stop.is_raised:
-                raise Requeue(f"{stop.why} while waiting for a GPU")
-            if not is_told:
-                users = [f"GPU {each.gpu} by {each.job}" for each in holders()]
-                every = in_words(gpu.id for gpu in gpus)
-                log.info("waiting for %d of %s; in use: %s", count, every, ", ".join(users) or "none")
-                is_told = True
-            time.sleep(LOOK_S)
+    stop = stop or StopRequest()
+    with ExitStack() as turns_end:
+        turns = {gpu: turns_end.enter_context(closing(LockFile(LOCKS / f"{gpu.name}.turn"))) for gpu in gpus}
+
+        def look() -> list[Slot]:
+            ours = [gpu for gpu, turn in turns.items() if turn.take()]
+            if len(ours) < count:  # two jobs that each kept some of the turns would wait for each other
+                for gpu in ours:
+                    turns[gpu].release()
+                return []
+            return _take_slots(ours, runs_per_gpu, count, job_log)
+
+        def tell() -> None:
+            users = [f"GPU {each.gpu} by {each.job}" for each in holders()]
+            every = in_words(gpu.id for gpu in gpus)
+            log.info("waiting for %d of %s; in use: %s", count, every, ", ".join(users) or "none")
+
+        slots = stop.wait_for(look, LOOK_S, tell)
+    if not slots:
+        raise Requeue(f"{stop.why} while waiting for a GPU")
     return slots
 
 

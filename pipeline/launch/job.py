@@ -48,12 +48,16 @@ class TrainJob:
     def __call__(self) -> None:
         # Instead of submitit's own handlers, which requeue from within the signal, without a checkpoint.
         STOP.listen()
+        before = self.paths.last_step()
         code = self._train()
         is_main = is_main_process()
         if is_main or code not in (0, CONTINUE_ME):
             self._leave_outcome(code)
         if is_main and code == CONTINUE_ME and STOP.signal == signal.SIGUSR2:
-            requeue(os.environ["SLURM_JOB_ID"])
+            if self.paths.last_step() > before:
+                requeue(os.environ["SLURM_JOB_ID"])
+            else:  # the launcher counts such jobs; this one would come back for ever
+                log.warning("no checkpoint beyond step %d in this job, so it does not requeue itself", before)
         # Not 75 from the others: srun would end the main process for it.
         leave(code if is_main or code != CONTINUE_ME else 0)
 

@@ -83,10 +83,8 @@ class Queue:
         When this process is asked to stop, that is the problem that the answer names.
         """
         with closing(LockFile(self.path.with_suffix(".lock"))) as lock:
-            while not lock.take():
-                if self.stop.is_raised:
-                    return Answer(time.time(), problem=self.stop.why)
-                time.sleep(LOOK_S)
+            if not self.stop.wait_for(lock.take, LOOK_S):
+                return Answer(time.time(), problem=self.stop.why)
             kept = self._read()
             if kept and kept.time > newer_than and time.time() - kept.came_at < self.poll_s:
                 return kept

@@ -118,12 +118,12 @@ class Launcher:
     def _sole_submitter(self) -> Iterator[None]:
         """Hold the lock of submissions, after the launcher that has it: it may hang in sbatch or squeue."""
         with closing(LockFile(self.paths.submit_lock)) as lock:
-            while not lock.take():
-                self._tell(f"{holder_of(self.paths.submit_lock)} submits this run; waiting for it")
-                if self.stop.is_raised:  # the other one cancels what it has submitted
-                    raise Interrupted(self.stop.why)
-                time.sleep(LOOK_S)
+            if not self.stop.wait_for(lock.take, LOOK_S, self._tell_who_submits):
+                raise Interrupted(self.stop.why)  # the other one cancels what it has submitted
             yield
+
+    def _tell_who_submits(self) -> None:
+        self._tell(f"{holder_of(self.paths.submit_lock)} submits this run; waiting for it")
 
     def _cancel(self, job: Job, record: JobRecord) -> None:
         """End a job that works on what is no longer asked for."""
@@ -263,9 +263,8 @@ class Launcher:
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self._leave_if_asked()
-            time.sleep(LOOK_S)
+        self.stop.wait_for(lambda: time.monotonic() >= deadline, LOOK_S)
+        self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
         """Ctrl-C means the job; SIGTERM may be a login node that ends what its users left running."""

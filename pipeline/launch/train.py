@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,12 @@ def _train_on_this_machine(
 
 def _wait_for_trainer(paths: RunFolder) -> None:
     """Wait for a training that outlived the command that started it, before a GPU is taken that others can use."""
-    is_told = False
-    while is_held(paths.lock):
-        holder = holder_of(paths.lock)
-        if STOP.is_raised:
-            raise Requeue(f"{STOP.why} while {holder} worked on {paths.name}")
-        if not is_told:
-            log.info("%s is working on %s; waiting for it", holder, paths.name)
-            is_told = True
-        time.sleep(LOOK_S)
+
+    def tell() -> None:
+        log.info("%s is working on %s; waiting for it", holder_of(paths.lock), paths.name)
+
+    if not STOP.wait_for(lambda: not is_held(paths.lock), LOOK_S, tell):
+        raise Requeue(f"{STOP.why} while {holder_of(paths.lock)} worked on {paths.name}")
 
 
 def _chosen_run(scale: str, run: str | None, config: Path | None) -> tuple[str, dict[str, Any]]:

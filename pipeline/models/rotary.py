@@ -47,12 +47,22 @@ class Rotary:
             shape["depth"] = len(encoder.blocks)
         self.make = partial(create_rope_embed, **KINDS[kind], **shape)
         self.own, self.num_prefix = grid_of(encoder), encoder.num_prefix_tokens
+        self.trained: Grid | None = None  # where rows and columns are rescaled to those of this grid
         self.rope: Any = self.make(feat_shape=list(self.own))
         self.rope.register_buffer("of_own_grid", self._table_of(self.own), persistent=False)
         self.elsewhere: dict[Grid, Tensor] = {}
         self.grid: Grid | None = None  # of the images, where it is not the encoder's own
         self.places: Tensor | None = None  # (B or 1, P+n): for each token that is there, a place
         self.order: Tensor | None = None  # (P+n,): the order in which these tokens stand
+
+    def rescale(self, trained: Grid) -> None:
+        """From now on, the rows and columns of every grid lie within those of this one (timm's `ref_feat_shape`).
+
+        DINOv3's do so on any grid.
+        """
+        self.trained = trained
+        self.rope.of_own_grid = self._table_of(self.own).to(self.rope.of_own_grid.device)
+        self.elsewhere.clear()
 
     def of_block(self, block: int) -> Tensor:
         """The turns of every token in this block: (T, C/2, 2), (H, T, C/2, 2) or (B, H or 1, T, C/2, 2)."""
@@ -84,8 +94,9 @@ class Rotary:
 
     def _table_of(self, grid: Grid) -> Tensor:
         if self.is_mixed:
-            return F.pad(grid.coordinates().flip(1).float(), (0, 0, self.num_prefix, 1))
-        rope = self.make(feat_shape=list(grid))
+            places = grid.coordinates() * torch.tensor(self.trained or grid) / torch.tensor(grid)
+            return F.pad(places.flip(1), (0, 0, self.num_prefix, 1))
+        rope = self.make(feat_shape=list(grid), ref_feat_shape=self.trained)
         sines, cosines = rope.get_embed().chunk(2, dim=-1)  # each twice: side by side, or one half after the other
         once = slice(sines.shape[-1] // 2) if self.pairs_halves else slice(None, None, 2)
         table = torch.stack([cosines[:, once], sines[:, once]], dim=-1)

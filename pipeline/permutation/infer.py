@@ -18,7 +18,7 @@ from pipeline.models.weights import fill_weights, read_weights
 from pipeline.permutation.authorise import lock_fingerprint, locked_family, open_locked, open_without_key
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import Key
-from pipeline.permutation.stated_model import find_stated_model, refuse_contradiction
+from pipeline.permutation.stated_model import StatedModel, find_stated_model, refuse_contradiction
 
 IMAGENET = 1000  # classes, whose names timm has
 MOST = 5
@@ -70,7 +70,7 @@ def classify_image(model: Path, key: Key | None, image: Path, arch: str | None, 
         said["config.json"] = stated_classes
     refuse_contradiction(f"the number of classes of {model}", said)
     with dynamo_deferred():
-        from timm.data import ImageNetInfo, create_transform
+        from timm.data import create_transform
 
     encoder = stated.build(num_classes=len(weights["head.weight"]))
     if key and shape_of(encoder) != key.shape:
@@ -83,8 +83,20 @@ def classify_image(model: Path, key: Key | None, image: Path, arch: str | None, 
     encoder = encoder.to(device).eval()
     with torch.no_grad(), permuted(encoder, key) if key else nullcontext():
         logits = encoder(transform(pixels)[None].to(device))[0]
-    names = ImageNetInfo().index_to_description if len(logits) == IMAGENET else lambda label: ""
-    return best(logits, lambda label: f"class {label}  {names(label)}".rstrip())
+    name_of_class = names_of_classes(stated, len(logits))
+    return best(logits, lambda label: f"class {label}  {name_of_class(label)}".rstrip())
+
+
+def names_of_classes(stated: StatedModel, count: int) -> Callable[[int], str]:
+    """From label to name: by config.json, as `export` writes it, or of ImageNet-1K; else empty."""
+    named = stated.config.get("label_names")
+    if isinstance(named, list) and len(named) == count:
+        return lambda label: str(named[label])
+    if count == IMAGENET:
+        with dynamo_deferred():
+            from timm.data import ImageNetInfo
+        return ImageNetInfo().index_to_description
+    return lambda label: ""
 
 
 def family_to_answer(model: Path, key: Key | None) -> str:

@@ -225,8 +225,10 @@ class Drawing(Strict):
     """Whether rows or columns have the x values."""
     levels: list[str] = Field(default_factory=list, description="rows drawn as horizontal lines, such as a baseline")
     curve: str = Field("", description="metric of `curves`, such as val_top1")
-    shade: Literal["all", "columns"] = Field(
-        "all", description="heatmap: the tint of a number among all of them, or from worst to best in its column"
+    shade: Literal["all", "columns", "gain"] = Field(
+        "all",
+        description="heatmap: the tint of a number among all of them; from worst to best in its column; or by how much "
+        "it is better than that of the first column in its line, which is written next to it",
     )
 
 

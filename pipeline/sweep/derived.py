@@ -7,7 +7,7 @@ ever overwritten. A derived study has no part in `make demo`, no claims and no n
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ class DerivedStudy:
     def _in_options(self, line: str) -> str:
         """A line of an error with the option of the command in place of the study's file."""
         before, file, rest = line.partition(f"{shown(self.path)}: ")
-        option, problem = self.option_of(LINE.sub("", rest)) if file else ("", "")
+        # Other files that a line names exist; of this one, what the parent does not have is named by its option.
+        rest = LINE.sub("", rest).replace(shown(self.path), shown(CONFIGS / "study" / f"{self.parent}.yaml"))
+        option, problem = self.option_of(rest) if file else ("", "")
         # A rule between keys of several files begins with another file, and this one comes last.
         return f"{option}: {before.rpartition('; ')[0] if before else problem}" if option else line
 
@@ -120,11 +122,19 @@ def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy
     }
     heading = f"{parent} with {', '.join(words)}, made by `snakemake {' '.join(targets)} --config set=...`.\n{ABOUT}"
     short = [f"{key.rpartition('.')[2]}_{value}" for key, value in leaves(change)]
-    return DerivedStudy(derived_name([parent, *short], content), parent, content, heading, _of_set)
+    return DerivedStudy(derived_name([parent, *short], content), parent, content, heading, partial(_of_set, parent))
 
 
-def _of_set(text: str) -> tuple[str, str]:
-    return ("--config set", text.removeprefix("set").removeprefix(": ")) if re.match(r"set\b", text) else ("", "")
+def _of_set(parent: str, text: str) -> tuple[str, str]:
+    """A key of the study itself may contradict one of the option; its copy in the derived study is no file yet."""
+    if re.match(r"set\b", text):
+        return "--config set", text.removeprefix("set").removeprefix(": ")
+    problem = re.sub(r"; [\w.]+ is in \S+: set$", "", text)
+    if problem == text:
+        return "", ""
+    place, _, problem = problem.partition(": ")
+    file = shown(CONFIGS / "study" / f"{parent}.yaml")
+    return "--config set", f"{problem} ({file}: {place}); give both keys in set"
 
 
 def _only_study(graph: Graph, targets: list[str]) -> str:

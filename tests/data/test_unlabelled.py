@@ -12,10 +12,11 @@ from PIL import Image
 from pipeline.cli import main
 from pipeline.core.config import Layers, parse, read_yaml, science
 from pipeline.core.errors import ConfigError
+from pipeline.core.image_files import open_image
 from pipeline.data.describe import describe
 from pipeline.data.describe.guess_labels import guess_labels
 from pipeline.data.images.classified import DataConfig
-from pipeline.data.readers.any_depth import look_below, read_any_depth
+from pipeline.data.readers.any_depth import OTHERS, look_below, read_any_depth
 from pipeline.data.store.manifest import read_manifest
 from pipeline.data.store.opening import compare_folder, open_for_evaluation, open_split
 from pipeline.data.store.prepare import fill_cache, prepare, reason_to_prepare
@@ -53,7 +54,7 @@ def test_read__any_depth_and_ending__finds_images_and_counts_the_rest_by_reason(
     assert content.images == ["a.JPG", "x/b.Png", "x/d.jpeg", "x/y/z/c.webp"]
     assert {reason: sorted(found) for reason, found in content.skipped.items()} == {
         "hidden or system files": [".hidden/", "Thumbs.db", "x/._d.jpeg"],
-        "not images": ["README", "x/film.mov"],
+        OTHERS: ["README", "x/film.mov"],
     }
 
 
@@ -118,7 +119,8 @@ def test_describe__either_way__says_what_was_assumed_and_the_option_for_the_othe
 def test_describe__folder_that_may_be_either__is_refused_with_the_option(tmp_path, files):
     for number, name in enumerate(files):
         write_photo(tmp_path / name, number)
-    assert "--unlabelled" in message_of(of, tmp_path)
+    message = message_of(of, tmp_path)
+    assert "--unlabelled" in message and "fix the folder, then" not in message
     assert of(tmp_path, unlabelled=True).config.num_train >= 1
 
 
@@ -173,7 +175,7 @@ def test_describe__nothing_usable__says_what_was_left_out(tmp_path):
         (tmp_path / name).write_text("no image")
     message = message_of(of, tmp_path)
     assert "found 0 usable images" in message and "cannot be decoded: 2 (a.jpg, b.jpg)" in message
-    assert "not images: 1 (.mov 1)" in message
+    assert "left out, not PNG, JPEG, BMP, WebP, TIFF or PPM: 1 (.mov 1)" in message
 
 
 def test_describe__very_many_unusable_images__are_not_listed_in_a_config(tmp_path, monkeypatch):
@@ -182,6 +184,14 @@ def test_describe__very_many_unusable_images__are_not_listed_in_a_config(tmp_pat
     for number in range(3):
         (tmp_path / f"bad{number}.jpg").touch()
     assert "found 3 images that cannot be used" in message_of(of, tmp_path)
+
+
+def test_describe__images_of_several_sizes__asks_for_one_before_all_are_decoded(tmp_path, monkeypatch):
+    folder = write_photos(tmp_path, count=4)
+    write_photo(folder / "small.png", 9, size=(20, 25))
+    monkeypatch.setattr("pipeline.data.describe.unlabelled.inspect_images", None)
+    with pytest.raises(ConfigError, match="20x25 to 40x30 pixels, not one square size"):
+        of(folder, image_size=None)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
@@ -243,6 +253,11 @@ def test_upright__photograph_that_was_turned__is_seen_as_it_was_taken(tmp_path, 
             stored = np.asarray(Image.open(tmp_path / "mine" / name))
             wanted = np.rot90(stored, -1) if "turned" in name else stored
             assert np.array_equal(np.asarray(samples.image(index)), wanted)
+
+
+def test_open_image__photograph_that_was_turned__is_seen_as_it_was_taken(tmp_path):
+    path = write_photo(tmp_path / "turned.jpg", 1, orientation=6)
+    assert open_image(path, "RGB").size == SIZE[::-1] and open_image(path, "RGB", upright=False).size == SIZE
 
 
 def test_upright__folder_without_turned_images__is_described_as_before(tmp_path):

@@ -1,6 +1,6 @@
 """For each field of every evaluation, a value that must be seen; field_effects.py says how."""
 
-from bases import DECODER, DROPPOS, LANGUAGE, MP3, MP3_SOUNDS, OBJECTS, SCENES, jigsaw
+from bases import DECODER, DROPPOS, LANGUAGE, MP3, MP3_SOUNDS, OBJECTS, ROTARY, SCENES, jigsaw
 from every_key import FieldEffect
 
 from pipeline.core.config import merge
@@ -166,6 +166,7 @@ EVALS = {
     "eval.perplexity.keys": [FieldEffect(2, "validation", LANGUAGE)],
     "eval.perplexity.seed": [FieldEffect(1, "validation", LANGUAGE)],
     "eval.image_sizes.sizes": [FieldEffect((50, 100), "validation")],
+    "eval.image_sizes.rotations": [FieldEffect("rescaled", "validation", ROTARY)],
     "eval.shuffle_curve.ratios": [FieldEffect((30, 60), "validation")],
     "eval.shuffle_curve.seed": [FieldEffect(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [FieldEffect((10, 60), "validation", MP3)],

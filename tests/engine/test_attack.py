@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from safetensors.torch import save_file
 from tiny_runs import build_trainer, publish, tiny_run
 
 from pipeline.cli import main
 from pipeline.core.files import write_text
 from pipeline.engine.run import resolved_yaml
+from pipeline.launch import gpus
+from pipeline.launch.gpus import holders
 from pipeline.privacy import matching
 from pipeline.privacy.april import reason_other_algebra
 
@@ -76,6 +78,21 @@ def attack(model, image, *more, kind="april"):
     return main(["attack", "--model", str(model), "--image", str(image), "--attack", kind, *map(str, more)])
 
 
+def test_attack__on_a_machine_with_gpus__holds_one_as_other_jobs_do(tmp_path, monkeypatch, capsys):
+    def attack_images(request, site):
+        yield f"on {os.environ[gpus.VISIBLE]}, held by {holders()[0].job}"
+
+    (tmp_path / "gpus.yaml").write_text("gpus: [3]\n")
+    monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(gpus, "_found_gpus", dict)
+    monkeypatch.setattr("pipeline.adhoc.attack.attack_images", attack_images)
+    monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "gpus.yaml"))
+    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER"):  # both are as they were afterwards
+        monkeypatch.setenv(name, "3")
+    assert attack("test_vit", "square.png") == 0
+    assert capsys.readouterr().out == "on 3, held by test_vit\n" and holders() == []
+
+
 def pixels(path):
     return np.asarray(Image.open(path), dtype=float) / 255
 
@@ -133,6 +150,20 @@ def test_attack__on_a_timm_model__comes_to_the_ceiling_of_its_equations(site, we
         expected = int(model(seen[None]).argmax())
     assert found["label"] == expected and found["label_is_predicted"]
     assert f"{expected}, which the model predicts: no --label was given" in said
+
+
+@pytest.mark.slow
+def test_attack__on_a_photograph_that_was_turned__attacks_it_as_it_was_taken(site, weights, photograph, tmp_path):
+    """As `evaluate` sees it."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    with Image.open(photograph) as upright:
+        upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    for image in (photograph, tmp_path / "turned.png"):
+        more = "--weights", weights / "test_vit.safetensors", "--out", tmp_path / image.stem
+        assert attack("test_vit", image, *more) == 0
+    seen = [pixels(tmp_path / name / "original.png") for name in ("square", "turned")]
+    assert np.array_equal(*seen)
 
 
 @pytest.mark.slow

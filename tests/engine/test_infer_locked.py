@@ -9,6 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from pipeline.cli import main
+from pipeline.permutation.infer import names_of_classes
+from pipeline.permutation.stated_model import StatedModel
 
 pytestmark = pytest.mark.usefixtures("cpu_site")
 
@@ -50,6 +52,15 @@ def test_infer__of_a_locked_vit_without_its_key__labels_answers_that_differ(read
     assert len(answers[model]) == 5 and answers[model][0].split()[1] == "class"  # not locked: nothing but answers
     assert answers[locked][0].startswith("WITHOUT THE KEY") and "1 of 7 (14.29%)" in answers[locked][0]
     assert len(answers[locked]) == 6 and answers[locked][1:] != answers[model]
+
+
+@pytest.mark.parametrize(
+    ("config", "count", "name"),
+    [({"label_names": ["cat", "dog"]}, 2, "dog"), ({"label_names": ["cat"]}, 2, ""), ({}, 2, "")],
+    ids=["named", "named for other classes", "not named"],
+)
+def test_infer__class_of_a_model_with_a_config__has_the_name_in_it(config, count, name):
+    assert names_of_classes(StatedModel(TIMM, config), count)(1) == name
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@
 import logging
 
 import pytest
-from tiny_runs import PRETRAINING, RICH, StopAfter, build_trainer, differing, fit, tiny_run, weights_of
+from tiny_runs import PRETRAINING, RICH, StopAfter, StopsWithin, build_trainer, differing, fit, tiny_run, weights_of
 
 from pipeline.core.errors import CheckpointError
 from pipeline.core.files import read_lines
-from pipeline.engine.signals import Requeue
+from pipeline.engine import validate
+from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.results import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -68,6 +69,27 @@ def test_resume__stopped_after_every_step__ends_bit_identical(uninterrupted, ima
     assert differing(weights, weights_of(last)) == []
     assert last.paths.metrics.read_bytes() == metrics
     assert last.best == best_by_hand(last)
+
+
+@of_two_kinds
+@pytest.mark.parametrize("skipped", [0, 1], ids=["the first", "the last"])
+def test_resume__stopped_within_a_validation__validates_first_and_ends_bit_identical(
+    uninterrupted, images, tmp_path, monkeypatch, skipped
+):
+    """It may take longer than there is time between the warning and the end of a job."""
+    run, weights, metrics = uninterrupted
+    monkeypatch.setattr(validate, "LOOK_S", -1)
+    stop = StopRequest()
+    trainer = build_trainer(run, tmp_path, images, stop)
+    within = trainer.batches.validation = StopsWithin(trainer.batches.validation, stop)
+    within.num_passes = -skipped
+    with pytest.raises(Requeue, match=rf"checkpoint after step {6 + 6 * skipped} of 12, before its validation"):
+        trainer.fit()
+    assert sum("val_loss" in line for line in read_lines(trainer.paths.metrics)) == skipped
+    continued = fit(run, tmp_path, images)
+    assert differing(weights, weights_of(continued)) == []
+    assert continued.paths.metrics.read_bytes() == metrics
+    assert continued.best == best_by_hand(continued)
 
 
 def best_by_hand(trainer):

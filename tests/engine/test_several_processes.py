@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 from forked import ForkedProcess
-from tiny_runs import PHOTOS, StopAfter, differing, fit, prepare_in, tiny_run, weights_of, write_photos
+from tiny_runs import PHOTOS, StopAfter, StopsWithin, differing, fit, prepare_in, tiny_run, weights_of, write_photos
 
 from pipeline.core.config import Layers
 from pipeline.core.files import read_lines
 from pipeline.data.store.prepare import prepare
+from pipeline.engine import validate
 from pipeline.engine.loop import Trainer
 from pipeline.engine.parallel import pauses
 from pipeline.engine.parallel.distributed import join_world, leave_world
@@ -55,6 +56,7 @@ class Training:
     count: int = 2
     has_caches: bool = False  # cache0 for the first process, cache1 for the second one
     is_stopped: bool = False
+    is_stopped_within: bool = False  # the first validation
     port: int = field(default_factory=port)
 
     def path(self, rank: int) -> Path:
@@ -71,7 +73,7 @@ class Training:
 
 def train_all(rank: int, trainings: list[Training]) -> None:
     torch.set_num_threads(1)
-    pauses.LOOK_S = 0  # they ask each other after every step
+    pauses.LOOK_S, validate.LOOK_S = 0, -1  # they ask each other after every step, and look at every batch
     for training in trainings:
         if rank < training.count:
             train(rank, training)
@@ -84,6 +86,8 @@ def train(rank: int, training: Training) -> None:
     stop = StopAfter(LOOKS) if training.is_stopped and rank == 1 else StopRequest()
     site = Site(device="cpu", cache=results / f"cache{rank}" if training.has_caches else None)
     trainer, why = Trainer(run, RunFolder(results, run.name), training.data, site, world, stop), ""
+    if training.is_stopped_within and rank == 0:  # the other one has no batch
+        trainer.batches.validation = StopsWithin(trainer.batches.validation, stop)
     try:
         trainer.fit()
     except Requeue as request:
@@ -104,8 +108,10 @@ def trained(images, tmp_path_factory) -> dict[str, Training]:
         Training("whole", rare, images, folder / "whole"),
         Training("stopped", rare, images, folder / "parts", is_stopped=True),
         Training("resumed", rare, images, folder / "parts"),
+        Training("within", rare, images, folder / "within", is_stopped_within=True),
+        Training("validated", rare, images, folder / "within"),
     ]
-    for training in trainings[:2] + trainings[3:5]:
+    for training in [*trainings[:2], *trainings[3:5], trainings[6]]:
         prepare_in(training.results, images)
     prepare_photos(photos, folder / "caches", "cache0")
     children = [ForkedProcess(target=train_all, args=(rank, trainings)) for rank in range(4)]
@@ -160,8 +166,15 @@ def test_stop__of_one_process_between_two_lines_of_the_log__is_noticed_by_both(t
     assert second.endswith(f": checkpoint after step {LOOKS} of 12")
 
 
-def test_resume__stopped_between_two_lines_of_the_log__ends_bit_identical(trained):
-    whole, resumed = trained["whole"], trained["resumed"]
+def test_stop__of_one_process_within_a_validation__is_noticed_by_both(trained):
+    found = [each["why"] for each in trained["within"].found()]
+    where = "checkpoint after step 6 of 12, before its validation"
+    assert found == [f"the time limit is near: {where}", f"a peer was asked to stop: {where}"]
+
+
+@pytest.mark.parametrize("name", ["resumed", "validated"])
+def test_resume__stopped_between_two_lines_of_the_log_or_within_a_validation__ends_bit_identical(trained, name):
+    whole, resumed = trained["whole"], trained[name]
     for one, other in zip(whole.found(), resumed.found(), strict=True):
         assert differing(one["weights"], other["weights"]) == []
     assert resumed.lines() == whole.lines()

@@ -86,19 +86,21 @@ def test_waiting_job__is_the_one_submitted_until_it_has_ended_or_the_run_is_fini
 
 
 @pytest.mark.parametrize(
-    ("rank", "code", "stopped_by", "exit_code", "leaves_word", "requeued"),
+    ("rank", "code", "stopped_by", "last_step", "exit_code", "leaves_word", "requeued"),
     [
-        (0, 0, None, 0, True, []),
-        (0, 75, signal.SIGUSR2, 75, True, ["7"]),
-        (0, 75, signal.SIGTERM, 75, True, []),
-        (0, 1, None, 1, True, []),
-        (1, 0, None, 0, False, []),
-        (1, 75, signal.SIGUSR2, 0, False, []),
-        (1, 1, None, 1, True, []),
+        (0, 0, None, 9, 0, True, []),
+        (0, 75, signal.SIGUSR2, 9, 75, True, ["7"]),
+        (0, 75, signal.SIGUSR2, 3, 75, True, []),
+        (0, 75, signal.SIGTERM, 9, 75, True, []),
+        (0, 1, None, 9, 1, True, []),
+        (1, 0, None, 9, 0, False, []),
+        (1, 75, signal.SIGUSR2, 9, 0, False, []),
+        (1, 1, None, 9, 1, True, []),
     ],
     ids=[
         "main process finished",
         "main process before the time limit",
+        "main process before the time limit, no further than the job before",
         "main process told to end",
         "main process failed",
         "another finished",
@@ -107,20 +109,30 @@ def test_waiting_job__is_the_one_submitted_until_it_has_ended_or_the_run_is_fini
     ],
 )
 def test_job__end_of_a_process__is_told_once_and_requeued_by_the_main_one_before_a_time_limit(
-    paths, monkeypatch, rank, code, stopped_by, exit_code, leaves_word, requeued
+    paths, monkeypatch, rank, code, stopped_by, last_step, exit_code, leaves_word, requeued
 ):
+    """A job that got no further leaves it to the launcher, which counts: it would come back for ever."""
+
+    def train(self):
+        checkpoint(last_step)
+        return code
+
+    def checkpoint(step):
+        write_text(paths.state / f"step-{step:09d}-0123456789abcdef.pt", "")
+
+    checkpoint(3)
     stop, asked = StopRequest(), []
     stop.signal, stop.why = stopped_by, "told to" if stopped_by else ""
     stop.listen = lambda: stop
     monkeypatch.setattr(job, "STOP", stop)
     monkeypatch.setattr(job, "requeue", asked.append)
-    monkeypatch.setattr(TrainJob, "_train", lambda self: code)
+    monkeypatch.setattr(TrainJob, "_train", train)
     monkeypatch.setattr("pipeline.launch.job.leave", sys.exit)
     for name, value in {"RANK": rank, "SLURM_JOB_ID": 7, "SLURM_RESTART_COUNT": 2}.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(SystemExit) as end:
         TrainJob(paths, "local")()
-    expected = Outcome(job="7", start=2, rank=rank, code=code, why=stop.why, step=0)
+    expected = Outcome(job="7", start=2, rank=rank, code=code, why=stop.why, step=last_step)
     assert end.value.code == exit_code and asked == requeued
     assert read_outcome(paths, "7") == (expected if leaves_word else None)
 

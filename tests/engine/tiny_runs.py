@@ -2,7 +2,9 @@
 
 import gzip
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,6 +137,19 @@ def _write_idx(path: Path, magic: int, array: np.ndarray) -> None:
 def prepare_in(results: Path, folder: Path, data: DataConfig | None = None) -> None:
     data = data or tiny_run().data
     prepare(data, folder, RunFolder(results, "").manifest(data.name).parent, progress=False)
+
+
+class StopsWithin:
+    """Batches of a validation; the first time that they are read, somebody asks to stop."""
+
+    def __init__(self, batches: Iterable[Any], stop: StopRequest) -> None:
+        self.batches, self.stop, self.num_passes = batches, stop, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_passes += 1
+        if self.num_passes == 1:
+            self.stop.why = "the time limit is near"
+        yield from self.batches
 
 
 class StopAfter(StopRequest):

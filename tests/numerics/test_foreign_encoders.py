@@ -13,6 +13,7 @@ from threaded_server import server_in_a_thread
 
 from pipeline.adhoc.foreign import TimmClassifier
 from pipeline.core.errors import PatchworkError
+from pipeline.data.derived.severities import CORRUPTIONS
 from pipeline.engine.optim import OptimConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.accuracy import corruptions, restricted
@@ -45,6 +46,7 @@ FEW = {
         "images": 10,
     },
 }
+ALL_METRICS = corruptions.Corruptions.Config.metrics
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,8 @@ def _little_work(monkeypatch):
     """One corruption of 15, few draws of a bootstrap, and no UMAP: none of it looks at the model."""
     monkeypatch.setattr(corruptions, "CORRUPTIONS", ("fog",))
     monkeypatch.setattr(corruptions, "NORMALISED", ("mce", "ce_fog"))
+    few = [name for name in ALL_METRICS if not any(other in name for other in set(CORRUPTIONS) - {"fog"})]
+    monkeypatch.setattr(corruptions.Corruptions.Config, "metrics", tuple(few))
     monkeypatch.setattr(restricted.resampled_error, "__kwdefaults__", {"times": 2})
     monkeypatch.setattr(embedding_pictures, "projected", lambda table, *options: table[:, :2])
 

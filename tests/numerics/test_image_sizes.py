@@ -5,13 +5,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 from small_set import build
-from test_rotary import strong
+from test_rotary import strong, timm_twin
 from tiny_vit import build_tiny, tiny_model, tiny_swin
 
 from pipeline.evals.accuracy.image_sizes import at_size, scaled_size
 from pipeline.evals.base import EVALS
-from pipeline.models.patches import Grid
-from pipeline.models.places import ROTARY
+from pipeline.models.patches import Grid, grid_of
+from pipeline.models.places import ROTARY, rotary_of
 from pipeline.models.position import sincos_positions
 
 KINDS = ("none", "learn", "sincos", "relative", *ROTARY)
@@ -46,6 +46,35 @@ def test_at_size__larger__leaves_what_it_sees_of_patches_at_the_same_places(kind
             assert more.shape[-3] == 1 + 10 * 7
             torch.testing.assert_close(more[..., :50, :, :], own.rotary.of_block(number))
     assert large(SEEN).isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [(40, 28), (20, 36), (56, 56)], ids=["higher", "smaller and wider", "twice"])
+@pytest.mark.parametrize("kind", ROTARY)
+def test_at_size__any__computes_what_timm_does_where_its_model_gets_another_size(kind, size):
+    encoder, other = moved(kind, size)
+    theirs, seen = timm_twin(encoder, kind), torch.randn(2, 1, *size, generator=torch.Generator().manual_seed(0))
+    theirs.set_input_size(size)
+    torch.testing.assert_close(other(seen), theirs(seen), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [(20, 36), (56, 56)], ids=["smaller and wider", "twice"])
+def test_rescale__axial_rotations__computes_what_timm_does_with_a_reference_shape(size):
+    encoder, other = moved("rope", size)
+    rotary_of(other).rescale(grid_of(encoder))
+    theirs, seen = timm_twin(encoder, "rope", ref_feat_shape=(7, 7)), torch.randn(2, 1, *size)
+    theirs.set_input_size(size)
+    torch.testing.assert_close(other(seen), theirs(seen), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["rope", "rope_mixed"])
+def test_rescale__image_three_times_as_wide__has_the_rotations_of_training_at_every_third_column(kind):
+    encoder, other = moved(kind, (28, 84))
+    rotary_of(other).rescale(grid_of(encoder))
+    own, wide = (rotary_of(model).of_block(1)[..., 1:, :, :] for model in (encoder, other))
+    torch.testing.assert_close(wide.unflatten(-3, (7, 21))[..., ::3, :, :], own.unflatten(-3, (7, 7)))
 
 
 @torch.no_grad()
@@ -100,6 +129,9 @@ def test_reason_against__a_swin_or_a_locked_model__is_one_sentence(world):
     locked = run.model_copy(update={"method": type(run.method)(permutation={"key": "used"})})
     assert evaluation.reason_against(evaluation.Config(), {"model": run}) == ""
     assert "is not a plain ViT" in evaluation.reason_against(evaluation.Config(), {"model": swin})
+    assert "is for rope and rope_mixed, and tiny has learn" in evaluation.reason_against(
+        evaluation.Config(rotations="rescaled"), {"model": run}
+    )
     assert "its key is for the model as it was trained" in evaluation.reason_against(
         evaluation.Config(), {"model": locked}
     )

@@ -11,7 +11,6 @@ from small_set import ALONE, MEAN, STD, build, config_of
 from tiny_vit import tiny_resnet
 
 from pipeline.engine.loop import build_method
-from pipeline.evals import base
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.parts import Parts
 from pipeline.evals.probes.features import pooled_features
@@ -24,7 +23,7 @@ PROBES = ("knn", "linear_probe", "position_probe")
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_batches_of_parts__whole_or_in_pieces__are_those_of_each_part_by_itself(world, monkeypatch, pieces):
-    monkeypatch.setattr(base, "pieces_for", lambda task, device, batch: pieces)
+    monkeypatch.setattr("pipeline.engine.batches.pieces_for", lambda task, device, batch: pieces)
     parts = [np.arange(30), np.array([3, 1, 2]), np.arange(5, 21)]
     probe = probe_of(world.with_site(workers=2), "knn")
     together = [[*batches] for batches in probe.batches_of_parts(world.data, "val", parts, 8)]

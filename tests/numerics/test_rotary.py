@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_vit import build_tiny, tiny_batch, tiny_encoder, tiny_model
 from torch import nn
+from torch.nn import functional as F
 
 from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.evals.probes.position_probe import PositionProbe, PositionReader
@@ -30,6 +31,12 @@ from pipeline.privacy.april import Assumptions, attack, reason_against
 GRID, N = Grid(7, 7), 49
 EVERY_KIND = pytest.mark.parametrize("kind", ROTARY)
 UNBOUNDED = pytest.mark.parametrize("kind", ["rope", "rope_mixed"])  # places are counted, not scaled to the image
+# What a method says of rotations holds for the other kinds that its patches can carry, too.
+EVERY_CARRIED = pytest.mark.parametrize("kind", ["learn", "sincos", *ROTARY])
+CARRIED_OR_BOTH = pytest.mark.parametrize(
+    ("kind", "beside"),
+    [("learn", {}), ("sincos", {}), *((kind, {"add_absolute": both}) for kind in ROTARY for both in (False, True))],
+)
 SHAPE = {"depth": 2, "embed_dim": 32, "num_heads": 2}
 DECODER = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
 TIMM = {
@@ -87,18 +94,29 @@ def test_load__weights_of_a_rotary_model_of_timm__give_its_outputs(arch, tmp_pat
     torch.testing.assert_close(encode(ours, seen), theirs.forward_features(seen), atol=1e-5, rtol=0)
 
 
-@torch.no_grad()
-def test_build_encoder__rope_dinov3__computes_what_timm_computes():
-    ours = strong(tiny_encoder(pos_embed="rope_dinov3"))
-    shape = {"rope_temperature": 100.0, "rope_rotate_half": True, "use_rot_pos_emb": True, "use_abs_pos_emb": False}
+def timm_twin(ours, kind, **more):
+    """timm's model with the same rotations and weights, for images of 28 px."""
+    rotations = {
+        "rope": {"rope_type": "cat", "rope_temperature": 100.0, "rope_grid_indexing": "xy"},
+        "rope_mixed": {"rope_type": "mixed", "rope_temperature": 10.0, "rope_grid_indexing": "xy"},
+        "rope_dinov3": {"rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True},
+    }
     theirs = timm.models.eva.Eva(
         **{"img_size": 28, "patch_size": 4, "in_chans": 1, "num_classes": 10, "global_pool": "token"},
-        **{"attn_type": "rope", "rope_type": "dinov3", "norm_layer": nn.LayerNorm} | SHAPE | shape,
+        **{"attn_type": "rope", "use_rot_pos_emb": True, "use_abs_pos_emb": False, "norm_layer": nn.LayerNorm},
+        **SHAPE | rotations[kind] | more,
     ).eval()
     theirs.load_state_dict(ours.state_dict())
     for norm in (module for module in theirs.modules() if isinstance(module, nn.LayerNorm)):
         norm.eps = 1e-6
-    torch.testing.assert_close(ours(images()), theirs(images()), atol=1e-5, rtol=0)
+    return theirs
+
+
+@torch.no_grad()
+@EVERY_KIND
+def test_build_encoder__rotations__computes_what_timm_computes(kind):
+    ours = strong(tiny_encoder(pos_embed=kind))
+    torch.testing.assert_close(ours(images()), timm_twin(ours, kind)(images()), atol=1e-5, rtol=0)
 
 
 def test_build_encoder__rope_mixed__starts_from_the_frequencies_of_timm():
@@ -174,6 +192,7 @@ def test_at_places__another_grid__has_the_rotations_of_that_grid(kind):
         torch.testing.assert_close(found, large.blocks[block].attn.rotary.of_block(block))
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.parametrize("where", ["own places", "places of each image", "another grid"])
 def test_encode__compiled__is_one_graph_with_the_same_outputs_and_gradients(kind, where):
@@ -233,12 +252,34 @@ def test_mjp__shuffled_patches__keep_their_content_and_have_no_place(kind, besid
 
 @torch.no_grad()
 @EVERY_KIND
-def test_mjp__patches_that_are_told_their_new_slots__are_seen_there(kind):
-    method = method_of("mjp", {"dal": "none", "unknown": False}, pos_embed=kind)
-    order = orders(1)
-    there = encode(method.encoder, shuffle_patches(images(), order, GRID), places=order)
-    back = encode(method.encoder, images())
-    torch.testing.assert_close(there[:, 0], back[:, 0], atol=1e-5, rtol=0)
+def test_mjp__loss_without_the_unknown_position__is_plain_training_on_shuffled_images(kind):
+    """A patch takes the coordinates of the slot where it is put, and not those that it had."""
+    method, batch, order = method_of("mjp", {"dal": "none", "unknown": False}, pos_embed=kind), tiny_batch(3), orders(1)
+    draw = {"order": order, "shuffled": torch.ones(1, N, dtype=torch.bool), "dal_weight": torch.tensor(0.0)}
+    found = method(batch.images, batch.targets, draw).loss
+    plain, shuffled = (
+        F.cross_entropy(method.encoder(seen), batch.targets)
+        for seen in (batch.images, shuffle_patches(batch.images, order, GRID))
+    )
+    torch.testing.assert_close(found, shuffled, atol=1e-5, rtol=0)
+    assert (found - plain).abs() > 0.01
+
+
+@torch.no_grad()
+@EVERY_KIND
+def test_mjp__loss_with_the_unknown_position__depends_on_where_patches_stayed_alone(kind):
+    method, batch = method_of("mjp", {"dal": "none"}, pos_embed=kind), tiny_batch(3)
+    shuffled = torch.arange(N)[None] % 3 == 1
+    order = torch.arange(N)[None].clone()
+    order[shuffled] = order[shuffled].roll(1)
+
+    def loss(order, shuffled):
+        draw = {"order": order, "shuffled": shuffled, "dal_weight": torch.tensor(0.0)}
+        return method(batch.images, batch.targets, draw).loss
+
+    plain = torch.arange(N)[None]
+    torch.testing.assert_close(loss(order, shuffled), loss(plain, shuffled), atol=1e-5, rtol=0)
+    assert (loss(plain, shuffled) - loss(plain, torch.zeros_like(shuffled))).abs() > 0.01
 
 
 def test_mjp__learned_frequencies__have_a_gradient_from_patches_with_a_place_only():
@@ -294,8 +335,7 @@ def test_mp3__any_other_positions_in_pretraining__are_refused(kind):
 
 
 @torch.no_grad()
-@EVERY_KIND
-@pytest.mark.parametrize("beside", [{}, {"add_absolute": True}], ids=["alone", "beside a table"])
+@CARRIED_OR_BOTH
 def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_only(kind, beside):
     method = method_of("droppos", {**DECODER, "mask_ratio": 0.5}, pos_embed=kind, **beside)
     order, visible, anchors = orders(), 24, 8
@@ -307,7 +347,7 @@ def test_droppos__dropped_patches_in_another_order__are_told_apart_by_content_on
 
 
 @torch.no_grad()
-@EVERY_KIND
+@EVERY_CARRIED
 def test_droppos__anchors_with_content_of_others__change_the_answers_of_dropped_patches(kind):
     """Which content stands at which anchor is seen; where every position is dropped, nothing of the kind is."""
     method = method_of("droppos", {**DECODER, "mask_ratio": 0.5}, pos_embed=kind)
@@ -326,7 +366,7 @@ def test_droppos__anchors_with_content_of_others__change_the_answers_of_dropped_
 
 
 @torch.no_grad()
-@EVERY_KIND
+@EVERY_CARRIED
 def test_mae__visible_patches_in_another_order__rebuild_the_same_pixels(kind):
     method = method_of("mae", DECODER, pos_embed=kind)
     order, count = orders(), method.num_visible
@@ -346,7 +386,7 @@ def test_mae__visible_patches_in_another_order__rebuild_the_same_pixels(kind):
 
 
 @torch.no_grad()
-@EVERY_KIND
+@pytest.mark.parametrize("kind", ["none", "learn", "sincos", *ROTARY])
 def test_rows__permuted_with_their_coordinates__change_nothing(kind):
     encoder = strong(tiny_encoder(pos_embed=kind))
     plain = encoder(images())

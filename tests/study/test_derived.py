@@ -146,7 +146,7 @@ def test_file__of_a_changed_study__edited_by_hand__is_never_overwritten(mine):
         (["mine"], {"optim": {"epochz": "2"}}, "--config set: optim.epochz: unknown key; did you mean 'epochs'?"),
         (["mine"], {"optim": {"epochs": "two"}}, "--config set: optim.epochs: found 'two'; input should be"),
         (["mine"], {"optim": {"micro_batch": "7"}}, "--config set: configs/scale/demo.yaml: run: optim.global_batch: "),
-        (["mine"], {"init": "plain"}, "--config set: init: not here; a run of a study says it"),
+        (["mine"], {"init": "plain"}, "--config set: init: not allowed here; write it next to a run's method"),
         (["mine"], "epochs", "--config set=epochs: expected keys of a run, such as set='{optim: {epochs: 2}}'"),
         (["mien"], CHANGE, "no target 'mien' at scale demo; did you mean 'mine'?"),
         ([], CHANGE, "--config set=... changes the runs of one study, and the targets are all; name one study"),
@@ -160,6 +160,33 @@ def test_mistake__names_the_option_and_leaves_no_file(mine, targets, change, mes
         changed(targets, change).graph("demo")
     assert str(caught.value).startswith(message) and len(str(caught.value).splitlines()) == 1
     assert files(mine) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            CHANGE,
+            "--config set: optim.warmup_epochs: warmup_epochs 3.0 must be below epochs 2 "
+            "(configs/study/mine.yaml: common); give both keys in set",
+        ),
+        (
+            {"optim": {"warmup_epochs": "9"}},
+            "--config set: optim.warmup_epochs: warmup_epochs 9.0 must be below epochs 4; "
+            "optim.epochs is in configs/study/mine.yaml: common",
+        ),
+    ],
+    ids=["changed by the option", "stated by the study"],
+)
+def test_mistake__with_a_key_that_the_study_states__names_both_places(mine, change, message):
+    """The derived study is no file yet, so nobody could look into it."""
+    mine.write(
+        "study/mine.yaml", merge(STUDY, {"title": "mine", "scales": ["own"], "common": {"optim": {"warmup_epochs": 3}}})
+    )
+    study = changed_study(load_graph("own"), ["mine"], change)
+    with pytest.raises(ConfigError) as caught:
+        study.graph("own")
+    assert str(caught.value) == message
 
 
 def test_typed__texts_of_a_command_line__are_values_of_yaml():

@@ -39,6 +39,15 @@ def test_check__mistyped_key_that_is_required__names_both_the_wrong_and_the_miss
     ]
 
 
+def test_check__several_names_of_a_run_mistyped__are_a_line_each(project):
+    content = {"method": "supervisd", "model": "deit_ss", "data": "imagenet2k", "label": "Mine"}
+    project.write("study/mine.yaml", {"title": "Mine", "scales": ["demo"], "runs": {"a": content}})
+
+    assert [line.split("; ")[0] for line in project.problems()] == [
+        f"configs/study/mine.yaml: runs.a.{kind}: no {kind} {content[kind]!r}" for kind in ("method", "model", "data")
+    ]
+
+
 def test_check__runs_that_start_from_each_other__are_one_line_with_the_cycle(project):
     project.edit(STUDY, "  e: {like: j,", "  e: {like: j, init: g,")
     project.edit(STUDY, "  g: {like: j,", "  g: {like: j, init: i,")

@@ -165,6 +165,17 @@ def test_heatmap__shade_by_columns__all_equal__is_weak():
     assert tints_of(made)["7.0"] == 0
 
 
+@pytest.mark.parametrize(("direction", "tints"), [("up", (0, 1)), ("down", (1, 0))])
+def test_heatmap__shade_by_gain__is_what_is_better_than_the_first_column(direction, tints):
+    made = table("heatmap", shade="gain")
+    made.columns[1].direction = direction
+    canvas = draw_heatmap(made, made.figure).axes[0]
+    boxes = [patch for patch in canvas.patches if isinstance(patch, Rectangle)]
+    texts = {text.get_text(): text.get_position() for text in canvas.texts}
+    found = {n: box.get_alpha() / STRONGEST for n, at in texts.items() for box in boxes if box.get_bbox().contains(*at)}
+    assert found == {"40.0": 0, "10.0 (-30.0)": tints[0], "25.0": 0, "30.0 (+5.0)": tints[1]}
+
+
 def test_heatmap__x_from_rows__is_turned_over():
     made = table("heatmap", x_from="rows")
     canvas = draw_heatmap(made, made.figure).axes[0]

@@ -267,7 +267,7 @@ def test_check__two_runs_that_would_share_a_name__are_refused(toy, monkeypatch):
 def test_check__runs_that_differ_in_what_is_not_in_the_name__are_refused(toy):
     (line,) = toy({"a": {"label": "first"}, "b": {"set": {"optim": {"log_every": 7}}}}, resolved=False)
 
-    assert "but another optim.log_every; " in line and "give both the same" in line
+    assert "but another optim.log_every; " in line and "make them equal, or change something in the name" in line
 
 
 def test_check__same_run_twice__is_one_run(toy):

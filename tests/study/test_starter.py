@@ -25,6 +25,7 @@ PHOTOS = {
 }
 PETS = {"name": "pets", "source": "folder", "image_size": 96, "num_classes": 3, "num_train": 90, "num_val": 9, **COLOUR}
 OBJECTS = {**read_yaml(CONFIGS / "data/fashion_scenes_coco.yaml")["data"], "name": "boxes"}
+VIEW = ForeignView(64, 3, (0.5,) * 3, (0.2,) * 3, 1.0, "bicubic")
 COLUMNS = {"top1": ("classify", "top1"), "knn": ("knn", "knn_last"), "linear": ("linear_probe", "top1")}
 
 
@@ -202,6 +203,14 @@ def test_sets__without_labels__are_refused_where_an_evaluation_or_a_made_set_nee
 
 def test_evaluate__timm_model_on_images_without_labels__is_refused(mine, monkeypatch):
     monkeypatch.setattr(draft, "CONFIGS", mine.configs)
-    view = ForeignView(64, 3, (0.5,) * 3, (0.2,) * 3, 1.0, "bicubic")
     with pytest.raises(ConfigError, match="photos is of kind unlabelled; expected images with classes"):
-        own_set("photos", view)
+        own_set("photos", VIEW)
+
+
+def test_evaluate__timm_model_on_a_set_that_describe_split__takes_its_validation_images(mine, monkeypatch):
+    mine.write("data/pets.yaml", {"data": {**PETS, "val_share": 0.1}})
+    monkeypatch.setattr(draft, "CONFIGS", mine.configs)
+    found = own_set("pets", VIEW)
+    assert (found.splits, found.num_val, found.val_share, found.folder_name) == (("val",), 9, 0.1, "pets")
+    with pytest.raises(ConfigError, match="nothing to split"):
+        data(PETS, val_share=0.1, num_train=0)

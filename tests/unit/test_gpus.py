@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ import pytest
 from patience import PATIENCE_S, wait_until
 
 from pipeline.core.errors import ConfigError, LaunchError
-from pipeline.core.files import write_text
+from pipeline.core.files import LockFile, write_text
 from pipeline.engine.signals import Requeue, StopRequest
 from pipeline.launch import gpus, local
 from pipeline.launch.gpus import gpus_of, hold_gpus, holders
@@ -202,6 +202,49 @@ def test_hold__all_taken__waits_with_one_line_and_ends_when_asked_to(caplog):
         assert caplog.messages == ["waiting for 2 of GPUs 4, 5; in use: GPU 4 by first"]
         with hold(site, 1) as slots:  # the one that gave up has left its turn
             assert slots[0].gpu.id == "5"
+
+
+@pytest.mark.parametrize("waits_for", [([0], 1), ([0, 1], 2)], ids=["another", "several"])
+def test_hold__while_another_job_waits__it_holds_up_only_those_who_need_the_same(waits_for, caplog):
+    (numbers, count), stop, now = waits_for, StopRequest(), StopRequest()
+    now.also_when("it had to wait", lambda: True)
+
+    def wait() -> None:
+        with suppress(Requeue), hold(Site(gpus=numbers), count, "waits", stop):
+            pass
+
+    with caplog.at_level(logging.INFO), hold(Site(gpus=[0])), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        try:
+            wait_until(lambda: "waiting for" in caplog.text)
+            with hold(Site(gpus=[0, 1, 2]), stop=now) as slots:
+                assert slots[0].gpu.id in {"1", "2"} - {*map(str, numbers)}
+            if count == 2:  # neither may take the other's last one
+                with pytest.raises(Requeue), hold(Site(gpus=[1]), stop=now):
+                    pass
+        finally:
+            stop._raise(signal.SIGTERM, None)
+            waiting.result()
+
+
+def test_hold__two_jobs_that_each_wait_for_a_gpu_of_the_other__do_not_wait_for_ever(caplog):
+    """One that may not take enough gives up what it might have taken, until it looks again."""
+    stop, has_both = StopRequest(), threading.Event()
+    threading.Timer(10, lambda: stop._raise(signal.SIGTERM, None)).start()
+    gpus._make_folder()
+
+    def wait() -> None:
+        with hold(Site(gpus=[0, 1]), 2, "wide", stop):
+            has_both.set()
+
+    with caplog.at_level(logging.INFO), closing(LockFile(gpus.LOCKS / "0.turn")) as turn, ThreadPoolExecutor(1) as pool:
+        assert turn.take()
+        wide = pool.submit(wait)
+        wait_until(lambda: "waiting for 2" in caplog.text)
+        with hold(Site(gpus=[1]), stop=stop):
+            assert not has_both.is_set()
+        turn.release()
+        wide.result()
 
 
 def test_hold__site_that_allows_fewer_runs_on_a_gpu__counts_those_of_another_site():

@@ -22,6 +22,7 @@ from pipeline.data.describe.description import (
     cannot_describe,
     image_keys,
     refuse_min_side,
+    refuse_unknown_size,
     seen_as,
     shown_seen,
     shown_sizes,
@@ -95,14 +96,16 @@ def _describe_classes(
     problems = [problem for split in splits.values() for problem in split.problems] + class_problems(splits)
     for found in splits.values():
         found.samples.upright = True
+    if not problems:
+        refuse_unknown_size(splits, choices)
     mode = MODES[choices.channels or 3]
     inspections = inspect_images(choices.name, splits, workers, progress, measured_in=mode) if not problems else {}
     for split, looks in inspections.items():
         problems += image_problems(splits[split].samples, looks)
     if problems:
         refuse_sounds_without_lists(folder)
-        layout = f"{SOURCES['folder'].layout}; if the folders are no classes: --unlabelled"
-        raise cannot_describe(folder, problems, layout)
+        what_to_do = "if the folders are classes, fix them; if not, add --unlabelled; then run this again"
+        raise cannot_describe(folder, problems, SOURCES["folder"].layout, what_to_do)
     every = [*inspections["train"], *inspections["val"]]
     seen, side = seen_as(inspections["train"], every, choices)
     content = {

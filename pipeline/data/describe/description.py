@@ -1,20 +1,24 @@
 """What a description of a folder is, whatever the folder holds: a config, and what was found besides, in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from PIL import Image
 from pydantic import Field
 
 from pipeline.core.config import Strict
 from pipeline.core.errors import ConfigError, DataError
+from pipeline.core.image_files import depth_problem
 from pipeline.core.naming import Name
 from pipeline.core.sizes import pair
+from pipeline.data.samples import Split, SplitName
 from pipeline.data.store.inspection import ImageInspection
 from pipeline.data.store.opening import listed
 
+MOST_OPENED = 50  # images of a split whose size is looked at before all are decoded
 GREY_MODES = {"1", "L", "LA", "La"}
 
 
@@ -53,13 +57,15 @@ def refuse_min_side(choices: Choices) -> None:
         raise DataError("--min-side is for images without labels; leave it out, or use --unlabelled")
 
 
-def cannot_describe(folder: Path, problems: Sequence[str], layout: str) -> DataError:
+def cannot_describe(
+    folder: Path, problems: Sequence[str], layout: str, what_to_do: str = "fix the folder, then run this again"
+) -> DataError:
     problems = list(dict.fromkeys(problems))
     return DataError(
         f"{folder} cannot be described, number of problems: {len(problems)}\n"
         + "".join(f"  - {line}\n" for line in listed(problems))
         + f"expected: {layout}\n"
-        "what to do: fix the folder, then run this again"
+        f"what to do: {what_to_do}"
     )
 
 
@@ -72,7 +78,7 @@ def seen_as(
     mean, std = _statistics(train, channels)
     side = _common_side(every)
     return {
-        "image_size": choices.image_size or side or _no_size(every),
+        "image_size": choices.image_size or side or _no_size([found.size for found in every]),
         "channels": channels,
         "mean": mean,
         "std": std,
@@ -94,7 +100,11 @@ def shown_seen(config: Any, sizes: str) -> str:
 
 
 def shown_sizes(inspections: Sequence[ImageInspection]) -> str:
-    widths, heights = zip(*(found.size for found in inspections), strict=True)
+    return _range_of([found.size for found in inspections])
+
+
+def _range_of(sizes: Collection[tuple[int, int]]) -> str:
+    widths, heights = zip(*sizes, strict=True)
     smallest, largest = f"{min(widths)}x{min(heights)}", f"{max(widths)}x{max(heights)}"
     return smallest if smallest == largest else f"{smallest} to {largest}"
 
@@ -115,8 +125,27 @@ def _common_side(inspections: Sequence[ImageInspection]) -> int | None:
     return width if len(sizes) == 1 and width == height else None
 
 
-def _no_size(inspections: Sequence[ImageInspection]) -> int:
+def refuse_unknown_size(splits: Mapping[SplitName, Split], choices: Choices) -> None:
+    """Look at the first images, so that a missing --image-size is an error before all images are decoded."""
+    if choices.image_size:
+        return
+    first = [split.samples.path(at) for split in splits.values() for at in range(min(len(split.samples), MOST_OPENED))]
+    sizes = {size for path in first if (size := _size_of(path)) and min(size) >= (choices.min_side or 0)}
+    if len(sizes) > 1:
+        _no_size(sizes)
+
+
+def _size_of(path: Path) -> tuple[int, int] | None:
+    """Width and height as the header of a file states them; None for a file that is left out or refused later."""
+    try:
+        with Image.open(path) as image:
+            return None if depth_problem(image) else image.size
+    except Exception:  # decoders raise almost any kind for a damaged file
+        return None
+
+
+def _no_size(sizes: Collection[tuple[int, int]]) -> int:
     raise ConfigError(
-        f"the images have {shown_sizes(inspections)} pixels, not one square size; "
+        f"the images have {_range_of(sizes)} pixels, not one square size; "
         "say at which side a model sees them, such as --image-size 224"
     )

@@ -12,6 +12,7 @@ from pipeline.data.describe.description import (
     Description,
     cannot_describe,
     image_keys,
+    refuse_unknown_size,
     seen_as,
     shown_seen,
     shown_sizes,
@@ -37,6 +38,7 @@ def describe_unlabelled(
     problems = [problem for split in splits.values() for problem in split.problems]
     if problems:
         raise cannot_describe(folder, problems, SOURCES["any_depth"].layout)
+    refuse_unknown_size(splits, choices)
     for split in splits.values():
         split.samples.upright = True
     looks = _by_name(splits, inspect_images(choices.name, splits, workers, progress, MODES[choices.channels or 3]))

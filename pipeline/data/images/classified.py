@@ -91,7 +91,8 @@ class DataConfig(BaseDataConfig):
             raise ValueError(
                 f"val_share is {self.val_share}, but source {self.source} has a published split; leave it out"
             )
-        if self.val_share is not None and not self.num_train:
+        # The val images of another set are still a share of all of its images.
+        if self.val_share is not None and not self.num_train and not self.part_of:
             raise ValueError(f"val_share is {self.val_share}, but num_train is 0: nothing to split; leave it out")
         return self
 

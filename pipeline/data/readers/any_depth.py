@@ -14,7 +14,7 @@ from pipeline.data.images.images import FileImages
 from pipeline.data.readers.folder import FORMATS, is_image, is_left_out, is_utf8, share_of_split
 from pipeline.data.samples import Split, shortened
 
-HIDDEN, OTHERS, UNDECODABLE = "hidden or system files", "not images", "name is not UTF-8"
+HIDDEN, OTHERS, UNDECODABLE = "hidden or system files", f"not {FORMATS}", "name is not UTF-8"
 
 
 @dataclass

@@ -3,8 +3,10 @@
 The images are resized, patches stay as large as they are, so there are more or fewer of them. `top1_at_150` is the
 accuracy at 150 per cent of the side, `top1_other` the mean over the sizes that are not that of training. A side is
 rounded to a whole number of patches. Positions come to the new grid as in finetuning (`model.pos_resampling`): a
-learned table and relative biases are resampled, sin-cos positions computed, and rotations continued at the same
-frequencies (`rope`, `rope_mixed`) or stretched over the image (`rope_dinov3`). Nothing is trained.
+learned table and relative biases are resampled, and sin-cos positions computed. Rows and columns of rotations are
+extended (`rope`, `rope_mixed`: patch i is at i, as in RoPE-ViT) or stretched over the image (`rope_dinov3`). With
+`rotations: rescaled`, those of `rope` and `rope_mixed` are stretched, too, to as many rows and columns as in training
+(as in EVA-02; timm's `ref_feat_shape`). Nothing is trained.
 """
 
 import copy
@@ -18,6 +20,7 @@ import torch
 from pydantic import Field, field_validator
 from safetensors.torch import save_file
 
+from pipeline.core.config import added
 from pipeline.core.sizes import pair
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
@@ -26,6 +29,7 @@ from pipeline.methods.base import Batch, Measured, Method, accuracy
 from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import ModelConfig, build_encoder
 from pipeline.models.patches import Encoder, Grid, grid_of
+from pipeline.models.places import rotary_of
 from pipeline.models.position import refuse_other_than_plain
 from pipeline.models.weights import grid_record, load_encoder
 from pipeline.tasks.metrics import standard_error
@@ -41,6 +45,12 @@ class ImageSizes(Evaluation):
         sizes: tuple[Percent, ...] = Field(
             (75, 100, 125, 150, 200), description="of the side in training, in per cent; at least one is not 100"
         )
+        rotations: Literal["extended", "rescaled"] = added(
+            "extended", before="extended", description="rows and columns of rope and rope_mixed at other sizes"
+        )
+        """Rows and columns of `rope` and `rope_mixed` at other sizes: extended beyond those of training, or rescaled to
+        them.
+        """
 
         @field_validator("sizes")
         @classmethod
@@ -61,6 +71,8 @@ class ImageSizes(Evaluation):
         run = subjects["model"]
         if run.model.family != "vit" or run.model.is_windowed:
             return f"{run.model.arch} is not a plain ViT, whose number of patches is free"
+        if cfg.rotations == "rescaled" and run.model.positions not in ("rope", "rope_mixed"):  # type: ignore[attr-defined]
+            return f"rotations: rescaled is for rope and rope_mixed, and {run.model.name} has {run.model.positions}"
         permutation = getattr(run.method, "permutation", None)
         if permutation is not None and permutation.key != "none":
             return "the model is locked, and its key is for the model as it was trained"
@@ -85,7 +97,10 @@ class ImageSizes(Evaluation):
         if size == OWN:
             return self.over_images(model.method, data, right)
         side = scaled_size(model.method.encoder, size / 100)
-        encoder = at_size(copy.deepcopy(model.method).export(), model.run.model, side, data.channels, data.num_classes)
+        own = copy.deepcopy(model.method).export()
+        encoder = at_size(own, model.run.model, side, data.channels, data.num_classes)
+        if self.cfg.rotations == "rescaled":
+            rotary_of(encoder).rescale(grid_of(own))
         method = Supervised(Supervised.Config(), encoder).to(self.world.device).eval()
         with finite_outputs([method]) as watch:
             found = self.over_images(method, data.model_copy(update={"image_size": side}), right)

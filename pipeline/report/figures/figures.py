@@ -17,7 +17,7 @@ from pipeline.report.figures import svg
 from pipeline.report.figures.lines import TEXT_HEIGHT, WIDTH, draw_curves, draw_lines
 from pipeline.report.records import Cell, Drawing, FilledTable, Read
 from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, view
-from pipeline.report.words import error, number
+from pipeline.report.words import error, number, signed
 
 FONTS = {"font.size": 12, "lines.linewidth": 1.8}
 BAR_CHARACTERS = 40  # of a bar's name, so that its number fits next to it
@@ -130,7 +130,8 @@ def _draw_bar(canvas: Axes, bar: Bar, y: float, unit: float, low: float) -> None
 
 
 def draw_heatmap(table: FilledTable, figure: Drawing) -> Figure:
-    """Every number in its cell; the stronger the tint, the larger the number, or the better in its column.
+    """Every number in its cell; the stronger the tint, the larger the number, the better in its column, or the more it
+    gains over the first column.
 
     Where the x values are those of rows, a row of the table is drawn as a column.
     """
@@ -164,14 +165,37 @@ def _draw_heat(
 ) -> None:
     x, y, width = box
     cell = shown.cell(row, column)
-    ours = None if cell is None else cell.ours
-    tint = 0.0 if ours is None else STRONGEST * _share(shown, ours, column if shade == "columns" else None)
-    patch: dict[str, Any] = {"facecolor": svg.ACCENT, "alpha": tint, "linewidth": 0}
+    ours, decimals = None if cell is None else cell.ours, column.first.decimals
+    gain = _gain(shown, row, column) if shade == "gain" else None
+    text = number(ours, decimals) + ("" if gain is None else f" ({signed(gain, decimals)})")
+    share = 0.0
+    if shade == "gain":
+        share = _better(gain, column) / (_largest_gain(shown) or 1.0)
+    elif ours is not None:
+        share = _share(shown, ours, column if shade == "columns" else None)
+    patch: dict[str, Any] = {"facecolor": svg.ACCENT, "alpha": STRONGEST * share, "linewidth": 0}
     canvas.add_patch(Rectangle((x + 1, y + 1), width - 2, CELL_HEIGHT - 2, **patch))
-    size = min(11.0, 1.6 * width / max(4, len(number(ours, column.first.decimals))))
+    size = min(11.0, 1.6 * width / max(4, len(text)))
     about: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size}
     about["color"] = svg.MUTED if ours is None else svg.INK
-    canvas.text(x + width / 2, y + CELL_HEIGHT / 2, number(ours, column.first.decimals), **about)
+    canvas.text(x + width / 2, y + CELL_HEIGHT / 2, text, **about)
+
+
+def _gain(shown: TableView, row: ShownRow, column: ShownColumn) -> float | None:
+    """What a number is more than that of the first column in its row."""
+    cell, first = shown.cell(row, column), shown.cell(row, shown.columns[0])
+    if column is shown.columns[0] or cell is None or first is None or cell.ours is None or first.ours is None:
+        return None
+    return cell.ours - first.ours
+
+
+def _better(gain: float | None, column: ShownColumn) -> float:
+    """By how much a number is better; 0 where it is worse."""
+    return max(0.0, (gain or 0.0) * (-1 if column.first.direction == "down" else 1))
+
+
+def _largest_gain(shown: TableView) -> float:
+    return max(_better(_gain(shown, row, column), column) for row in shown.rows for column in shown.columns)
 
 
 def _share(shown: TableView, ours: float, column: ShownColumn | None) -> float:

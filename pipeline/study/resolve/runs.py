@@ -129,12 +129,17 @@ def _layers(draft: Draft, key: str) -> list[Layer]:
 
 def _fragments(draft: Draft, key: str) -> list[Layer]:
     """Method, model and data, with the scale's model and data in place of the paper's."""
-    fragments, scale = [], draft.scale
+    fragments, lines, scale = [], [], draft.scale
     for kind, replace in (("method", {}), ("model", scale.replace_model), ("data", scale.replace_data)):
         name, where = getattr(draft.study.runs[key], kind), f"{draft.file}: runs.{key}.{kind}"
         if name in replace:
             name, where = replace[name], f"{draft.scale_file}: replace_{kind}.{name}"
-        fragments.append(fragment(kind, name, where))
+        try:
+            fragments.append(fragment(kind, name, where))
+        except ConfigError as error:
+            lines.append(str(error))
+    if lines:
+        raise ConfigError("\n".join(lines))
     file, content = fragments[-1]
     if draft.study.runs[key].train and _for_evaluations_alone(content):
         raise ConfigError(
