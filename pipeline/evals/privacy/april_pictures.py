@@ -17,7 +17,7 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.attention.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
-from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn
+from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, draw_columns
 from pipeline.methods.base import Batch
 from pipeline.privacy.april import Assumptions, Embedding, attack, ceiling, reason_against
 
@@ -57,7 +57,7 @@ class AprilPictures(LeakageEvaluation):
         columns.append(PictureColumn("shuffled", moved))
         columns += self._recovered(models, batch, moved, shuffled)
         text = f"The attacker has {self.cfg.assumptions.words()}."
-        return Outcome(files={FILE: drawn(columns, plain.run.data, slice(self.cfg.skip, count), text)})
+        return Outcome(files={FILE: draw_columns(columns, plain.run.data, slice(self.cfg.skip, count), text)})
 
     def _recovered(
         self, models: Mapping[str, Subject], batch: Batch, inputs: Tensor, shuffled: Tensor | None
