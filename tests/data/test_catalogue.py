@@ -75,7 +75,7 @@ def test_catalogue__names_of_folders__belong_to_one_set_each():
 
 
 def test_entry_of__mistyped_name__names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'cifar10'.* others: `python -m pipeline download`"):
+    with pytest.raises(ConfigError, match=r"did you mean 'cifar10'.* others: `python -m pipeline download`"):
         entry_of("cifar_10")
 
 
