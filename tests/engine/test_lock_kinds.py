@@ -26,10 +26,10 @@ VIEW = {
     "crop_mode": "center",
 }
 REFUSED = {
-    "rotary": "gamma_1 is no parameter",
+    "rotary": "gamma_1 is not a known parameter",
     "rotary, known names": "rotary positions",
-    "two attentions in one": "lambda_k1 is no parameter",
-    "relative, no position table": "mlp.fc1.bias is no parameter",
+    "two attentions in one": "lambda_k1 is not a known parameter",
+    "relative, no position table": "mlp.fc1.bias is not a known parameter",
     "BEiT": "expected",
     "Swin": "expected",
     "ResNet": "expected",
