@@ -184,7 +184,7 @@ def test_run__of_a_method_for_classes__is_refused_on_attributes():
 
 def test_run__of_a_method_for_attributes__is_refused_on_classes():
     data = read_yaml(CONFIGS / "data" / "fashion_mnist.yaml")["data"]
-    with pytest.raises(ConfigError, match="'fashion_mnist' is of kind images, whose images have one class each"):
+    with pytest.raises(ConfigError, match="'fashion_mnist' is of kind images, with one class per image"):
         Attributes.num_outputs(parse_data(Layers(("test", data))))
 
 

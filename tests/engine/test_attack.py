@@ -242,7 +242,7 @@ def test_attack__by_search__stopped_and_started_again__continues(runs, site, pho
 @pytest.mark.slow
 def test_attack__iterations_that_cannot_be__are_refused(runs, site, photograph, capsys):
     assert attack(runs[0].name, photograph, "--iterations", 5) == 1
-    assert "--iterations is of cosine and gradvit" in capsys.readouterr().err
+    assert "--iterations is for cosine and gradvit" in capsys.readouterr().err
     assert attack(runs[0].name, photograph, "--iterations", 0, kind="cosine") == 1
     assert "command line: iterations" in capsys.readouterr().err
 

@@ -88,7 +88,7 @@ def test_attention__of_a_model_that_fails_inside__is_left_as_it_was():
 
 
 def test_attention__of_another_kind_of_block__is_refused_in_words():
-    with pytest.raises(ConfigError, match="BasicBlock has no attention"):
+    with pytest.raises(ConfigError, match="BasicBlock does not expose its attention"):
         attention_of(build_tiny(tiny_resnet()).layer1[0])
 
 
