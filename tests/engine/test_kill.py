@@ -245,7 +245,7 @@ def test_train__after_kill_of_the_shell_that_started_it__waits_for_the_orphan_an
     said = job.log.read_text()
 
     second = job.start_as_rule()
-    words = f"process {orphan} on {socket.gethostname()} works on {RUN.name}; waiting for it"
+    words = f"process {orphan} on {socket.gethostname()} is working on {RUN.name}; waiting for it"
     wait_until(lambda: words in job.log.read_text(), job.log.read_text)
     assert not job.paths.done.exists()
     os.kill(orphan, signal.SIGCONT)

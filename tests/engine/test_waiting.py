@@ -109,8 +109,8 @@ def test_two_processes__lock_not_obtained__both_end_and_say_who_holds_it(images,
         assert time.monotonic() - since < 3 + TIMEOUT_S
         words = last_words(paths.results, children)
     for said in words:
-        assert said.startswith(f"LaunchError: process {os.getpid()} on {socket.gethostname()} works on {RUN.name}")
-        assert said.endswith("did not give way within 3 s; stop it, then start again")
+        assert said.startswith(f"LaunchError: process {os.getpid()} on {socket.gethostname()} is working on {RUN.name}")
+        assert said.endswith("did not stop within 3 s; stop it, then start again")
 
 
 def test_two_processes__one_asked_to_stop_while_both_wait__both_leave(images, paths, lock):
