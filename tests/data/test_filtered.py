@@ -182,7 +182,7 @@ def test_filtered__killed_while_it_is_made__starts_again(tmp_path, images):
 
 def test_filtered__too_few_images__says_how_many_and_what_to_lower(tmp_path, images):
     message = message_of(made, tmp_path, Reference(images, WRONG_TWICE), min_images=5, min_confidence=0.7)
-    assert "classifies 1 of 3 images wrongly with confidence 0.7 or more (2 with any), expected 5 (min_images)" in message
+    assert "1 of 3 images wrongly with confidence 0.7 or more (2 with any), expected 5 (min_images)" in message
     assert "lower min_confidence or min_images" in message
 
 

@@ -268,7 +268,7 @@ def test_evaluate__another_job_works_on_the_result__waits_and_finds_it_finished(
 
     def compute_slowly(self, **subjects):
         second.start()
-        wait_until(lambda: any(line.endswith("is working on mild-aaaaaaaa; waiting for it") for line in caplog.messages))
+        wait_until(lambda: any(line.endswith("working on mild-aaaaaaaa; waiting for it") for line in caplog.messages))
         return compute(self, **subjects)
 
     with pytest.MonkeyPatch.context() as patch:
