@@ -29,7 +29,7 @@ from pipeline.core.registry import TASKS
 from pipeline.data.images.classified import MODES
 from pipeline.data.images.transforms import eval_view
 from pipeline.engine.train import device_name
-from pipeline.evals.privacy.leakage import PictureColumn, compared, drawn, pixels_of
+from pipeline.evals.privacy.leakage import PictureColumn, compared, draw_columns, pixels_of
 from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png
 from pipeline.results import attack_folder
@@ -225,4 +225,4 @@ def _comparison(target: Target, found: RecoveredImage, victim: Victim, lines: li
     columns = [PictureColumn("original", target.inputs), *found.on_the_way]
     columns += [PictureColumn(name, each, target.inputs) for name, each in found.pictures.items()]
     text = " ".join(f"{title[:1].upper()}{title[1:]}: {words}." for title, words in lines[2:])
-    return drawn(columns, victim.data, slice(1), text)
+    return draw_columns(columns, victim.data, slice(1), text)

@@ -70,5 +70,5 @@ class Patience:
         return {"num_since_best": self.num_since_best, "best_step": self.best_step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Checkpoints from before there was a patience have none."""
+        """Restore the count; the state of a run that begins is empty."""
         self.num_since_best, self.best_step = state.get("num_since_best", 0), state.get("best_step", 0)

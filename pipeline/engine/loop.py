@@ -346,7 +346,7 @@ class Trainer:
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
-        # Checkpoints from before there were errors have none.
+        # The state of a run that begins is empty.
         self.last_validation = MetricValues(
             state.get("last_validation", {}), state.get("last_errors", {}), state.get("last_count", 0)
         )

@@ -7,7 +7,8 @@ A product of two turned vectors depends on the difference of their places alone.
 
 Which tokens stand at which places, `places.py` tells. Weights and their names are those of timm's own rotary models.
 Rotations are computed once for each grid, learned ones once for each block and pass. A pair of channels is turned as
-one complex number, in one pass over queries and one over keys; timm's way takes six.
+one complex number, in one pass over queries and one over keys, or two where pairs are half a head apart; timm's way
+takes six.
 
 Shapes: B images, H heads, N patches, P prefix tokens, n patches that pass the blocks, T = P + n, C channels of a head.
 A turn is a pair, cosine and sine, for each pair of channels.
@@ -113,17 +114,19 @@ def _in_full(values: Tensor) -> Tensor:
 
 
 def turned(values: Tensor, turns: Tensor, pairs_halves: bool) -> Tensor:
-    """Queries or keys (B, H, T, C), turned; a pair is two channels side by side, or half a head apart."""
+    """Queries or keys (B, H, T, C), turned; a pair is two channels side by side, or half a head apart.
+
+    Afterwards its channels are side by side in both cases: products of queries and keys do not depend on their order.
+    """
     full = _in_full(values)
-    if pairs_halves or torch.compiler.is_compiling():  # which makes one kernel of this, and none of complex numbers
-        side = -2 if pairs_halves else -1
-        first, second = full.unflatten(-1, (2, -1) if pairs_halves else (-1, 2)).unbind(side)
-        cosines, sines = turns.unbind(dim=-1)
+    pairs = full.unflatten(-1, (2, -1)).transpose(-1, -2) if pairs_halves else full.unflatten(-1, (-1, 2))
+    if torch.compiler.is_compiling():  # which makes one kernel of this, and none of complex numbers
+        (first, second), (cosines, sines) = pairs.unbind(dim=-1), turns.unbind(dim=-1)
         real = torch.addcmul(first * cosines, second, sines, value=-1)
-        found = torch.stack([real, torch.addcmul(first * sines, second, cosines)], dim=side)
+        found = torch.stack([real, torch.addcmul(first * sines, second, cosines)], dim=-1)
     else:
-        pairs = torch.view_as_complex(full.unflatten(-1, (-1, 2)))
-        found = torch.view_as_real(pairs * torch.view_as_complex(_in_full(turns)))
+        numbers = torch.complex(*pairs.unbind(dim=-1)) if pairs_halves else torch.view_as_complex(pairs)
+        found = torch.view_as_real(numbers * torch.view_as_complex(_in_full(turns)))
     return found.flatten(-2).type_as(values)
 
 

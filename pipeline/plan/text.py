@@ -150,7 +150,7 @@ def _here(runs: list[RunEstimate], site: Site, device: str) -> str:
     total = sum(run.hours for run in runs)
     at_once = max(1, (os.cpu_count() or 1) // (site.threads * site.processes))
     least = max(total / at_once, chain_hours(runs))
-    return f"On this machine, {at_once} runs at a time: {hours(least)} h."
+    return f"On this machine, {at_once} run{'s' * (at_once > 1)} at a time: {hours(least)} h."
 
 
 def _wrapped(text: str) -> str:

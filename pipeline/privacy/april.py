@@ -114,7 +114,7 @@ def attack(
     patches = tokens @ embedding.inverse.mT
     if hidden is not None and assumptions.given == "parameters":
         patches = torch.where(hidden[..., None], patches[:, -1:], patches[:, :-1])
-    best = _ceiling(method, embedding, images, labels, shuffled)
+    best = ceiling(method, embedding, images, labels, shuffled)
     return Recovery(_as_images(patches, images, client.grid), best, condition, rank)
 
 
@@ -198,12 +198,10 @@ def _solve(equations: Equations, cutoff: float) -> tuple[Tensor, Tensor, Tensor]
     return tokens, condition[:, -1], (values > largest * rounding).sum(dim=1)
 
 
-def ceiling(method: Method, images: Tensor, labels: Tensor, shuffled: Tensor | None = None) -> Tensor:
+def ceiling(
+    method: Method, embedding: Embedding, images: Tensor, labels: Tensor, shuffled: Tensor | None = None
+) -> Tensor:
     """The part of the images that D equations for N tokens, and D for the values of a patch, can tell."""
-    return _ceiling(method, Embedding.of(method), images, labels, shuffled)
-
-
-def _ceiling(method: Method, embedding: Embedding, images: Tensor, labels: Tensor, shuffled: Tensor | None) -> Tensor:
     grid = grid_of(method.encoder)
     patches = to_patches(images.double(), grid).flatten(2)
     seen = patches @ (embedding.inverse @ embedding.weight).mT

@@ -22,7 +22,7 @@ from pipeline.published.from_metrics import (
 from pipeline.published.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.published.picture import picture
 from pipeline.published.provenance import provenance_of
-from pipeline.published.selection import ROWS, changes_between, placed, published_part
+from pipeline.published.selection import ROWS, changes_between, place_results, published_part
 from pipeline.published.words import PICTURE, Publication, block_text, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
@@ -66,7 +66,7 @@ def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None)
     metrics = gather(part, results)
     if not metrics.runs:
         raise DataError(f"{results.folder} has no finished run of the headline; run it first")
-    tables, studies = collect_tables(placed(part, results.folder), ROWS)
+    tables, studies = collect_tables(place_results(part, results.folder), ROWS)
     write_text(folder / GRAPH, part.model_dump_json(indent=None) + "\n")
     write_metrics(folder / METRICS, metrics)
     write_arrays(folder / PER_IMAGE, gather_images(part, results, tables))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.published.metrics import Arrays, Metrics, lay_out
-from pipeline.published.selection import ROWS, placed
+from pipeline.published.selection import ROWS, place_results
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
 from pipeline.report.tables.fill import LEFT_OUT
@@ -38,7 +38,7 @@ def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> PublishedTables
     with tempfile.TemporaryDirectory() as folder:
         results = ScaleFolder(Path(folder))
         lay_out(metrics, arrays, results)
-        tables, studies = collect_tables(placed(graph, results.folder), ROWS)
+        tables, studies = collect_tables(place_results(graph, results.folder), ROWS)
         return PublishedTables(hide_commands(tables), studies)
 
 

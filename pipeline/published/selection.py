@@ -25,7 +25,7 @@ class PlacedGraph(Graph):
         return ScaleFolder(self.place)
 
 
-def placed(graph: Graph, place: Path) -> PlacedGraph:
+def place_results(graph: Graph, place: Path) -> PlacedGraph:
     return PlacedGraph(**dict(graph), place=place)
 
 

@@ -375,6 +375,11 @@ class Study(Strict):
         spare = self._with_starts(spec.stand_in for spec in self.runs.values()) - self._with_starts(shown)
         return self.model_copy(update={"runs": {key: spec for key, spec in self.runs.items() if key not in spare}})
 
+    def runs_behind(self, tables: Iterable[str]) -> AbstractSet[str]:
+        """Keys of the runs that these tables and figures show, and of those that they start from at any scale."""
+        shown = {key for name in tables for row in self.all_tables[name].rows.values() for key in row.run.values()}
+        return self._with_starts(shown) | self.with_stand_ins()._with_starts(shown)
+
     def _with_starts(self, keys: Iterable[str | None]) -> AbstractSet[str]:
         """These runs, those they start from, and so on."""
         found: set[str] = set()

@@ -5,9 +5,9 @@ ever overwritten. A derived study has no part in `make demo`, no claims and no n
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from pipeline.core.files import write_text
 from pipeline.study.expand import expand
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import build_graph, load_graph
-from pipeline.study.study_file import LINE, StudyFile
-from pipeline.study.targets import tables_of, target_name
+from pipeline.study.study_file import LINE, StudyFile, read_study
+from pipeline.study.targets import RowSelection, tables_of, target_name
 
 ABOUT = "An ordinary study. To forget its results, delete this file, then run `python -m pipeline clean`."
 NAME_LENGTH = 48  # of the part of a name that people read
@@ -69,13 +69,21 @@ class DerivedStudy:
             raise ConfigError("\n".join(dict.fromkeys(map(self._in_options, str(error).splitlines())))) from None
 
     def _in_options(self, line: str) -> str:
-        """A line of an error with the option of the command in place of the study's file."""
+        """A line of an error with the option of the command in place of the study's file, which is not written yet."""
         before, file, rest = line.partition(f"{shown(self.path)}: ")
-        # Other files that a line names exist; of this one, what the parent does not have is named by its option.
-        rest = LINE.sub("", rest).replace(shown(self.path), shown(CONFIGS / "study" / f"{self.parent}.yaml"))
-        option, problem = self.option_of(rest) if file else ("", "")
-        # A rule between keys of several files begins with another file, and this one comes last.
-        return f"{option}: {before.rpartition('; ')[0] if before else problem}" if option else line
+        if not file:
+            return line
+        of_parent = shown(CONFIGS / "study" / f"{self.parent}.yaml")
+        rest = LINE.sub("", rest).replace(shown(self.path), of_parent)
+        option, problem = self.option_of(rest)
+        if option:
+            # A rule between keys of several files begins with another file, and this one comes last.
+            return f"{option}: {before.rpartition('; ')[0] if before else problem}"
+        # A key that the parent states contradicts one of the option.
+        if match := re.search(r"; [\w.]+ is in \S+: (\S+)$", rest):
+            option, _ = self.option_of(f"{match[1]}: ")
+            place, _, problem = rest[: match.start()].partition(": ")
+        return f"{option}: {problem}; change that, too ({of_parent}: {place})" if option else line
 
     def write(self, scale: str) -> None:
         """Write its file and the graph with it, which every job reads."""
@@ -94,7 +102,8 @@ class DerivedStudy:
     def redirect(self, files: dict[str, list[str]], graph: Graph) -> dict[str, list[str]]:
         """What people type -> files, with those of this study behind the targets of its parent."""
         own = [target_name(table) for table, entry in graph.tables.items() if entry.study == self.parent]
-        return {**files, **{name: files[self.target(name)] for name in [self.parent, *own]}}
+        here = [name for name in [self.parent, *own] if self.target(name) in files]
+        return {**files, **{name: files[self.target(name)] for name in here}}
 
 
 class _WithoutAliases(yaml.SafeDumper):
@@ -105,11 +114,15 @@ class _WithoutAliases(yaml.SafeDumper):
 
 
 def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy:
-    """A copy of the study of these targets in which every run has other keys, for `--config set=...`."""
+    """A copy of the study of these targets in which every run has other keys, for `--config set=...`.
+
+    Where the targets are tables, it has no others: a key may not fit the runs of all tables of a study.
+    """
     parent = _only_study(graph, targets)
     if not isinstance(change, dict) or not change:
         raise ConfigError(f"--config set={change}: expected keys of a run, such as set='{{optim: {{epochs: 2}}}}'")
-    change, raw = typed(change), read_study_file(parent)
+    change = typed(change)
+    raw = read_study_file(parent) if parent in targets else _part_of(parent, tables_of(graph, targets))
     words = [f"{key} {value}" for key, value in leaves(change)]
     kept = {key: value for key, value in raw.items() if key not in NOT_COPIED}
     content = {
@@ -122,19 +135,22 @@ def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy
     }
     heading = f"{parent} with {', '.join(words)}, made by `snakemake {' '.join(targets)} --config set=...`.\n{ABOUT}"
     short = [f"{key.rpartition('.')[2]}_{value}" for key, value in leaves(change)]
-    return DerivedStudy(derived_name([parent, *short], content), parent, content, heading, partial(_of_set, parent))
+    return DerivedStudy(derived_name([parent, *short], content), parent, content, heading, _of_set)
 
 
-def _of_set(parent: str, text: str) -> tuple[str, str]:
-    """A key of the study itself may contradict one of the option; its copy in the derived study is no file yet."""
-    if re.match(r"set\b", text):
-        return "--config set", text.removeprefix("set").removeprefix(": ")
-    problem = re.sub(r"; [\w.]+ is in \S+: set$", "", text)
-    if problem == text:
-        return "", ""
-    place, _, problem = problem.partition(": ")
-    file = shown(CONFIGS / "study" / f"{parent}.yaml")
-    return "--config set", f"{problem} ({file}: {place}); give both keys in set"
+def _part_of(parent: str, chosen: Iterable[RowSelection]) -> dict[str, Any]:
+    """A study, written out, with these tables and figures alone and the runs behind them."""
+    written = read_study(CONFIGS / "study" / f"{parent}.yaml")
+    shown = {each.table.partition(".")[2] for each in chosen}
+    kept = {"tables": shown, "figures": shown, "runs": written.parse().runs_behind(shown)}
+    return {
+        key: {name: entry for name, entry in value.items() if name in kept[key]} if key in kept else value
+        for key, value in written.expanded.content.items()
+    }
+
+
+def _of_set(text: str) -> tuple[str, str]:
+    return ("--config set", text.removeprefix("set").removeprefix(": ")) if re.match(r"set\b", text) else ("", "")
 
 
 def _only_study(graph: Graph, targets: list[str]) -> str:

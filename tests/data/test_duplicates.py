@@ -30,14 +30,14 @@ def test_duplicates__same_pixels_in_another_format__are_found_with_their_names(t
     shutil.copy(folder / "train" / "b" / "1.png", folder / "train" / "b" / "third.png")
     (line,) = duplicates(folder)
     names = "train/b/1.png = train/b/again.bmp = train/b/third.png"
-    assert line == f"duplicates: found 1 images more than once, in 3 files: {names}"
+    assert line == f"duplicates: found 1 image more than once, in 3 files: {names}"
 
 
 def test_duplicates__in_train_and_val__make_validation_too_good(tmp_path):
     folder = write_classes(tmp_path)
     shutil.copy(folder / "train" / "b" / "1.png", folder / "val" / "b" / "copy.png")
     _, line = duplicates(folder)
-    assert "1 of them are in train and in val: train/b/1.png (train) = val/b/copy.png (val);" in line
+    assert "1 of 1 in train and in val: train/b/1.png (train) = val/b/copy.png (val);" in line
     assert "validation will be too good; delete one of each" in line
 
 
@@ -45,7 +45,7 @@ def test_duplicates__in_two_classes__contradict_each_other(tmp_path):
     folder = write_classes(tmp_path)
     shutil.copy(folder / "train" / "b" / "1.png", folder / "train" / "a" / "copy.png")
     _, line = duplicates(folder)
-    assert "1 of them are in several classes: train/a/copy.png = train/b/1.png; the labels contradict" in line
+    assert "1 of 1 in several classes: train/a/copy.png = train/b/1.png; the labels contradict" in line
 
 
 def test_duplicates__very_many__are_counted_and_a_few_named(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from kind_contract import check_kind_class, check_views
 from pydantic import Field
-from refusing import refuse
+from readable_failures import refuse
 
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.data.kind import KINDS, BaseDataConfig, DataKind, kind_of, parse_data

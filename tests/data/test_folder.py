@@ -298,7 +298,7 @@ def test_describe_command__new_folder__writes_a_complete_config_and_says_what_co
     code, out, _ = run(capsys, folder, "--name", "mine", "--val-share", 0.2)
     assert code == 0
     summary, assumed, *duplicates, first, second = out.splitlines()
-    assert len(duplicates) == 2 and "3 of them are in train and in val" in duplicates[1]
+    assert len(duplicates) == 2 and "3 of 3 in train and in val" in duplicates[1]
     assert summary.startswith("mine: 24 train and 6 val images (0.2 of each class is val) of 3 classes, 8x8 pixels")
     assert assumed == "assumed: 3 folders are classes (a cat, dog, hound, \\xfcber); if not, use --unlabelled"
     assert first == f"next: name the folder in the site file (`data: {{mine: {folder}}}`), or give it as --site"

@@ -6,11 +6,11 @@ from dataclasses import replace
 import bases
 import pytest
 from every_key import Recorder, short_run
+from fake_cluster import NEW, Cluster
 from lab import Lab, recorded, train_in
 from locked_models import lock, make_key, write_checkpoints
 from safetensors.torch import save_file
 from tiny_runs import prepare_in, write_images
-from told_cluster import NEW, Cluster
 
 from pipeline.core.config import merge
 from pipeline.engine.loop import build_method

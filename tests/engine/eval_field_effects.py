@@ -44,6 +44,7 @@ EVAL_FIELDS = {
 }
 # A model whose predictions depend on the image: only then do they depend on how it is shuffled.
 LEARNED = {"optim": {"base_lr": 3e-2, "epochs": 20, "validate_every": 20}}
+LEARNED_ROTARY = merge(LEARNED, ROTARY)
 # What the attacker is given; with the unknown position at some patches, so that it matters.
 ASSUMPTIONS = {
     "gradients": [FieldEffect("float32", "validation", jigsaw())],
@@ -166,7 +167,7 @@ EVALS = {
     "eval.perplexity.keys": [FieldEffect(2, "validation", LANGUAGE)],
     "eval.perplexity.seed": [FieldEffect(1, "validation", LANGUAGE)],
     "eval.image_sizes.sizes": [FieldEffect((50, 100), "validation")],
-    "eval.image_sizes.rotations": [FieldEffect("rescaled", "validation", ROTARY)],
+    "eval.image_sizes.rotations": [FieldEffect("rescaled", "validation", LEARNED_ROTARY)],
     "eval.shuffle_curve.ratios": [FieldEffect((30, 60), "validation")],
     "eval.shuffle_curve.seed": [FieldEffect(1, "validation", LEARNED)],
     "eval.mp3_positions.etas": [FieldEffect((10, 60), "validation", MP3)],

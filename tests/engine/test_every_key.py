@@ -23,7 +23,7 @@ from every_key import (
     run_fields,
     short_run,
 )
-from refusing import refuse
+from readable_failures import refuse
 
 from pipeline.evals.base import EVALS
 from pipeline.methods.base import METHODS

@@ -132,6 +132,14 @@ def test_evaluate__what_cannot_be__is_one_message(weights, photos, capsys, monke
     assert words in capsys.readouterr().err
 
 
+def test_evaluate__folder_without_classes__says_what_is_expected_and_what_needs_none(weights, photos, capsys):
+    (photos / "loose.jpg").touch()
+    assert evaluate(weights, photos) == 1
+    message = capsys.readouterr().err
+    assert "found 1 images outside class folders: loose.jpg" in message
+    assert "expected: <class>/, or val/<class>/, with PNG, JPEG" in message and "--image FILE" in message
+
+
 @pytest.mark.slow
 def test_evaluate__config_json_that_contradicts_the_file__is_refused(weights, photos, tmp_path, capsys):
     config = {"architecture": ARCH, "num_classes": 4, "model_args": SIZES | {"patch_size": 8}}

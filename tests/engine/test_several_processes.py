@@ -54,7 +54,7 @@ class Training:
     data: Path
     results: Path
     count: int = 2
-    has_caches: bool = False  # cache0 for the first process, cache1 for the second one
+    caches: tuple[str, ...] = ()  # of the site of the first process, of the second one
     is_stopped: bool = False
     is_stopped_within: bool = False  # the first validation
     port: int = field(default_factory=port)
@@ -84,7 +84,7 @@ def train(rank: int, training: Training) -> None:
     os.environ.update({name: str(value) for name, value in places.items()})
     world, run, results = join_world("cpu"), parse_run(Layers(("test", training.config))), training.results
     stop = StopAfter(LOOKS) if training.is_stopped and rank == 1 else StopRequest()
-    site = Site(device="cpu", cache=results / f"cache{rank}" if training.has_caches else None)
+    site = Site(device="cpu", cache=results / training.caches[rank] if rank < len(training.caches) else None)
     trainer, why = Trainer(run, RunFolder(results, run.name), training.data, site, world, stop), ""
     if training.is_stopped_within and rank == 0:  # the other one has no batch
         trainer.batches.validation = StopsWithin(trainer.batches.validation, stop)
@@ -104,16 +104,18 @@ def trained(images, tmp_path_factory) -> dict[str, Training]:
     trainings = [
         Training("two", cnn, images, folder / "two"),
         Training("four", cnn, images, folder / "four", count=4),
-        Training("caches", cached, photos, folder / "caches", has_caches=True),
+        Training("caches", cached, photos, folder / "caches", caches=("cache0", "cache1")),
         Training("whole", rare, images, folder / "whole"),
         Training("stopped", rare, images, folder / "parts", is_stopped=True),
         Training("resumed", rare, images, folder / "parts"),
         Training("within", rare, images, folder / "within", is_stopped_within=True),
         Training("validated", rare, images, folder / "within"),
+        Training("one cache", cached, photos, folder / "one cache", caches=("cache0",)),
     ]
     for training in [*trainings[:2], *trainings[3:5], trainings[6]]:
         prepare_in(training.results, images)
-    prepare_photos(photos, folder / "caches", "cache0")
+    for name in ("caches", "one cache"):
+        prepare_photos(photos, folder / name, "cache0")
     children = [ForkedProcess(target=train_all, args=(rank, trainings)) for rank in range(4)]
     for child in children:
         child.start()
@@ -152,8 +154,11 @@ def test_cnn__two_or_four_processes__have_the_statistics_and_validations_of_one(
         assert_close(trained[name], alone)
 
 
-def test_cache__on_the_disk_of_only_one_process__both_see_the_images_of_one_with_a_cache(trained, tmp_path):
-    training = trained["caches"]
+@pytest.mark.parametrize("name", ["caches", "one cache"])
+def test_cache__on_the_disk_or_site_of_only_one_process__both_see_the_images_of_one_with_a_cache(
+    trained, tmp_path, name
+):
+    training = trained[name]
     assert [each["side"] for each in training.found()] == [32, 32]
     assert not (training.results / "cache1").exists()
     prepare_photos(training.data, tmp_path, "cache")

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from told_cluster import NEW, OLD, finished
+from fake_cluster import NEW, OLD, finished
 
 from pipeline.core.errors import LaunchError
 from pipeline.core.files import held, is_held, write_json

@@ -4,7 +4,7 @@ import logging
 import signal
 
 import pytest
-from told_cluster import NEW, finished, reach
+from fake_cluster import NEW, finished, reach
 
 from pipeline.core.errors import LaunchError
 from pipeline.core.files import write_json

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from corrupted_sets import sets_of_roles
-from refusing import defaults_of
+from readable_failures import defaults_of
 from tiny_maps import NUM_LABELS, write_scenes
 from tiny_scenes import SCENE_CLASSES, write_objects
 from tiny_text import LENGTH, VOCABULARY, build_tiny_text, tiny_text_model

@@ -12,7 +12,7 @@ from small_set import MEAN, STD, build
 
 from pipeline.evals.base import EVALS
 from pipeline.evals.dense import detection_pictures
-from pipeline.evals.dense.detection_pictures import PALETTE, SIDE, drawn
+from pipeline.evals.dense.detection_pictures import PALETTE, SIDE, draw_objects
 from pipeline.transfer.average_precision import METRICS, ImageRecord, Objects, average_precision, encoded, record_of
 
 pytestmark = pytest.mark.slow
@@ -97,9 +97,9 @@ def test_pictures__truth__is_drawn_without_crowds_and_what_was_found_from_the_le
 
     def noted(picture, record, objects, texts, chosen):
         shown.append((record, objects is record.truth, chosen.tolist()))
-        return drawn(picture, record, objects, texts, chosen)
+        return draw_objects(picture, record, objects, texts, chosen)
 
-    monkeypatch.setattr(detection_pictures, "drawn", noted)
+    monkeypatch.setattr(detection_pictures, "draw_objects", noted)
     world.evaluate("detection_pictures", build("mask_rcnn"), images=9, min_score=0.3)
     for record, is_truth, chosen in shown:
         kept = record.crowd == 0 if is_truth else record.scores >= 0.3
@@ -110,12 +110,14 @@ def test_pictures__truth__is_drawn_without_crowds_and_what_was_found_from_the_le
 def test_drawn__one_object__is_framed_and_half_covered_in_the_colour_of_its_class():
     objects = Objects(np.array([[10.0, 5, 20, 10]]), np.array([2]), [rectangle([10, 5, 20, 10], (20, 40))])
     record = ImageRecord(1, (20, 40), objects, np.zeros(1), np.ones(1), objects, np.ones(1))
-    found = drawn(torch.full((1, 20, 40), 100, dtype=torch.uint8), record, objects, ["thing"], np.array([0]))
+    found = draw_objects(torch.full((1, 20, 40), 100, dtype=torch.uint8), record, objects, ["thing"], np.array([0]))
     assert found.shape == (3, SIDE, SIDE) and found.dtype == torch.uint8
     top = (SIDE - SIDE // 2) // 2  # the picture is twice as wide as high
     assert found[:, top + 120, 220].tolist() == [(100 + value) // 2 for value in PALETTE[1]]
     assert found[:, top + 50, 250].tolist() == list(PALETTE[1])  # the frame
     assert found[:, top + 180, 20].tolist() == [100] * 3  # the picture next to it
     assert found[:, 0, 0].tolist() == [255] * 3
-    nothing = drawn(torch.full((1, 20, 40), 100, dtype=torch.uint8), record, objects, ["thing"], np.zeros(0, dtype=int))
+    nothing = draw_objects(
+        torch.full((1, 20, 40), 100, dtype=torch.uint8), record, objects, ["thing"], np.zeros(0, dtype=int)
+    )
     assert nothing[:, top : top + SIDE // 2].unique().tolist() == [100]

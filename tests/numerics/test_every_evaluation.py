@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from evaluation_contract import check_outcome, compare_closely, compare_outcomes
-from refusing import refuse
+from readable_failures import refuse
 from small_set import SUITED, build, config_of, subjects_of
 from threaded_server import server_in_a_thread
 

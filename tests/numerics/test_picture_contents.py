@@ -23,7 +23,7 @@ from pipeline.evals.permutation import split_learning
 from pipeline.evals.pictures import first_of_each_class
 from pipeline.evals.positions.shuffling import Shuffler
 from pipeline.evals.privacy import april, april_pictures, gradient_matching, leakage
-from pipeline.evals.privacy.leakage import PictureColumn, drawn, pixels_of
+from pipeline.evals.privacy.leakage import PictureColumn, draw_columns, pixels_of
 from pipeline.models.patches import Grid
 from pipeline.privacy.april import attack
 from pipeline.transfer.iou import IGNORED
@@ -176,8 +176,8 @@ def on_a_page(pixels):
 
 @pytest.mark.slow
 def test_detection_pictures__both_sides__are_the_same_image_with_what_is_published_and_what_is_sure(world, monkeypatch):
-    calls, draw = [], detection_pictures.drawn
-    monkeypatch.setattr(detection_pictures, "drawn", lambda *given: calls.append(given) or draw(*given))
+    calls, draw = [], detection_pictures.draw_objects
+    monkeypatch.setattr(detection_pictures, "draw_objects", lambda *given: calls.append(given) or draw(*given))
     world.evaluate("detection_pictures", build("mask_rcnn"), images=2, min_score=SURE)
     assert len(calls) == 4
     seen = set()
@@ -203,7 +203,7 @@ def test_drawn__columns_of_recovered_images__have_the_psnr_to_what_they_are_comp
     calls = handed_over(leakage)
     images = inputs(world, 4)
     worse = images + 0.1 * torch.arange(4)[:, None, None, None]
-    drawn(
+    draw_columns(
         [PictureColumn("original", images), PictureColumn("recovered", worse, images)], world.data, slice(1, 3), "text"
     )
     ((rows, headings, captions, _),) = calls
@@ -217,10 +217,10 @@ def test_drawn__columns_of_recovered_images__have_the_psnr_to_what_they_are_comp
 
 
 def test_april_pictures__each_column__is_what_is_recovered_of_its_own_model(world, handed_over, monkeypatch):
-    calls = handed_over(april_pictures, "drawn")
+    calls = handed_over(april_pictures, "draw_columns")
     # Nothing is solved: a recovered image says what was attacked.
     monkeypatch.setattr(april_pictures, "attack", lambda *given: SimpleNamespace(images=given))
-    monkeypatch.setattr(april_pictures, "ceiling", lambda *given: given)
+    monkeypatch.setattr(april_pictures, "ceiling", lambda method, _, *given: (method, *given))
     models = [build("baseline"), build("no positions"), build("mjp")]
     world.evaluate("april_pictures", *models, images=2, skip=1, shuffle_ratio=0.5, seed=4)
     ((columns, _, which, _),) = calls
@@ -239,9 +239,9 @@ def test_april_pictures__each_column__is_what_is_recovered_of_its_own_model(worl
 
 
 def test_april_pictures__plain_model_from_a_file__is_called_by_its_name(world, handed_over, monkeypatch):
-    calls = handed_over(april_pictures, "drawn")
+    calls = handed_over(april_pictures, "draw_columns")
     monkeypatch.setattr(april_pictures, "attack", lambda *given: SimpleNamespace(images=given))
-    monkeypatch.setattr(april_pictures, "ceiling", lambda *given: given)
+    monkeypatch.setattr(april_pictures, "ceiling", lambda method, _, *given: (method, *given))
     run_of = type(world).run_of
     file = {"train": False, "init": "file:folder/vit_small.safetensors"}
     monkeypatch.setattr(
@@ -257,7 +257,7 @@ def test_april_pictures__plain_model_from_a_file__is_called_by_its_name(world, h
 
 @pytest.mark.slow
 def test_april__columns_of_its_picture__are_those_of_each_setting(world, handed_over):
-    calls, method = handed_over(april, "drawn"), build("mjp")
+    calls, method = handed_over(april, "draw_columns"), build("mjp")
     world.evaluate("april", method, settings=("b", "a", "c"), images=4, batch=3, pictures=2, shuffle_ratio=0.5)
     ((columns, _, which, _),) = calls
     headings = ["original", "ceiling", "recovered (a)", "shuffled", "recovered (b)"]
@@ -276,7 +276,7 @@ def test_april__columns_of_its_picture__are_those_of_each_setting(world, handed_
 
 @pytest.mark.slow
 def test_gradient_matching__columns_of_its_picture__are_the_attack_on_its_way(world, handed_over):
-    calls = handed_over(gradient_matching, "drawn")
+    calls = handed_over(gradient_matching, "draw_columns")
     fields = {"images": 2, "iterations": 6, "pictures": 3, "shown": 1, "setting": "c", "shuffle_ratio": 0.5}
     found = world.evaluate("gradient_matching", build("mjp"), **fields)
     ((columns, _, which, _),) = calls
@@ -291,7 +291,7 @@ def test_gradient_matching__columns_of_its_picture__are_the_attack_on_its_way(wo
 
 @pytest.mark.slow
 def test_split_learning__picture__has_the_first_attacked_images_and_what_was_found_of_them(world, handed_over):
-    calls = handed_over(split_learning, "drawn")
+    calls = handed_over(split_learning, "draw_columns")
     found = world.evaluate("split_learning", build("baseline"), images=30, pictures=25)
     ((columns, _, which, _),) = calls
     assert [each.heading for each in columns] == ["original", "recovered"] and which == slice(25)

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from pipeline.study.claims.decide import JudgedClaim, Reading, ResolvedClaim, SeedNoise, judge
+from pipeline.study.claims.decide import JudgedClaim, ResolvedClaim, judge
+from pipeline.study.claims.reading import Reading, SeedNoise
 
 A, B, C = ("s.t1.a", "top1"), ("s.t1.b", "top1"), ("s.t1.c", "top1")
 SURE = 1.96

@@ -3,8 +3,9 @@
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.study.claims.decide import JudgedClaim, Predicate, Reading, ResolvedClaim, judge, resolve
+from pipeline.study.claims.decide import JudgedClaim, Predicate, ResolvedClaim, judge, resolve
 from pipeline.study.claims.formula import parse
+from pipeline.study.claims.reading import Reading
 from pipeline.study.spec import Claim
 
 READINGS = {

@@ -122,6 +122,32 @@ def test_targets__of_the_study__stand_for_those_of_the_changed_one(mine):
     assert study.target("mine_table1") == f"{study.name}_table1" and study.target("mine") == study.name
 
 
+def test_change__of_one_table__has_the_runs_behind_it_alone(mine):
+    """The change need not fit the runs of other tables."""
+    short = {
+        **STUDY["runs"]["plain"],
+        "label": "Short",
+        "set": {"optim": {"epochs": None, "iterations": 10, "warmup_epochs": 0}},
+    }
+    other = {**STUDY["tables"]["t1"], "rows": {"short": {"label": "Short", "run": "short"}}}
+    mine.write("study/mine.yaml", merge(STUDY, {"title": "mine", "runs": {"short": short}, "tables": {"t2": other}}))
+    with pytest.raises(ConfigError, match="epochs is 2 and iterations 10"):
+        changed(["mine"]).graph("demo")
+    study = changed(["mine_table1"])
+    graph = study.graph("demo")
+    assert {run.label for run in graph.runs.values() if study.name in run.studies} == {"Plain", "Pretraining", "Tuned"}
+    assert study.redirect(files_of_targets(graph), graph)["mine_table1"] == [table_file(f"{study.name}.t1", "all")]
+
+
+@pytest.mark.parametrize("target", ["mjp_table4", "mjp_table2"], ids=["of the guide", "of a set made with a run"])
+def test_change__of_a_papers_table__is_measured_on_the_same_sets(project, target):
+    before = load_graph("demo")
+    study = changed([target])
+    graph = study.graph("demo")
+    assert [entry.study for entry in graph.tables.values()].count(study.name) == 1
+    assert {name: graph.data[name] for name in before.data} == before.data
+
+
 def test_change__of_an_edited_study__is_another_study(mine):
     first = changed()
     first.write("demo")
@@ -167,8 +193,8 @@ def test_mistake__names_the_option_and_leaves_no_file(mine, targets, change, mes
     [
         (
             CHANGE,
-            "--config set: optim.warmup_epochs: warmup_epochs 3.0 must be below epochs 2 "
-            "(configs/study/mine.yaml: common); give both keys in set",
+            "--config set: optim.warmup_epochs: warmup_epochs 3.0 must be below epochs 2; "
+            "change that, too (configs/study/mine.yaml: common)",
         ),
         (
             {"optim": {"warmup_epochs": "9"}},

@@ -9,7 +9,8 @@ from pipeline.core.config import CONFIGS, Layers, SafeLoader, names, parse_file
 from pipeline.core.errors import ConfigError
 from pipeline.engine.run import parse_run
 from pipeline.freshness.outputs import claims_file, drawings
-from pipeline.study.claims.decide import Reading, judge
+from pipeline.study.claims.decide import judge
+from pipeline.study.claims.reading import Reading
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.fingerprints import table_fingerprint
 from pipeline.study.resolve.graph import build_graph, load_graph

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from noise_readings import SURE, A, B, accuracies, binomial, judged, one_run, paired, unpaired, verdict
 
-from pipeline.study.claims.decide import Reading, ResolvedClaim, judge
+from pipeline.study.claims.decide import ResolvedClaim, judge
+from pipeline.study.claims.reading import Reading
 
 # Two accuracies on the same images: only the images that one of the two alone gets right tell them apart
 

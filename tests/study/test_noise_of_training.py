@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from noise_readings import SURE, accuracies, judged, one_run, paired, verdict
 
-from pipeline.study.claims.decide import Reading, SeedNoise
+from pipeline.study.claims.reading import Reading, SeedNoise
 
 # Seeds
 

@@ -82,13 +82,21 @@ def test_figure_notebook__on_finished_results__draws_them(trained, execute, tmp_
     assert [*found["table"].index.get_level_values("run")] == trained[::-1]
     points = [line.get_xydata()[0] for group in plt.figure(1).axes[0].containers for line in group.lines[:1]]
     assert len(points) >= 2 and all(point[1] == 60 for point in points)
-    assert {path.name for path in tmp_path.glob("*.svg")} == {
-        "accuracy-and-consistency.svg",
-        "training.svg",
-        "two-models.svg",
-    }
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"two-metrics.svg", "training.svg", "two-models.svg"}
     difference = 5 * (len(trained) - 1)  # in each run, one image more of twenty is right
     assert f"difference {difference:.2f} +- " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_figure_notebook__metric_that_no_run_has__names_those_that_there_are(trained, execute):
+    """As for a study that `describe` wrote, which does not measure consistency."""
+    wrong = [('("consistency", "consistency")', '("consistency", "shuffled")')]
+    with pytest.raises(AssertionError, match=r"choose X and Y among .*\('consistency', 'consistency'\)"):
+        execute("figure", wrong)
+    with pytest.raises(AssertionError, match=r"DATA may be one of .*'fashion_mnist'"):
+        execute("figure", [('"demo", "fashion_mnist"', '"demo", "petz"')])
+    found = execute("figure", [('("consistency", "consistency")', '("train", "params_m")')], until="two-metrics")
+    assert len(found["axes"].containers) >= 2  # also where a metric has no standard error
 
 
 def test_figure_notebook__without_results__names_the_command(project, execute):

@@ -331,7 +331,7 @@ MISTAKES = {
     ),
     "role of a difference": (
         lambda t: t["columns"]["gain"].update(run="finetuned"),
-        "columns.gain.run: a difference uses the run of its column",
+        "columns.gain.run: a difference uses the run of its column; leave out run",
     ),
     "evaluation of two without a second run": (
         lambda t: t["columns"]["top1"].update(eval="ensemble"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.study.claims.decide import Reading, judge
+from pipeline.study.claims.decide import judge
+from pipeline.study.claims.reading import Reading
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import build_graph
 

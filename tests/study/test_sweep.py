@@ -5,6 +5,7 @@ from result_files import SITE
 from swept_study import LR, STUDY, configs_of, files, swept
 
 from pipeline.cli import main
+from pipeline.core.config import merge
 from pipeline.core.errors import ConfigError
 from pipeline.freshness.remake import Freshness
 from pipeline.study.resolve.graph import load_graph
@@ -186,6 +187,17 @@ def test_mistake__value_that_only_other_keys_make_impossible__is_reported(mine):
     (line,) = problems(mine, "optim.micro_batch=50,7")
     assert (
         line.startswith("--over optim.micro_batch=7: ") and "global_batch 50 is not a multiple of micro_batch 7" in line
+    )
+
+
+def test_mistake__value_that_a_key_of_the_study_contradicts__names_both_places(mine):
+    content = {"title": "mine", "scales": ["own"], "common": {"optim": {"warmup_epochs": 3}}}
+    mine.write("study/mine.yaml", merge(STUDY, content))
+    with pytest.raises(ConfigError) as caught:
+        swept("mine.plain", "optim.epochs=2,4", scale="own").graph("own")
+    assert str(caught.value) == (
+        "--over optim.epochs=2: optim.warmup_epochs: warmup_epochs 3.0 must be below epochs 2; "
+        "change that, too (configs/study/mine.yaml: common)"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from project import Project
-from written import begin, draw_table, finish, log_steps
+from result_writers import begin, draw_table, finish, log_steps
 
 from pipeline.site import Site
 from pipeline.track.follow import mirror_once

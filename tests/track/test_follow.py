@@ -7,7 +7,7 @@ import time
 import pytest
 from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
-from written import begin, finish, log_steps, points, statuses
+from result_writers import begin, finish, log_steps, points, statuses
 
 from pipeline.core.files import held
 from pipeline.engine.meters import MetricsFile

@@ -8,7 +8,7 @@ import time
 import pytest
 from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
-from written import begin, finish, log_steps, statuses
+from result_writers import begin, finish, log_steps, statuses
 
 from pipeline.core.files import held, is_held
 from pipeline.launch.slurm import JobRecord

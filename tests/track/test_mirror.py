@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from written import COMMIT, begin, classify_of, draw_table, evaluate, finish, log_steps
+from result_writers import COMMIT, begin, classify_of, draw_table, evaluate, finish, log_steps
 
 from pipeline.core.errors import DataError
 from pipeline.engine.meters import MetricsFile

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from following import FollowerProcess
 from patience import PATIENCE_S, wait_until
-from written import begin, classify_of, draw_table, evaluate, finish, log_steps, points
+from result_writers import begin, classify_of, draw_table, evaluate, finish, log_steps, points
 
 from pipeline.core.files import held
 from pipeline.track.store import KEY

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from refusing import defaults_of
+from readable_failures import defaults_of
 from tiny_maps import NUM_LABELS, segmentation_batch
 from tiny_scenes import SCENE_SIZE, build_scene_encoder, detection_batch, scene_swin, scene_vit
 from tiny_text import TEXT_CLASSES, build_tiny_text, stream_batch, text_batch, tiny_text_model

@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 from method_cases import CASES, HEADLESS, OF_TEXTS, PATHS, batch_for, bench_for, build, of_task, size_of
-from refusing import refuse
+from readable_failures import refuse
 from timm.models.eva import Eva
 from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS

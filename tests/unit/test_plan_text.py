@@ -49,10 +49,10 @@ def test_most_at_once__of_two_chains__is_one_run_of_each():
 @pytest.mark.parametrize(
     ("cores", "said"),
     [
-        (4, "1 runs at a time: 10 h."),
+        (4, "1 run at a time: 10 h."),
         (8, "2 runs at a time: 5.0 h."),
         (64, "16 runs at a time: 5.0 h."),  # the chain
-        (1, "1 runs at a time: 10 h."),
+        (1, "1 run at a time: 10 h."),
     ],
 )
 def test_here__on_cores__as_many_runs_at_once_as_have_threads_of_their_own(monkeypatch, cores, said):

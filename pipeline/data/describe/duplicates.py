@@ -27,18 +27,18 @@ def duplicate_notes(
     groups = find_duplicates(splits, looks)
     if not groups:
         return []
-    num_files = sum(map(len, groups))
-    lines = [f"duplicates: found {len(groups)} images more than once, in {num_files} files: {_shown(groups)}"]
+    count, files = len(groups), sum(map(len, groups))
+    lines = [f"duplicates: found {count} image{'s' * (count > 1)} more than once, in {files} files: {_shown(groups)}"]
     leaked = [group for group in groups if len({copy.split for copy in group}) > 1]
     if leaked:
         lines.append(
-            f"duplicates: {len(leaked)} of them are in train and in val: {_shown(leaked, with_split=True)}; validation "
+            f"duplicates: {len(leaked)} of {count} in train and in val: {_shown(leaked, with_split=True)}; validation "
             "will be too good; delete one of each and describe the folder again"
         )
     contradicting = [group for group in groups if len({copy.label for copy in group}) > 1]
     if contradicting:
         lines.append(
-            f"duplicates: {len(contradicting)} of them are in several classes: {_shown(contradicting)}; the labels "
+            f"duplicates: {len(contradicting)} of {count} in several classes: {_shown(contradicting)}; the labels "
             "contradict each other; delete the wrong ones and describe the folder again"
         )
     return lines

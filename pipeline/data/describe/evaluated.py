@@ -19,10 +19,10 @@ from pipeline.data.describe.sounds import has_sounds
 from pipeline.data.images.classified import DataConfig
 from pipeline.data.images.images import class_problems
 from pipeline.data.kind import kind_of, parse_data
-from pipeline.data.readers.folder import has_splits
-from pipeline.data.readers.sources import SOURCES
+from pipeline.data.readers.folder import FORMATS, has_splits
 
 DIGITS = 8  # of the digest of a folder's path, so that two folders of one name have results of their own
+LAYOUT = f"<class>/, or val/<class>/, with {FORMATS} images directly in each"
 UNKNOWN = 1  # a count that is not known yet
 
 
@@ -38,7 +38,8 @@ def describe_for_evaluation(folder: Path, seen: Mapping[str, Any], with_train: b
     splits = {split: kind.read(folder, split) for split in draft.splits}
     problems = [problem for split in splits.values() for problem in split.problems] + class_problems(splits)
     if problems:
-        raise cannot_describe(folder, problems, SOURCES[draft.source].layout)
+        what_to_do = "fix the folder, then run this again; `attack` takes images without classes as --image FILE"
+        raise cannot_describe(folder, problems, LAYOUT, what_to_do)
     found = {f"num_{name}": len(split.samples) for name, split in splits.items()}
     labels = {label for split in splits.values() for label in split.samples.labels}
     return _parsed(folder, {**seen, **layout, **counts, **found, "num_classes": max(labels) + 1})

@@ -41,18 +41,17 @@ def time_step(
     compiled: bool,
     steps: int,
     graphs: bool = False,
-    optim: OptimConfig | None = None,
 ) -> StepCost:
     """Draw, forward, backward, gradient norm, AdamW. On a GPU, to wait for it or to compile anew is an error.
 
     A method whose loss is not one graph may wait: shapes in the middle of it depend on values. `graphs`: the others
-    are recorded, as the loop does where a site compiles. `optim`: of a recipe, which may clip; else a plain one.
+    are recorded, as the loop does where a site compiles.
     """
     device, may_wait = next(method.parameters()).device, method.compiled is not None
     if compiled:
         torch._dynamo.reset()
     graphs_before = num_graphs() if compiled else 0
-    step = build_step(method, batch, precision, compiled, graphs and not may_wait, optim)
+    step = build_step(method, batch, precision, compiled, graphs and not may_wait)
     started = time.monotonic()
     for _ in range(WARM_UP):
         step()
@@ -77,11 +76,10 @@ def build_step(
     precision: Precision,
     compiled: bool = False,
     recorded: bool = False,
-    optim: OptimConfig | None = None,
 ) -> Callable[[], None]:
     """The parts of the loop's own step, on one batch."""
     device, size = next(method.parameters()).device, len(batch.targets)
-    optim = optim or OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
+    optim = OptimConfig(epochs=1, global_batch=size, micro_batch=size, base_lr=1e-4)
     optimizer, meters = build_optimizer(method, optim), Meters(World(0, 1, device))
     model = compile_step(method, method, fullgraph=True) if compiled else method
     micro_step = MicroStep(method, model, precision, device, meters, 1)

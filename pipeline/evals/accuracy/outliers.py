@@ -20,11 +20,11 @@ from pipeline.data.samples import SplitName
 from pipeline.evals.accuracy.restricted import (
     CONFIDENCE,
     ScoreFidelity,
-    alike,
     confidences,
     own_columns,
     resampled_error,
     seen_by,
+    view_like,
 )
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject
 
@@ -55,7 +55,7 @@ class Outliers(Evaluation):
         if columns is not None and data.name != own.name:
             self.only = {own.name: set(columns)}
         outliers = self._scores("outliers", model, seen_by(model, data), columns)
-        inliers = self._scores("inliers", model, alike(own, data), columns)
+        inliers = self._scores("inliers", model, view_like(own, data), columns)
         scores: dict[str, Callable[..., float]] = {
             "aupr": aupr,
             "auroc": auroc,

@@ -37,7 +37,7 @@ def seen_by(model: Subject, data: Any) -> Any:
     return data.model_copy(update={key: getattr(own, key) for key in shared})
 
 
-def alike(own: Any, data: Any) -> Any:
+def view_like(own: Any, data: Any) -> Any:
     """The model's own set, its images resized and cropped as those of the other set are."""
     augment = own.augment.model_copy(update={"interpolation": data.augment.interpolation})
     return own.model_copy(update={"augment": augment, "eval_crop": data.eval_crop})

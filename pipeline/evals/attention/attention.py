@@ -34,12 +34,12 @@ def look_at_attention(encoder: Encoder, images: Tensor, see: See) -> Tensor:
 
     One block at a time, so that memory is bounded: `see` keeps what it needs. -> the tokens (B, P+N, D).
     """
-    with evaluating(encoder), watched(encoder, see):
+    with evaluating(encoder), watch_attention(encoder, see):
         return encode(encoder, images)
 
 
 @contextmanager
-def watched(encoder: Encoder, see: See) -> Iterator[None]:
+def watch_attention(encoder: Encoder, see: See) -> Iterator[None]:
     layers = [attention_of(block) for block in encoder.blocks]
     tokens = num_prefix_tokens(encoder) + grid_of(encoder).size
     fused = [layer.fused_attn for layer in layers]

@@ -57,8 +57,8 @@ class DetectionPictures(Evaluation):
                 for label, score in zip(record.found.labels, record.scores, strict=True)
             ]
             shown_truth, shown_found = record.crowd == 0, record.scores >= self.cfg.min_score
-            left = drawn(picture, record, record.truth, truth, np.flatnonzero(shown_truth))
-            right = drawn(picture, record, record.found, found, np.flatnonzero(shown_found))
+            left = draw_objects(picture, record, record.truth, truth, np.flatnonzero(shown_truth))
+            right = draw_objects(picture, record, record.found, found, np.flatnonzero(shown_found))
             rows.append((str(number), [left, right]))
         foot = NOTE.format(least=self.cfg.min_score)
         page = labelled_grid(rows, ["truth", "found"], foot=lambda width: note(foot, width))
@@ -84,7 +84,9 @@ def _label(names: Sequence[str], label: Any) -> str:
     return names[label - 1] if label <= len(names) else str(label)
 
 
-def drawn(picture: Tensor, record: ImageRecord, objects: Objects, texts: Sequence[str], chosen: np.ndarray) -> Tensor:
+def draw_objects(
+    picture: Tensor, record: ImageRecord, objects: Objects, texts: Sequence[str], chosen: np.ndarray
+) -> Tensor:
     """uint8 (3, SIDE, SIDE): the picture (C, h, w) as large as fits, and over it these of the objects."""
     height, width = record.size
     zoom = SIDE / max(height, width)

@@ -26,7 +26,7 @@ from pipeline.core.seeds import generator_for, seed_everything
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import COUNTED, EVALS, EvalConfig, Indices, Outcome, Subject, spread
 from pipeline.evals.parts import Arrays
-from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn, pixels_of
+from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, draw_columns, pixels_of
 from pipeline.methods.base import Batch
 from pipeline.methods.multilabel import attribute_accuracy
 from pipeline.models.patches import Encoder
@@ -178,7 +178,7 @@ class SplitLearning(LeakageEvaluation):
             shown += recovered[: self.cfg.pictures - len(shown)]
         original, recovered = map(attacker.seen, (torch.cat(wanted)[: len(shown)], torch.stack(shown)))
         columns = [PictureColumn("original", original), PictureColumn("recovered", recovered, original)]
-        return values, drawn(
+        return values, draw_columns(
             columns, data, slice(self.cfg.pictures), f"Protection: {self.cfg.feature_protection.words()}."
         )
 

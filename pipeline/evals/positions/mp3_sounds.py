@@ -77,8 +77,8 @@ class MP3Sounds(Evaluation):
         first = words.places[self.cfg.etas[0]]
         sounds = {
             "original.wav": words.waves.numpy(),
-            "shuffled.wav": heard(words, words.in_turn, data.features.window, data.features.step),
-            "rebuilt.wav": heard(words, first, data.features.window, data.features.step),
+            "shuffled.wav": resynthesise(words, words.in_turn, data.features.window, data.features.step),
+            "rebuilt.wav": resynthesise(words, first, data.features.window, data.features.step),
         }
         files = {name: as_wav(with_pauses(waves)) for name, waves in sounds.items()}
         return Outcome(files={"rebuilt.png": spectrograms(words, data.features, self.cfg.etas), **files})
@@ -137,7 +137,7 @@ def _note(words: Words, features: Any) -> str:
     return f"{text} {given} of {words.grid.size} frames, drawn at random, were given their position." if given else text
 
 
-def heard(words: Words, places: Tensor, window: int, step: int) -> np.ndarray:
+def resynthesise(words: Words, places: Tensor, window: int, step: int) -> np.ndarray:
     """(B, samples) int16: the frames of every clip at these places."""
     frames = words.waves.unfold(1, window, step)
     found = [

@@ -25,7 +25,7 @@ from pipeline.evals.privacy.leakage import (
     PictureColumn,
     SettingName,
     compared,
-    drawn,
+    draw_columns,
     pixels_of,
     setting_of,
 )
@@ -165,4 +165,4 @@ class April(LeakageEvaluation):
         columns += [PictureColumn("shuffled", each.inputs) for each in moved[:1]]
         columns += [each.recovered for each in moved]
         text = f"The attacker has {self.cfg.assumptions.words()}."
-        return drawn(columns, run.data, slice(self.cfg.pictures), text)
+        return draw_columns(columns, run.data, slice(self.cfg.pictures), text)

@@ -17,9 +17,9 @@ from pipeline.engine.run import RunConfig
 from pipeline.evals.attention.attention import reason_not_vit
 from pipeline.evals.base import EVALS, EvalConfig, Outcome, Subject
 from pipeline.evals.positions.shuffling import Shuffler
-from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, drawn
+from pipeline.evals.privacy.leakage import LeakageEvaluation, PictureColumn, draw_columns
 from pipeline.methods.base import Batch
-from pipeline.privacy.april import Assumptions, attack, ceiling, reason_against
+from pipeline.privacy.april import Assumptions, Embedding, attack, ceiling, reason_against
 
 FILE = "recovered.png"
 
@@ -51,13 +51,13 @@ class AprilPictures(LeakageEvaluation):
         count = self.cfg.images + self.cfg.skip
         (batch,) = self.client_batches(plain.run.data, count, count)
         moved, shuffled = Shuffler(plain.method, self.cfg.shuffle_ratio, self.cfg.seed)(batch.images)
-        best = ceiling(plain.method, batch.images, batch.targets)
+        best = ceiling(plain.method, Embedding.of(plain.method), batch.images, batch.targets)
         columns = [PictureColumn("original", batch.images), PictureColumn(f"ceiling, {name}", best, batch.images)]
         columns += self._recovered(models, batch, batch.images, None)
         columns.append(PictureColumn("shuffled", moved))
         columns += self._recovered(models, batch, moved, shuffled)
         text = f"The attacker has {self.cfg.assumptions.words()}."
-        return Outcome(files={FILE: drawn(columns, plain.run.data, slice(self.cfg.skip, count), text)})
+        return Outcome(files={FILE: draw_columns(columns, plain.run.data, slice(self.cfg.skip, count), text)})
 
     def _recovered(
         self, models: Mapping[str, Subject], batch: Batch, inputs: Tensor, shuffled: Tensor | None

@@ -28,7 +28,7 @@ from pipeline.evals.privacy.leakage import (
     PictureColumn,
     SettingName,
     compared,
-    drawn,
+    draw_columns,
     setting_of,
 )
 from pipeline.models.jigsaw import shuffle_patches
@@ -91,7 +91,10 @@ class GradientMatching(LeakageEvaluation):
         has_hidden = hidden is not None and hasattr(model.method, "unknown")
         text = f"The attacker has {cfg.words(has_hidden)}."
         columns = _columns(found, order, batch.images, inputs, wanted)
-        files = {PROGRESS: drawn(columns, data, slice(cfg.shown), text), LOSS: draw_curves(found.curve, cfg.distance)}
+        files = {
+            PROGRESS: draw_columns(columns, data, slice(cfg.shown), text),
+            LOSS: draw_curves(found.curve, cfg.distance),
+        }
         return self.outcome({name: [value] for name, value in values.items()}, data, files)
 
 

@@ -144,7 +144,7 @@ class PictureColumn:
     wanted: Tensor | None = None
 
 
-def drawn(columns: Sequence[PictureColumn], data: Any, which: slice, text: str) -> bytes:
+def draw_columns(columns: Sequence[PictureColumn], data: Any, which: slice, text: str) -> bytes:
     """A PNG with a row for each of these images, and the PSNR below those that are compared."""
     pictures, captions = [], []
     for column in columns:

@@ -18,7 +18,8 @@ from pipeline.report.site.here import name_what_ran
 from pipeline.report.tables.seed_noise import quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.results.records import EvalResult, Measured, TrainRecord, read_record
-from pipeline.study.claims.decide import Reading, judge
+from pipeline.study.claims.decide import judge
+from pipeline.study.claims.reading import Reading
 from pipeline.study.resolve.entries import CellEntry, Graph, RowEntry, TableEntry
 from pipeline.study.spec import MEAN, Column
 from pipeline.study.targets import command_for, target_name

@@ -16,7 +16,7 @@ from pipeline.core.config import CONFIGS, shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import write_text
 from pipeline.report.records import Cell, FilledTable
-from pipeline.study.claims.decide import SeedNoise
+from pipeline.study.claims.reading import SeedNoise
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import noise_file
 from pipeline.study.spec import Noise, SeedValues

@@ -13,7 +13,7 @@ tells the reader what to do first: run the missing rows, then more seeds or imag
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -21,14 +21,12 @@ from pydantic import Field
 from pipeline.core.config import Record
 from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.study.claims.formula import Cell, Comparison, find_sets, parse
+from pipeline.study.claims.reading import Reading, Readings
 from pipeline.study.spec import Claim
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pipeline.study.claims.noise import Step
 
-FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves need 12.7 standard errors
 Verdict = Literal["true", "false", "within noise", "undecided"]
 WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
 IN_WORDS: dict[Verdict, tuple[str, str]] = {  # of one, of several
@@ -37,56 +35,6 @@ IN_WORDS: dict[Verdict, tuple[str, str]] = {  # of one, of several
     "within noise": ("is within noise", "are within noise"),
     "undecided": ("is not decided", "are not decided"),
 }
-
-
-class SeedNoise(NamedTuple):
-    """How much one run differs from the next that has another seed alone, as measured at this scale."""
-
-    spread: float  # standard deviation over seeds, pooled over all runs that have several
-    dof: int
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a cell shows and how well it is known, in the cell's own unit."""
-
-    value: float
-    error: float | None = None  # standard error over images, which seeds share; None: not known
-    seed_error: float | None = None  # standard error of the mean over seeds; None: one seed
-    dof: int = 0  # number of seeds - 1
-    per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
-    images: str = ""  # names the images and their order; cells with the same one are paired
-    source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
-    run: str = ""  # names the training; cells of the same one move together with its seed
-    tolerance: float | None = None  # of its column
-    is_one_run: bool = False  # of one training; another seed would give another number
-    seeds: SeedNoise | None = None  # what seeds do at this scale, its own included; None: not measured
-
-    @property
-    def has_noise(self) -> bool:
-        return self.error is not None or bool(self.per_image) or self.seed_error is not None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its noise is known. A metric that is no mean over images has only that of training."""
-        return self.seeds is not None if self.is_one_run else self.has_noise
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether it has few seeds, and is judged by others of this scale, too."""
-        return 0 < self.dof < FEW_SEEDS - 1 and self.seeds is not None and self.seeds.dof > self.dof
-
-    @property
-    def training(self) -> tuple[float, int] | None:
-        """Standard error of the noise of training, and its degrees of freedom; None: it has none, or it is unknown."""
-        if self.seeds and self.is_pooled:
-            return self.seeds.spread / math.sqrt(self.dof + 1), self.seeds.dof
-        if self.is_one_run:
-            return self.seeds
-        return (self.seed_error, self.dof) if self.seed_error else None
-
-
-Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
 
 
 class Predicate(Record):

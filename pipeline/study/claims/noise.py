@@ -18,14 +18,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import eq, ge, le
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.study.claims.formula import Cell, Comparison, Functions, Operator, Sides
-
-if TYPE_CHECKING:
-    from pipeline.study.claims.decide import Reading
+from pipeline.study.claims.reading import Reading
 
 DRAWS = 10_000
 SURE = 0.975  # both tails together are the usual 5 %
@@ -64,7 +61,7 @@ class ComparisonResult:
 
 
 def draw_comparison(
-    comparison: Comparison, readings: Mapping[Cell, "Reading"], margin: float | None = None, num_steps: int = 1
+    comparison: Comparison, readings: Mapping[Cell, Reading], margin: float | None = None, num_steps: int = 1
 ) -> ComparisonResult:
     """`margin` is the claim's, for cells whose columns have no tolerance; `num_steps` any of which would refute it."""
     measured = comparison.terms({cell: reading.value for cell, reading in readings.items()})
@@ -99,7 +96,7 @@ def _take_step(
 
 
 def _small(
-    operator: Operator, sides: Sides, readings: Mapping[Cell, "Reading"], margin: float | None
+    operator: Operator, sides: Sides, readings: Mapping[Cell, Reading], margin: float | None
 ) -> tuple[float, float]:
     """What a step leaves room for, and by how much more it may be off where noise is not known."""
     cells = [readings[cell] for side in sides for cell in side]
@@ -109,12 +106,12 @@ def _small(
     return room, _tolerance(in_doubt, margin or np.inf)
 
 
-def _tolerance(readings: Iterable["Reading"], without: float) -> float:
+def _tolerance(readings: Iterable[Reading], without: float) -> float:
     """The largest tolerance of these cells; `without` is for a column that has none."""
     return max((without if each.tolerance is None else each.tolerance for each in readings), default=0.0)
 
 
-def _draw(readings: Mapping[Cell, "Reading"], is_shared: bool) -> dict[Cell, np.ndarray]:
+def _draw(readings: Mapping[Cell, Reading], is_shared: bool) -> dict[Cell, np.ndarray]:
     """DRAWS numbers for each cell; the same measurement in two cells is drawn once.
 
     `is_shared`: the noise of training moves all cells of a run together.
@@ -137,12 +134,12 @@ def _draw(readings: Mapping[Cell, "Reading"], is_shared: bool) -> dict[Cell, np.
     return {cell: reading.value + noise[first[_identity(cell, reading)]] for cell, reading in readings.items()}
 
 
-def _identity(cell: Cell, reading: "Reading") -> object:
+def _identity(cell: Cell, reading: Reading) -> object:
     by_image = tuple(values.tobytes() for values in reading.per_image)
     return reading.source or ((reading.images, by_image) if by_image else cell)
 
 
-def _noise_of_images(readings: Mapping[Cell, "Reading"], generator: np.random.Generator) -> dict[Cell, np.ndarray]:
+def _noise_of_images(readings: Mapping[Cell, Reading], generator: np.random.Generator) -> dict[Cell, np.ndarray]:
     noise: dict[Cell, np.ndarray] = {}
     for together in paired(readings):
         means = np.stack([_by_image(cell, readings[cell]) for cell in together])
@@ -155,7 +152,7 @@ def _noise_of_images(readings: Mapping[Cell, "Reading"], generator: np.random.Ge
     return noise
 
 
-def _by_image(cell: Cell, reading: "Reading") -> np.ndarray:
+def _by_image(cell: Cell, reading: Reading) -> np.ndarray:
     """Values by image, averaged over seeds."""
     values = np.stack(reading.per_image).mean(axis=0, dtype=np.float64)
     if abs(values.mean() - reading.value) > 1e-3 * max(1.0, abs(reading.value)):
@@ -163,7 +160,7 @@ def _by_image(cell: Cell, reading: "Reading") -> np.ndarray:
     return values
 
 
-def paired(readings: Mapping[Cell, "Reading"]) -> list[list[Cell]]:
+def paired(readings: Mapping[Cell, Reading]) -> list[list[Cell]]:
     """Cells with values by image, grouped by the images."""
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell, reading in readings.items():

@@ -52,7 +52,10 @@ def _resolved(draft: Draft, name: str, where: str) -> "BaseDataConfig":
                 "labelled set"
             )
         names["made_from"] = origin.name
-    if reference := reference_run(data):
+    known = draft.graph.data.get(data.name) if draft.study.derived_from else None
+    if known and known.get("reference"):  # a derived study is measured on the sets of the others
+        names["reference"] = known["reference"]
+    elif reference := reference_run(data):
         names["reference"] = _run_name(draft, reference, f"{path}: data.reference")
     return data.model_copy(update=names)
 
