@@ -1,7 +1,7 @@
 """Downloading one file so that nothing is received twice: a partial file is continued after any interruption.
 
 What was received lies in NAME.part. NAME.part.json has the server's mark of this version of the file (ETag, or the date
-of its last change), so that a file that has changed, or a server without ranges, starts over. Where a server sends no such
+of its last change), so that a file that has changed, or a server without ranges, starts over. If a server sends no such
 mark, only the checksum notices a file that changed between two attempts.
 """
 
