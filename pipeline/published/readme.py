@@ -12,7 +12,7 @@ from pipeline.results import published_folder
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
 BLOCK = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 NOTHING_YET = "No results have been published yet. GUIDE explains how to publish them (section Published results).\n"
-ORDER = ("paper", "tiny")  # others follow: the larger the scale, the more a reader wants to see it
+LARGEST_FIRST = ("paper", "tiny", "demo")
 
 
 def readme() -> Path:
@@ -20,9 +20,12 @@ def readme() -> Path:
 
 
 def block() -> str:
-    """What stands between the marks."""
-    scales = sorted(published_scales(), key=lambda scale: (ORDER.index(scale) if scale in ORDER else len(ORDER), scale))
-    return "\n".join(map(shown_in_readme, scales)) or NOTHING_YET
+    """What stands between the marks: the largest scale, and links to the others."""
+    places = {scale: place for place, scale in enumerate(LARGEST_FIRST)}
+    scales = sorted(published_scales(), key=lambda scale: (places.get(scale, len(places)), scale))
+    links = [f"[scale {scale}](results/published/{scale}/README.md)" for scale in scales[1:]]
+    others = f"\nAlso published: {', '.join(links)}.\n" if links else ""
+    return shown_in_readme(scales[0]) + others if scales else NOTHING_YET
 
 
 def block_of(text: str) -> str:

@@ -13,6 +13,7 @@ from pipeline.study.resolve.entries import Graph
 from pipeline.study.targets import full_command
 
 PICTURE = "verdicts.svg"
+ARROWS = {"up": "\u2191", "down": "\u2193", "none": ""}
 NOT_EXAMINED = "Nothing is written down about it yet (`remarks` of the claim)."
 
 
@@ -36,6 +37,7 @@ def folder_text(publication: Publication, others: Iterable[str]) -> str:
     graph = publication.graph
     lines = [f"# Results at scale {graph.scale}", "", graph.note, "", *provenance_sentences(publication.provenance), ""]
     lines += [f"![Claims, and our numbers against the papers']({PICTURE})", "", *verdict_table(publication), ""]
+    lines += [*overview_tables(publication), *number_table(publication), ""]
     lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
     for study, found in publication.in_words.items():
         doubtful = [one for one in found if one.claim.verdict != "true"]
@@ -70,7 +72,8 @@ def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
     yield f"**{claim.id}: {one.verdict}**"
     yield ""
     yield f"- Expected: {claim.statement}."
-    yield f"- Found: {'; '.join([*one.numbers, *filter(None, [one.so_far or claim.reason])])}."
+    no_number = f"no number yet in {'; '.join(one.missing)}" if one.missing else claim.reason
+    yield f"- Found: {'; '.join([*one.numbers, (one.so_far or no_number).removesuffix('.')])}."
     if claim.verdict == "undecided":
         yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
     else:
@@ -86,6 +89,25 @@ def verdict_table(publication: Publication) -> list[str]:
         words = f"{main.claim.statement}: **{main.verdict}**" if main else ""
         lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {_plain(words)} |")
     return lines
+
+
+def overview_tables(publication: Publication) -> list[str]:
+    """The tables that studies call their overview: a column for each row of the study, a line for each number."""
+    chosen = {story.overview for story in publication.graph.stories.values()}
+    return [line for table in publication.tables if table.id in chosen for line in _turned(table)]
+
+
+def _turned(table: FilledTable) -> Iterator[str]:
+    """The table with its columns as lines, without rows and columns that have no number."""
+    cells = {(row.id, column.id): cell for row, column, cell in table.cells() if row.selected and cell.ours is not None}
+    rows = [row for row in table.rows if row.id in {row_id for row_id, _ in cells}]
+    yield f"| {_plain(table.name)} | {' | '.join(_plain(row.name) for row in rows)} |"
+    yield "|---" * (len(rows) + 1) + "|"
+    for column in [column for column in table.columns if column.id in {key for _, key in cells}]:
+        found = [cells.get((row.id, column.id)) for row in rows]
+        numbers = [value_of(cell, column.decimals) if cell else "n/a" for cell in found]
+        yield f"| {_plain(column.name)} {ARROWS[column.direction]} | {' | '.join(numbers)} |"
+    yield ""
 
 
 def number_table(publication: Publication) -> list[str]:
@@ -122,7 +144,7 @@ def block_text(publication: Publication, folder: str) -> str:
         not graph.comparable
     )
     about += provenance_sentences(publication.provenance)[:2]
-    lines = [" ".join(about), "", f"Each claim with its reason: [{folder}/README.md]({folder}/README.md).", ""]
+    lines = [" ".join(about), "", *(overview_tables(publication) or [*number_table(publication), ""])]
     lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
-    lines += [*verdict_table(publication), "", *number_table(publication), ""]
+    lines += [*verdict_table(publication), "", f"Each claim with its reason: [{folder}]({folder}/README.md).", ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -324,6 +324,7 @@ class Study(Strict):
     terms: dict[str, str] = Field(
         default_factory=dict, description="words of labels -> what they mean, in plain words; shown below the tables"
     )
+    overview: str = Field("", description="one of its tables, such as t1: README shows it where results are published")
     scales: list[str] = Field(
         default_factory=list, min_length=1, description="where it runs, its default first; see pipeline/study/scales.py"
     )

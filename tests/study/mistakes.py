@@ -270,6 +270,12 @@ MISTAKES = {
         "t99: [g003",
         f"{STUDY}: headline.t99: no table or figure 't99'; did you mean 't",
     ),
+    "overview of no table": (
+        STUDY,
+        "headline:",
+        "overview: t44\nheadline:",
+        f"{STUDY}: overview: no table 't44'; did you mean 't4'?",
+    ),
     "headline of no row": (
         STUDY,
         "t3: [g003",

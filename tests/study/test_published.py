@@ -187,6 +187,24 @@ def test_readme__block__is_written_between_its_marks(made):
     assert "results/published/toy/verdicts.svg" in text and "shows them already" in write_block()
 
 
+def test_readme__study_with_an_overview__shows_that_table_with_its_columns_as_lines(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
+    folder = publish(measured, measured.results)
+
+    lines = shown_in_readme("toy").splitlines()
+    at = lines.index("| Toys | Row A | Row B |")
+    assert lines[at + 3] == "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 | 84.0 \u00b1 2.9 |"
+    assert "| Toy study | Table 1, Row B" not in "\n".join(lines)  # the paper's numbers are in the folder's own text
+    assert lines[at] in (folder / "README.md").read_text().splitlines()
+
+
+def test_readme__several_scales__shows_the_largest_and_links_the_others(made):
+    shutil.copytree(made, made.parent / "demo")
+    text = block()
+    assert text.startswith(shown_in_readme("demo"))
+    assert text.endswith("\nAlso published: [scale toy](results/published/toy/README.md).\n")
+
+
 @pytest.mark.parametrize("stop", [ValueError("any"), KeyboardInterrupt()])
 def test_publish__that_ends_early__leaves_no_draft(measured, made, monkeypatch, stop):
     def end(*given):

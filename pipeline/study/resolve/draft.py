@@ -56,7 +56,7 @@ class Draft:
 
 
 def check_names(study: Study, file: str) -> None:
-    """Every scale in `scales`, table and row in `headline` must exist; a mistyped one would silently run nothing."""
+    """Every scale, table and row that a study names must exist; a mistyped one would silently run nothing."""
     scales = fragment_names("scale")
     unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
     lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
@@ -65,6 +65,8 @@ def check_names(study: Study, file: str) -> None:
             lines.append(f"{file}: headline_at.{scale}: no scale {scale!r}; {nearest(scale, scales)}")
     for place, headline in [("headline", study.headline or {}), *_headlines_at(study)]:
         lines += _headline_problems(study, headline, f"{file}: {place}")
+    if study.overview and study.overview not in study.tables:
+        lines.append(f"{file}: overview: no table {study.overview!r}; {nearest(study.overview, study.tables)}")
     if lines:
         raise ConfigError("\n".join(lines))
 

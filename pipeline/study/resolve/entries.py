@@ -109,6 +109,7 @@ class StudyEntry(Record):
     title: str
     about: str = ""
     main_claim: str = Field("", description="id of a claim, such as mjp.c03")
+    overview: str = Field("", description="id of the table that README shows, such as crossing.t1")
 
 
 class Graph(Record):

@@ -263,7 +263,12 @@ def _add_study(draft: Draft, collector: _Collector) -> None:
     with collector:
         check_evals(study, draft.file)
     main_claim = next((f"{draft.name}.{key}" for key, claim in study.claims.items() if claim.main), "")
-    draft.graph.stories[draft.name] = StudyEntry(title=study.title, about=study.about, main_claim=main_claim)
+    draft.graph.stories[draft.name] = StudyEntry(
+        title=study.title,
+        about=study.about,
+        main_claim=main_claim,
+        overview=f"{draft.name}.{study.overview}" if study.overview else "",
+    )
     draft.study = study.at(draft.scale, draft.graph.scale)
     with collector.of_runs(draft):
         for key in in_init_order(draft.study.runs, draft.file, collector):
