@@ -24,7 +24,7 @@ from pipeline.study.targets import RowSelection, tables_of, target_name
 
 ABOUT = "An ordinary study. To forget its results, delete this file, then run `python -m pipeline clean`."
 NAME_LENGTH = 48  # of the part of a name that people read
-NOT_COPIED = ("claims", "headline", "headline_at", "scales", "derived_from")  # what is of the parent alone
+NOT_COPIED = ("claims", "headline", "headline_at", "overview", "scales", "derived_from")  # what is of the parent alone
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 

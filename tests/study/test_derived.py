@@ -19,7 +19,7 @@ CHANGE = {"optim": {"epochs": "2"}}  # Snakemake hands over text
 
 @pytest.fixture
 def mine(project):
-    project.only_study("mine", STUDY, {})
+    project.only_study("mine", {**STUDY, "overview": "t1"}, {})
     return project
 
 
@@ -40,6 +40,7 @@ def test_change__every_run_has_it_and_every_name_is_another(mine):
     own = {name: run for name, run in graph.runs.items() if study.name in run.studies}
     assert len(own) == 3 and not own.keys() & before.runs.keys()
     assert {run.config["optim"]["epochs"] for run in own.values()} == {2}
+    assert graph.stories["mine"].overview == "mine.t1" and not graph.stories[study.name].overview
     assert study.name.startswith("mine_epochs_2_") and f"{study.name}.t1" in graph.tables
     title = graph.tables[f"{study.name}.t1"].study_title
     assert title == "mine, with optim.epochs 2"
