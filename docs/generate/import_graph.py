@@ -189,7 +189,7 @@ def _band(number: int, layer: str) -> str:
 def _drawn(name: str, box: Box, ends: set[str]) -> str:
     room = rooms()[name]
     kind = "folder" if room.is_folder else "files"
-    title = escape(f"{room.label}: {room.about} It uses {', '.join(sorted(ends)) or 'no other room'}.")
+    title = escape(f"{room.label}: {room.about} It uses {', '.join(sorted(ends)) or 'no other folder'}.")
     return (
         f'<g class="room {kind}" id="room-{name}" tabindex="0"><title>{title}</title>'
         f'<rect x="{box.x - box.width / 2:.0f}" y="{box.y}" width="{box.width:.0f}" height="{BOX_HEIGHT}" rx="6"/>'
