@@ -4,7 +4,7 @@ import argparse
 
 from pipeline.commands.options import add_site, open_scale
 
-SUMMARY = "keep the results of a headline in git: metrics, tables, verdicts; or compare what is kept"
+SUMMARY = "keep the results of a headline in git: metrics, tables, verdicts; or compare with what is kept"
 DETAILS = (
     "Without an option, results/published/SCALE is written from the finished results of `snakemake headline --config "
     "scale=SCALE`, and README shows it. Weights are not needed, so that results of several machines that were merged "
@@ -16,11 +16,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scale",
         nargs="?",
-        help="a file of configs/scale; with --check and --redraw, all that are published if left out",
+        help="a file of configs/scale; with --check, --compare and --redraw, all that are published if left out",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument(
         "--check", action="store_true", help="draw tables and verdicts from the published metrics, and compare"
+    )
+    doing.add_argument(
+        "--compare", action="store_true", help="list numbers of this machine's results that differ from published ones"
     )
     doing.add_argument(
         "--redraw",
@@ -38,7 +41,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.check:
         return _check(options.scale)
-    if options.readme:
+    if options.compare:
+        _compare(options.scale)
+    elif options.readme:
         print(write_block())
     elif options.redraw:
         _redraw(options.scale)
@@ -47,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
         _publish(options.scale, options.partial)
         print(write_block())
     else:
-        raise ConfigError("which scale is to be published is not given; name it, or use --check, --redraw or --readme")
+        raise ConfigError(
+            "which scale is to be published is not given; name it, or use --check, --compare, --redraw or --readme"
+        )
     return 0
 
 
@@ -74,6 +81,14 @@ def _redraw(scale: str | None) -> None:
     for name in [scale] if scale else published_scales():
         changed = ", ".join(shown(path) for path in redraw(name))
         print(f"results/published/{name}: {f'{changed} written again' if changed else 'nothing to write again'}")
+
+
+def _compare(scale: str | None) -> None:
+    from pipeline.published.compare import compare
+    from pipeline.published.folder import published_scales
+
+    for name in [scale] if scale else published_scales():
+        print("\n".join(compare(open_scale(name).graph)))
 
 
 def _check(scale: str | None) -> int:

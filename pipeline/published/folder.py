@@ -162,8 +162,8 @@ def _has_text(path: Path, text: str) -> bool:
 def _compare(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """What differs from the metrics, cells and verdicts; and the texts that follow from them, by name."""
     graph, drawn = _draw(folder)
-    claims, facts = _read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
-    lines = differences(drawn, _read_json(folder / TABLES), claims)
+    claims, facts = read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
+    lines = differences(drawn, read_json(folder / TABLES), claims)
     has_report = (folder / REPORT).exists()
     return lines, [] if lines else [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, has_report)]
 
@@ -192,7 +192,7 @@ def _read(path: Path) -> str:
         raise DataError(f"{shown(path)} not found; restore it with git, or publish again") from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(_read(path))
     except ValueError as error:
@@ -203,5 +203,5 @@ def shown_in_readme(scale: str) -> str:
     """The part of README about a published scale."""
     folder = published_folder(scale)
     graph, drawn = _draw(folder)
-    claims, facts = claims_from_data(_read_json(folder / CLAIMS)), _read_json(folder / PROVENANCE)
+    claims, facts = claims_from_data(read_json(folder / CLAIMS)), read_json(folder / PROVENANCE)
     return block_text(Publication(graph, drawn.tables, claims, facts), f"results/published/{scale}")

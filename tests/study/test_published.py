@@ -16,6 +16,7 @@ from pipeline.core.files import draft_of
 from pipeline.freshness.remake import Freshness
 from pipeline.published import folder as published
 from pipeline.published import from_metrics
+from pipeline.published.compare import compare
 from pipeline.published.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
 from pipeline.published.metrics import gather_images
 from pipeline.published.readme import BEGIN, END, block, block_of, readme, write_block
@@ -99,6 +100,21 @@ def test_check__file_that_was_changed__names_what_differs(made, file, old, new, 
     (made / file).write_text(text.replace(old, new, 1))
 
     assert check("toy")[0].startswith(line)
+
+
+def test_compare__results_of_another_machine__lists_numbers_further_apart_than_their_errors(measured, made):
+    head = "scale toy, {} of 8 published numbers are here: {} equal, {} within 2 standard errors, {} further apart"
+    assert compare(measured) == [head.format(8, 8, 0, 0)]
+
+    norms = {A: {"diff_norm": 17.4}, B: {}}  # without an error; and none
+    for run, top1 in ((A, 87.9), (B, 92.5)):  # 80 and 84 are published, both +- 2.9
+        write_evaluation(measured, name_of("classify", run), {"top1": top1}, errors={"top1": 2.9})
+        write_evaluation(measured, name_of("consistency", run), norms[run])
+    lines = compare(measured)
+    assert "- toy.t1.b:top1: 92.5 \u00b1 2.9 here, 84.0 \u00b1 2.9 published" in lines
+    assert "- toy.t1.a:diff_norm: 17.40 here, 17.46 published" in lines
+    assert not any("toy.t1.a:top1" in line for line in lines)
+    assert lines[0] == head.format(7, 3, 2, 2)
 
 
 def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):

@@ -1,4 +1,4 @@
-"""README and its neighbours say what is true: commands that exist, files that are there, the demo's own numbers."""
+"""README and its neighbours say what is true: commands that exist, files that are there, published numbers."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
 from pipeline.core.config import Layers, parse
-from pipeline.published.folder import check, published_scales
+from pipeline.published.folder import changed_since, check, published_scales
 from pipeline.published.readme import block, block_of
 from pipeline.site import Site
 from pipeline.study.resolve.graph import load_graph
@@ -19,16 +19,6 @@ from pipeline.study.targets import targets_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "GUIDE.md", "CONTRIBUTING.md", "CHANGELOG.md")}
-DEMO = json.loads((ROOT / "benchmarks/demo.json").read_text())
-README_NUMBERS = {  # what README's table says of the demo: label -> cells, in the order of the numbers in its line
-    "from scratch": ["mjp.t1.deit-s.top1", "mjp.t1.deit-s.consistency"],
-    "without position embeddings": ["mjp.t4.b-no-pe.top1", "mjp.t4.b-no-pe.consistency"],
-    "with MJP at ratio 0.27": ["mjp.t3.g027.top1", "mjp.t3.g027.consistency"],
-    "from MP3": ["mp3.t3.mp3-abs.cifar100_top1", "mp3.f3.train-cifar100.at_50"],
-    "from DropPos": ["droppos.t5.droppos-200.vitb_top1", "droppos.t1.g0.75.pos_acc"],
-    "from MAE": ["droppos.t5.mae-200.vitb_top1"],
-    "on spoken words, from scratch": ["mp3.t5.transformer.test_acc", "mp3.t5.transformer-mp3.test_acc"],
-}
 
 
 def commands(page: str, program: str) -> list[str]:
@@ -92,28 +82,6 @@ def test_guide__site_file_of_each_kind_of_machine__is_sound():
     assert [bool(site.slurm) for site in sites] == [False, False, False, True, True] and sites[2].gpus == [0, 1, 2, 3]
 
 
-def number(cell: str) -> float:
-    table, row, column = re.fullmatch(r"(\w+\.\w+)\.(.+)\.(\w+)", cell).groups()
-    return DEMO["numbers"][table][row][column]
-
-
-@pytest.mark.parametrize("label", README_NUMBERS)
-def test_readme__numbers_of_the_demo__are_those_that_were_recorded(label):
-    (line,) = re.findall(rf"^\| {re.escape(label)} \|(.*)$", PAGES["README.md"], re.M)
-    top1, rest = line.split("|")[:2]
-    found = [float(top1), *[float(text) for text in re.findall(r"\d+\.\d", rest)][:1]]
-    wanted = [round(number(cell), 1) for cell in README_NUMBERS[label]]
-    assert found[: len(wanted)] == wanted
-
-
-@pytest.mark.slow
-def test_recorded_numbers__are_of_todays_runs():
-    """Where this fails, a config has changed: run `make demo`, then `python benchmarks/demo.py --record`."""
-    graph = load_graph("demo")
-    rows = [row for key in graph.selected("headline") for row in graph.rows(key, "headline").values()]
-    assert DEMO["runs"] == sorted(graph.with_inits(run for row in rows for run in row.run_names()))
-
-
 def test_readme__published_results__are_drawn_from_their_files():
     """Where this fails: `python -m pipeline published --readme`."""
     assert block_of(PAGES["README.md"]) == block()
@@ -126,8 +94,17 @@ def test_published_results__are_what_their_own_metrics_give(scale):
     assert check(scale) == []
 
 
-def test_readme__rates_of_loops_on_an_h200__are_the_recorded_ones():
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", published_scales() or [None])
+def test_published_results__are_of_todays_configs(scale):
+    """Where this fails: run the headline of that scale again, such as `make demo`, and publish it."""
+    if scale is None:
+        pytest.skip("no results are published in results/published")
+    assert changed_since(scale, load_graph(scale)) == ""
+
+
+def test_guide__rates_of_loops_on_an_h200__are_the_recorded_ones():
     loop = load_benchmark("loop")
     loops = json.loads((ROOT / "configs/speed/h200_loop.json").read_text())["loops"]
-    assert "\n".join(loop.summary(loops)) in PAGES["README.md"]
+    assert "\n".join(loop.summary(loops)) in PAGES["GUIDE.md"]
     assert len(loops) == len(loop.CASES) * 3  # every method at every size, in one run
