@@ -144,7 +144,7 @@ def block_text(publication: Publication, folder: str) -> str:
         not graph.comparable
     )
     about += provenance_sentences(publication.provenance)[:2]
+    about.append(f"[{folder}]({folder}/README.md) has every claim with its reason.")
     lines = [" ".join(about), "", *(overview_tables(publication) or [*number_table(publication), ""])]
     lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
-    lines += [*verdict_table(publication), "", f"Each claim with its reason: [{folder}]({folder}/README.md).", ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *verdict_table(publication)]) + "\n"
