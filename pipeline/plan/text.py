@@ -26,7 +26,7 @@ def plan(freshness: Freshness, targets: list[str]) -> str:
     runs, device = estimate(graph, site, work), "GPU" if trains_on_gpu(site) else "CPU"
     header = ("study", "runs", "evaluations", "tables", f"{device} hours", "storage", "longest run")
     parts = [_heading(graph, work, targets), aligned([header, *_rows(work, runs, device)])]
-    parts += [text for text in (_sets(freshness, work), _evaluations(graph, work)) if text]
+    parts += [text for text in (_sets(freshness, work), _evaluations(graph, work, site)) if text]
     if runs:
         when = _queue(runs, device) if site.slurm else _here(runs, site, device)
         parts += [_sources(runs, device), _storage(graph, runs), when]
@@ -67,13 +67,16 @@ def _sets(freshness: Freshness, work: Work) -> str:
     return _wrapped(" ".join(filter(None, texts)))
 
 
-def _evaluations(graph: Graph, work: Work) -> str:
-    """What the jobs of evaluations ask a cluster for."""
+def _evaluations(graph: Graph, work: Work, site: Site) -> str:
+    """The jobs of evaluations, and what they ask a cluster for; without one, there are no time limits."""
     needs = {job: graph.eval_jobs[job].needs for job in work.evaluations}
     if not needs:
         return ""
     longest = max(needs, key=lambda job: needs[job].hours)
     with_gpu = [need.hours for need in needs.values() if need.gpu]
+    if not site.slurm:
+        use = f", of which {len(with_gpu)} use a GPU" if trains_on_gpu(site) else ""
+        return _wrapped(f"Evaluation jobs: {len(needs)}{use}. Their time is not estimated.")
     return _wrapped(
         f"Evaluation jobs: {len(needs)}, of which {len(with_gpu)} ask for a GPU, for up to {hours(sum(with_gpu))} h "
         f"together. These are time limits. The longest asks for {hours(needs[longest].hours)} h: {longest} "

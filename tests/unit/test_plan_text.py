@@ -14,7 +14,7 @@ from pipeline.launch.resources import Shape
 from pipeline.plan import costs, device, text
 from pipeline.plan.estimate import RunEstimate, images_left, most_at_once
 from pipeline.plan.work import Work
-from pipeline.site import Site
+from pipeline.site import Site, Slurm
 from pipeline.study.resolve import graph as graphs
 from pipeline.study.resolve.graph_configs import data_of
 
@@ -108,14 +108,27 @@ def test_storage__has_weights_and_checkpoints_each_in_its_place():
     )
 
 
-def test_evaluations__with_gpus_and_without__add_up_the_hours_of_gpus_only():
+SLURM, GPU, CPU = (Site(slurm=Slurm(partition="p")), Site(device="cuda"), Site(device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("site", "text_of_jobs"),
+    [
+        (
+            SLURM,
+            "3, of which 2 ask for a GPU, for up to 5.0 h together. These are time limits. The longest asks for "
+            "9.0 h: c (2 evaluations, one after the other).",
+        ),
+        (GPU, "3, of which 2 use a GPU. Their time is not estimated."),
+        (CPU, "3. Their time is not estimated."),
+    ],
+)
+def test_evaluations__with_gpus_and_without__have_limits_on_a_cluster_only(site, text_of_jobs):
     needs = {"a": Needs(gpu=True, hours=2), "b": Needs(gpu=True, hours=3), "c": Needs(gpu=False, hours=9)}
     jobs = {name: SimpleNamespace(needs=need, evaluations=["x", "y"]) for name, need in needs.items()}
-    said = in_one_line(text._evaluations(SimpleNamespace(eval_jobs=jobs), Work(evaluations=dict.fromkeys(jobs, "mjp"))))
-    assert said == (
-        "Evaluation jobs: 3, of which 2 ask for a GPU, for up to 5.0 h together. These are time limits. The longest "
-        "asks for 9.0 h: c (2 evaluations, one after the other)."
-    )
+    work = Work(evaluations=dict.fromkeys(jobs, "mjp"))
+    said = in_one_line(text._evaluations(SimpleNamespace(eval_jobs=jobs), work, site))
+    assert said == f"Evaluation jobs: {text_of_jobs}"
 
 
 def test_sources__of_several_runs__are_counted_and_the_most_frequent_comes_first():
