@@ -16,26 +16,34 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["new", "recover"], help="new: make a key; recover: that of a locked model")
+    parser.add_argument(
+        "what", choices=["new", "recover"], help="new: make a key; recover: find the key of a locked model"
+    )
     parser.add_argument(
         "--like",
         required=True,
         type=Path,
         metavar="MODEL",
-        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
-        "`recover`: the original",
+        help="the model to lock: safetensors of a ViT from timm, or of a BERT or GPT-2 from transformers, or the index "
+        "of several files; with `recover`: the original of the locked model",
     )
-    parser.add_argument("--locked", type=Path, metavar="FILE", help="for `recover`: a file that `lock` wrote")
-    parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
-    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json next to it says it")
+    parser.add_argument("--locked", type=Path, metavar="FILE", help="with `recover`: a file that `lock` wrote")
+    parser.add_argument("--out", type=Path, metavar="KEY", help="the file for the key, with a name that ends in .key")
     parser.add_argument(
-        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json next to it says)"
+        "--heads",
+        type=int,
+        help="number of attention heads of a block, needed if no config.json next to the model states it",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="with a ViT: the name of the architecture in timm (default: from config.json next to the model)",
     )
     parser.add_argument(
         "--kind",
         choices=["independent", "shared", "released"],
-        help="independent: every permutation is drawn separately (default); shared: one for all heads of a block "
-        "(default if queries are normalised); released: the small keys of the authors' code",
+        help="independent: every permutation is drawn separately (default); shared: one permutation for all heads of "
+        "a block (default if queries are normalised); released: the small keys of the ST authors' code",
     )
 
 

@@ -46,6 +46,18 @@ def test_help__of_every_option_of_every_verb__says_what_it_means(verb, capsys):
     assert parser.description.split(".")[0].split()[-1] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("trane", "no verb 'trane'; did you mean 'train'? `python -m pipeline --help` lists all verbs\n"),
+        ("zzz", "no verb 'zzz'; `python -m pipeline --help` lists all verbs\n"),
+    ],
+)
+def test_verb__mistyped__names_the_nearest_in_one_line(capsys, typed, message):
+    assert main([typed, "--scale", "tiny"]) == 2
+    assert capsys.readouterr().err == message
+
+
 def test_examples__in_the_help__are_commands_that_are_understood():
     examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  python -m pipeline")]
     assert len(examples) >= 5
