@@ -211,7 +211,7 @@ def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
     graph.data = {"cifar10": {**content, "name": "cifar10", "source": "cifar10"}}
     next(iter(graph.runs.values())).data = "cifar10"
     finding = only(data.data_sets, graph)
-    assert finding.state == "failed" and "the site names no `data_root`" in finding.text
+    assert finding.state == "failed" and "the site file names no `data_root`" in finding.text
     assert finding.remedy.startswith(
         "add `data: {cifar10: /path}` to mine.yaml; to get it: `python -m pipeline download"
     )
