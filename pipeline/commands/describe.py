@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "labels, or the format of COCO, ADE20K or Speech Commands",
     )
     parser.add_argument("--name", required=True, help="name of the data set, and of its config")
-    parser.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
+    parser.add_argument("--image-size", type=int, help="side length of the images as a model sees them, in pixels")
     parser.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
     parser.add_argument(
         "--val-share", type=float, help="share of the images that becomes the validation split (default: 0.1)"

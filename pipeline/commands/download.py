@@ -23,7 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--to",
         type=Path,
         metavar="FOLDER",
-        help="the set gets a subfolder of this folder (default: the folder in the site file, else its data_root)",
+        help="the set gets a subfolder of this folder (default: the set's folder in the site file, else a subfolder "
+        "of its data_root)",
     )
     parser.add_argument(
         "--mirror",

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="the name of the architecture in timm (default: from config.json next to the file, or from the file)",
+        help="the name of the architecture in timm (default: from the key, else from config.json next to the file)",
     )
     add_site(parser)
 

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     made = replace(drawn, architecture=plan.architecture, names=plan.names)
     write_key(made, options.out)
     print(f"{options.out}: {authorise.described(made)}")
-    print("keep a copy of it where nobody else can read it: without the key, a locked model cannot be unlocked")
+    print("keep a copy of the key where nobody else can read it: without it, a locked model cannot be unlocked")
 
 
 def _recover(options: argparse.Namespace) -> None:
@@ -78,10 +78,13 @@ def _recover(options: argparse.Namespace) -> None:
             "much, and no key was written; expected the original, or a model that was trained from it"
         )
     print(f"found in {found.seconds:.1f} s: {described(found.key)}")
-    print(f"smallest lead of a column over the next: {found.margin:.3f}")
-    print("the original and this key give the locked file " + ("bit for bit" if found.is_exact else "only nearly"))
+    print(
+        f"smallest margin, in correlation, between the best and the second-best match of a column: {found.margin:.3f}"
+    )
+    agreement = "bit for bit" if found.is_exact else "approximately"
+    print(f"locking the original with this key gives the locked file, {agreement}")
     if found.is_confirmed:
-        print("it is the key that the file names")
+        print("the locked file names this key, so it is the right one")
     if options.out:
         write_key(replace(found.key, architecture=plan.architecture, names=plan.names), options.out)
         print(f"wrote {options.out}")
