@@ -131,7 +131,7 @@ def test_graph__results_that_cannot_be_written__is_read_all_the_same(tmp_path, m
     (tmp_path / "results").write_text("a file is in the way")
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
     assert load_graph("demo").runs
-    assert "the graph is not kept: could not write" in caplog.text
+    assert "the resolved studies are not kept for the next command: could not write" in caplog.text
 
 
 @pytest.mark.slow

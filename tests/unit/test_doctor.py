@@ -156,6 +156,11 @@ def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "about 1,000,000.0 TB needed" in finding.text
 
 
+def test_space__results_folder_that_could_not_be_made__is_that_of_the_disk_where_it_would_be(graph):
+    assert not graph.results.folder.exists()
+    assert " free, about " in only(machine.space, graph).text
+
+
 @pytest.mark.slow
 def test_tracking__server_that_answers__is_fine(graph):
     with server(200) as uri:
