@@ -16,17 +16,17 @@ export NO_MKDOCS_2_WARNING := true
 export UV_HTTP_TIMEOUT ?= 300
 
 help:
-	@echo "Patchwork needs Python 3.11+, git and make, on Linux. Whichever of these runs first installs the"
-	@echo "rest into .venv (7 GB, the versions of requirements.lock); the others reuse it."
+	@echo "Patchwork needs Python 3.11 or newer, git and make, on Linux. The first of these commands that you run"
+	@echo "installs the rest into .venv (7 GB, the versions of requirements.lock); the others use it, too."
 	@echo
-	@echo "  make demo     run everything end to end, small, on this machine, and print the tables"
+	@echo "  make demo     run the whole workflow on small bundled data, on a CPU, and print the tables"
 	@echo "                (stopped half-way? run it again: it continues where it was)"
-	@echo "  make test     lint, then all tests; root on Debian gets a Chromium and SLURM for them, everyone else"
-	@echo "                is told which tests skip"
-	@echo "  make lint     ruff, snakefmt and mypy, changing nothing"
-	@echo "  make docs     build the manual; it needs no network and no server: open results/manual/index.html"
-	@echo "  make lock     resolve pyproject.toml into requirements.lock anew, keeping versions that still fit;"
-	@echo "                make lock UPGRADE=1 takes the newest ones"
+	@echo "  make test     lint, then all tests; only as root on Debian, it installs SLURM and Chromium with apt-get,"
+	@echo "                if they are missing; otherwise the tests that need them are skipped"
+	@echo "  make lint     ruff, snakefmt and mypy; changes nothing"
+	@echo "  make docs     build the manual, results/manual/index.html, which opens without a network or a server"
+	@echo "  make lock     resolve pyproject.toml into requirements.lock again, keeping versions that still fit;"
+	@echo "                make lock UPGRADE=1 takes the newest versions"
 	@echo "  make clean    remove .venv and caches, never results"
 
 # Scripts in .venv name its Python by the full path: where the project was moved or copied, all is installed again.

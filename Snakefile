@@ -67,6 +67,7 @@ OUTPUT = workflow.output_settings
 CONSOLE = Console(OUTPUT.dryrun, OUTPUT.printshellcmds, when_idle=show_tables)
 LIVE_LINE = LiveLine(workflow, lambda: graph(SCALE))
 if not CALL.is_job:
+    invocation.ignore_repeated_interrupts()
     CONSOLE.install()
     LIVE_LINE.install()
 # MLflow follows the results in the background. Dry runs and the processes of jobs call no hooks.

@@ -4,6 +4,7 @@ User mistakes end in one message and exit code 1; a run that was asked to stop e
 """
 
 import argparse
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -12,13 +13,13 @@ from pipeline.core.errors import PatchworkError, storage_problem
 from pipeline.core.logs import start_logging
 
 ABOUT = """\
-Patchwork, one step at a time. `snakemake TARGET` calls these steps in the right order; a TARGET is a study (mjp), a
-table or figure of it (mjp_table4, mp3_figure3), or `all`."""
+Patchwork's commands, for checking, planning, reading results and single steps. `snakemake TARGET` runs all steps of a
+TARGET in the right order: of a study (mjp), of one of its tables or figures (mjp_table4, mp3_figure3), or of `all`."""
 
 # The verbs in the order in which people need them; each is a file of commands/.
 VERBS = {
     "before a run": ["describe", "download", "schema", "check", "doctor", "plan"],
-    "a run or a study with other values": ["sweep"],
+    "to try other values": ["sweep"],
     "during a run": ["status"],
     "after a run": [
         "summary",
@@ -32,8 +33,8 @@ VERBS = {
         "export",
         "clean",
     ],
-    "a model": ["key", "lock", "unlock", "infer"],
-    "the steps, in this order; the rules call them": [
+    "to lock a model with a key": ["key", "lock", "unlock", "infer"],
+    "the steps of the workflow, in this order; snakemake calls them": [
         "prepare",
         "train",
         "evaluate",
@@ -46,22 +47,26 @@ VERBS = {
 
 EXAMPLES = """\
 examples
-  python -m pipeline check                          every mistake in configs/, at every scale
-  python -m pipeline download tiny_imagenet --to ~/data   a published data set; without a name, the list of all
-  python -m pipeline plan --scale tiny mjp_table4   the cost of one table on Tiny ImageNet
-  python -m pipeline status                         progress of every scale
-  python -m pipeline summary mjp_table4             one table, as far as it is finished
-  python -m pipeline published --check              draw the results in git again from their metrics, and compare
-  python -m pipeline explain mjp.t1.deit-s:top1     where this number comes from
-  python -m pipeline evaluate --model resnet50      any timm model through the robustness evaluations
-  python -m pipeline attack --model RUN --image cat.jpg --attack april   one image, recovered from a gradient
-  python -m pipeline VERB --help                    the options of one verb
+  python -m pipeline check                          list the mistakes in configs/, at every scale
+  python -m pipeline download tiny_imagenet --to ~/data   get a data set; without a name, list all
+  python -m pipeline plan --scale tiny mjp_table4   estimate the cost of one table on Tiny ImageNet
+  python -m pipeline status                         show the progress at every scale
+  python -m pipeline summary mjp_table4             print one table, as far as it is finished
+  python -m pipeline published --check              fill the published tables again from their metrics, and compare
+  python -m pipeline explain mjp.t1.deit-s:top1     trace this number
+  python -m pipeline evaluate --model resnet50      run the robustness evaluations on any timm model
+  python -m pipeline attack --model RUN --image cat.jpg --attack april   recover an image from its gradient
+  python -m pipeline VERB --help                    explain the options of one verb
 
-exit codes: 0 done; 1 failed, with a message; 75 stopped, and the same command continues"""
+exit codes: 0 done; 1 failed, with a message; 2 mistyped command; 75 interrupted: run the same command to continue"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = build_parser().parse_args(arguments)
+    typed = sys.argv[1:] if arguments is None else arguments
+    if problem := _verb_problem(typed):
+        print(problem, file=sys.stderr)
+        return 2  # as argparse does
+    options = build_parser().parse_args(typed)
     start_logging()
     if options.site:
         os.environ["PATCHWORK_SITE"] = options.site
@@ -90,6 +95,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 75
+
+
+def _verb_problem(typed: list[str]) -> str:
+    """The message for a mistyped verb, with the nearest one; empty for a verb or an option."""
+    verbs = [name for names in VERBS.values() for name in names]
+    if not typed or typed[0].startswith("-") or typed[0] in verbs:
+        return ""
+    close = difflib.get_close_matches(typed[0], verbs, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"no verb {typed[0]!r}; {hint}`python -m pipeline --help` lists all verbs"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from pipeline.catalogue.find import find_sets, looked_for
-from pipeline.core.config import CONFIGS, FILE, Strict, parse_file
+from pipeline.core.config import CONFIGS, FILE, Strict, names, nearest, parse_file, shown
 from pipeline.core.errors import ConfigError, DataError
 from pipeline.core.files import LOCKS
 from pipeline.data.kind import BaseDataConfig, kind_of
@@ -132,7 +132,14 @@ def load_site() -> Site:
 
     Relative folders start at the repository.
     """
-    site = parse_file(Site, site_path())
+    path = site_path()
+    if not path.is_file():
+        known = f"; {nearest(path.stem, names(path.parent))}" if path.parent == CONFIGS / "site" else ""
+        raise ConfigError(
+            f"{shown(path)}: no such file{known}; the site is named by --site, by `--config site=...` of snakemake, or "
+            "by the environment variable PATCHWORK_SITE"
+        )
+    site = parse_file(Site, path)
     cache, locks, root = (_absolute(folder) if folder else None for folder in (site.cache, site.locks, site.data_root))
     folders = {**(find_sets(root) if root else {}), **{key: _absolute(folder) for key, folder in site.data.items()}}
     if locks:  # for all locks of this process, and of those that it starts

@@ -5,13 +5,18 @@ here once more, by Snakemake's own parser.
 """
 
 import io
+import math
 import os
 import shlex
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from snakemake.cli import parse_args
@@ -33,6 +38,7 @@ from pipeline.study.targets import check_target, targets_of
 from pipeline.sweep.derived import DerivedStudy, changed_study
 
 KEYS = ("scale", "site", "set")  # of --config
+ONE_INTERRUPT_S = 1.0  # SIGINT within this time of another one is part of it
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,25 @@ def before_execution(workflow: Workflow, action: Callable[[], None]) -> None:
 
     if workflow.exec_mode == ExecMode.DEFAULT and not workflow.output_settings.dryrun:
         workflow.execute = begin
+
+
+def ignore_repeated_interrupts() -> None:
+    """Treat several SIGINT within a second as one.
+
+    `timeout --signal=INT` sends one to Snakemake and one to its process group. The second one would interrupt
+    Snakemake while it waits for its jobs to write their checkpoints, and end it with a traceback.
+    """
+    last = -math.inf
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if time.monotonic() - last > ONE_INTERRUPT_S:
+            last = time.monotonic()
+            signal.default_int_handler(number, frame)
+
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def take_all_cores(workflow: Workflow) -> None:

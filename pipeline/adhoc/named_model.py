@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pipeline.core.config import FILE, shown
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.models.fitting import IMAGE_SIZE, FittedModel, build_on_meta, classifier_of, fit, shown_facts
 from pipeline.models.foreign import ForeignView, download, view_of
 from pipeline.permutation.stated_model import StatedModel, find_stated_model, refuse_contradiction
@@ -81,6 +81,8 @@ def find_model(named: NamedModel, site: Site) -> FoundModel:
         raise ConfigError("--resample-positions needs the image size to resample to; add --set img_size=N")
     if named.weights:
         file = named.weights.expanduser().absolute()
+        if not file.exists():
+            raise CheckpointError(f"--weights {file} not found; expected a weight file, safetensors or .pth")
         stated = find_stated_model(file, named.name)
     else:
         file, stated = download(named.name, weights_path(site, f"{FILE}{named.name}.safetensors")), None

@@ -1,7 +1,6 @@
 """Where a number comes from: from the line of a study to data, weights and code, and whether any of it has changed."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
     """A cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and what it is."""
     graph = freshness.graph
     if key is not None:
-        return "\n".join(_key(freshness, _check_known(number, graph.runs, "runs"), key))
+        lists = f"python -m pipeline check --scale {graph.scale}"
+        return "\n".join(_key(freshness, _check_known(number, graph.runs, "runs", lists), key))
     cells = {
         f"{row_id}:{column}": (table_id, row_id, column)
         for table_id, table in graph.tables.items()
@@ -37,12 +37,14 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
     return "\n".join(_cell(freshness, *cells[name]) if name in cells else _run(freshness, name))
 
 
-def _check_known(name: str, known: dict[str, Any], what: str) -> str:
+def _check_known(
+    name: str, known: dict[str, Any], what: str, listed_by: str = "python -m pipeline check --names"
+) -> str:
     """The one of these names that is meant: itself, or the only one that begins or ends so."""
     alike = [each for each in known if each.startswith(name) or each.endswith(name)]
     if name not in known and len(alike) != 1:
-        few = f"; {len(alike)} begin or end so: {', '.join(alike[:4])}, ..." if len(alike) > 1 else ""
-        near = nearest(name, get_close_matches(name, known, 8, 0))
+        few = f"; {len(alike)} begin or end with it: {', '.join(alike[:4])}, ..." if len(alike) > 1 else ""
+        near = nearest(name, known, listed_by)
         raise ConfigError(f"no {name!r} among the {len(known)} {what}{few or f'; {near}'}")
     return name if name in known else alike[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.core.config import CONFIGS, names
+from pipeline.core.config import CONFIGS, names, nearest
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import EVALS, KINDS, METHODS, TASKS, Registry
 from pipeline.study.spec import Claim, Column, Figure, Row, RunSpec, Scale, Study, Table
@@ -26,8 +26,8 @@ def valid_names(word: str = "") -> str:
     """Names under their headings; with a word, only under headings that have it."""
     found = [(heading, known) for heading, known in _sections() if word in heading and known]
     if not found:
-        headings = ", ".join(heading for heading, _ in _sections())
-        raise ConfigError(f"--names {word}: no heading has this word; headings: {headings}")
+        headings = [heading for heading, _ in _sections()]
+        raise ConfigError(f"--names {word}: no heading contains this word; {nearest(word, headings)}")
     return "\n".join(_paragraph(heading, known) for heading, known in found)
 
 

@@ -23,10 +23,10 @@ def looked_for(root: Path | None, name: str) -> str:
     entry = catalogue().get(name)
     if entry is None or not entry.holds:
         return ""
-    content = ", ".join(" or ".join(alternatives) for alternatives in entry.markers)
-    wanted = f"a folder {', '.join((entry.folder, *entry.names))} with {content}"
+    content = ", and ".join(" or ".join(alternatives) for alternatives in entry.markers)
+    wanted = f"a folder named {' or '.join((entry.folder, *entry.names))} that contains {content}"
     if root is None:
-        return f"the site names no `data_root`, in which {wanted} would be looked for"
+        return f"the site file names no `data_root`, in which Patchwork would look for {wanted}"
     if not root.is_dir():
         return f"data_root {root} not found; expected {wanted} in it"
     return "; ".join([f"looked in {root} for {wanted}, found none", *_unread(root, entry)])

@@ -7,11 +7,11 @@ from pipeline.commands.options import add_model_of_timm, add_site, named_model
 
 SUMMARY = "recover an image from the gradient of a training step on it"
 DETAILS = (
-    "A client trains on the image and sends its gradient; the attacker has gradient and model, and looks for the "
-    "image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks a run of a study, by as much of the "
-    "beginning or the end of its name as no other run has; `attack --model deit_small_patch16_224 --weights "
-    "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. It prints what the attacker was given and "
-    "how close the recovered image is, and writes pictures and numbers.json into a folder."
+    "A client trains on the image and sends its gradient; the attacker has the gradient and the model, and looks for "
+    "the image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks the run of a study whose name begins "
+    "or ends with 3fa9c1; `attack --model deit_small_patch16_224 --weights "
+    "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. The command prints what the attacker was given "
+    "and how close the recovered image is, and writes pictures and numbers.json into a folder."
 )
 
 
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         metavar="NAME",
-        help="a ViT of timm, or a finished run; `check --scale SCALE` lists them",
+        help="a ViT of timm, or a finished run; `check --scale SCALE` lists runs",
     )
     parser.add_argument(
         "--image",
@@ -34,25 +34,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="FOLDER",
-        help="instead of --image: a folder of class folders, or a file of configs/data, whose first validation images "
-        "are attacked with their classes as labels",
+        help="instead of --image: a folder with one folder per class, or the name of a file in configs/data; its first "
+        "validation images are attacked, with their classes as labels",
     )
     parser.add_argument(
-        "--count", type=int, metavar="N", help="images of --data, one of each class in turn (default: 1)"
+        "--count", type=int, metavar="N", help="number of images from --data, one of each class in turn (default: 1)"
     )
     parser.add_argument(
         "--attack",
         required=True,
         choices=["april", "cosine", "gradvit"],
-        help="april: the closed form, in seconds, given float64 gradients of a model whose first block has no norm and "
-        "no skips. cosine (Geiping et al. 2020), gradvit (Hatamizadeh et al. 2022): a search for an image with the "
-        "same gradient, on the model as it is; for a GPU, unless the model is tiny",
+        help="april: solves for the image in closed form, in seconds, from float64 gradients of a model whose first "
+        "block has no norm and no skips. cosine (Geiping et al. 2020) and gradvit (Hatamizadeh et al. 2022): search "
+        "for an image with the same gradient, on the unchanged model; use a GPU unless the model is tiny",
     )
     parser.add_argument(
         "--weights",
         type=Path,
         metavar="FILE",
-        help="of a model of timm: safetensors or .pth (default: timm's own, downloaded)",
+        help="weights of a timm model: safetensors or .pth (default: timm's own, downloaded)",
     )
     add_model_of_timm(parser)
     parser.add_argument(
@@ -62,17 +62,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="N",
         dest="labels",
-        help="class of all images, or of each, counted from 0 (default: what the model predicts)",
+        help="class of all images, or one class per image, counted from 0 (default: what the model predicts)",
     )
     parser.add_argument(
-        "--iterations", type=int, metavar="N", help="for cosine and gradvit (default: from configs/eval and the scale)"
+        "--iterations",
+        type=int,
+        metavar="N",
+        help="number of iterations of cosine and gradvit (default: from configs/eval and the scale)",
     )
-    parser.add_argument("--scale", help="a file of configs/scale (default: that of the run)")
+    parser.add_argument("--scale", help="name of a file in configs/scale (default: that of the run)")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder for the output (default: results/attacks/MODEL-IMAGE-ATTACK); several images get folders in it",
+        help="folder for the output (default: results/attacks/MODEL-IMAGE-ATTACK); with several images, a subfolder "
+        "each",
     )
     add_site(parser)
 

@@ -6,32 +6,34 @@ from pipeline.commands.options import add_site
 
 SUMMARY = "read and validate every config"
 DETAILS = (
-    "All mistakes at all scales are reported at once, with file and key. With --scale, one scale is read and its "
-    "runs are listed."
+    "It lists the mistakes at all scales, with file, key and line. With --scale, it reads one scale and lists its runs."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale", help="read and list this scale only, a file of configs/scale (default: read all)")
+    parser.add_argument(
+        "--scale", help="read and list only this scale, the name of a file in configs/scale (default: read all)"
+    )
     parser.add_argument(
         "--expanded",
         nargs="?",
         const="",
         metavar="STUDY",
-        help="print a study file with every short form written out (`like`, `over`, ...); without a name, all of them",
+        help="print a study file with every abbreviation (`like`, `over`, ...) written out; without a name, all "
+        "studies",
     )
     parser.add_argument(
         "--names",
         nargs="?",
         const="",
         metavar="WORD",
-        help="print every name and key that configs may use, under headings; with a word, the headings that have it",
+        help="print every name and key that configs may use, under headings; with WORD, only headings that contain it",
     )
     parser.add_argument(
         "--method",
         metavar="NAME",
-        help="check the code of this method as its tests do, with the model and data of a run that has it, or of the "
-        "baseline; half a minute",
+        help="run the tests of a method on the code of this one, with the model and data of a run that uses it, or of "
+        "the baseline; takes half a minute",
     )
     add_site(parser)
 

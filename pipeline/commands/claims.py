@@ -10,7 +10,7 @@ DETAILS = "Each verdict comes with the numbers that decided it."
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser)
-    parser.add_argument("--study", required=True, help="a file of configs/study, such as mjp")
+    parser.add_argument("--study", required=True, help="name of a file in configs/study, such as mjp")
     add_rows(parser, default="all")
 
 

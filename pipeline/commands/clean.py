@@ -6,15 +6,17 @@ from pipeline.commands.options import open_scale
 
 SUMMARY = "delete abandoned runs and checkpoints that nothing needs"
 DETAILS = (
-    "Abandoned are runs that no config names any more. Results of current runs are never deleted. It lists "
-    "everything with its size and asks first."
+    "A run is abandoned if no config names it any more. Results of other runs are never deleted. The command lists "
+    "everything with its size, and asks before it deletes."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+    parser.add_argument(
+        "--scale", help="only this scale, the name of a file in configs/scale (default: every scale with results)"
+    )
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--dry-run", action="store_true", help="list only, delete nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the files, and delete nothing")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from pipeline.site import Site
 
 SUMMARY = "write the config of a data set from a folder of your own images"
-DETAILS = "It decodes every image, counts, works out mean and standard deviation, and writes configs/data/NAME.yaml."
+DETAILS = (
+    "It decodes and counts all images, computes their mean and standard deviation, and writes configs/data/NAME.yaml."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,9 +22,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "labels, or the format of COCO, ADE20K or Speech Commands",
     )
     parser.add_argument("--name", required=True, help="name of the data set, and of its config")
-    parser.add_argument("--image-size", type=int, help="side at which a model sees the images, in pixels")
+    parser.add_argument("--image-size", type=int, help="side length of the images as a model sees them, in pixels")
     parser.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
-    parser.add_argument("--val-share", type=float, help="share of the images that becomes val (default: 0.1)")
+    parser.add_argument(
+        "--val-share", type=float, help="share of the images that becomes the validation split (default: 0.1)"
+    )
     labels = parser.add_mutually_exclusive_group()
     labels.add_argument(
         "--unlabelled",
@@ -32,7 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the images have no labels, regardless of folders (default: decided from the folders)",
     )
     labels.add_argument(
-        "--class-folders", dest="unlabelled", action="store_const", const=False, help="each folder is a class"
+        "--class-folders",
+        dest="unlabelled",
+        action="store_const",
+        const=False,
+        help="each folder is a class, regardless of its name (default: decided from the folders)",
     )
     parser.add_argument(
         "--min-side",
@@ -41,12 +49,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--study", action="store_true", help="also write configs/study/NAME.yaml, ready to run")
     parser.add_argument(
-        "--labelled", metavar="NAME", help="--study of images without labels: the data set to finetune on"
+        "--labelled",
+        metavar="NAME",
+        help="with --study, for images without labels: the labelled data set on which to finetune",
     )
     parser.add_argument("--force", action="store_true", help="overwrite existing files of this name")
     parser.add_argument(
         "--site",
-        help="also name the folder in this site file (of configs/site, or a path); created if it does not exist",
+        help="also add the folder to this site file, named as in configs/site or by a path; created if it does not "
+        "exist",
     )
 
 

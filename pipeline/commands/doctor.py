@@ -4,7 +4,7 @@ import argparse
 
 from pipeline.commands.options import add_scale, add_site
 
-SUMMARY = "check that this site can run a scale"
+SUMMARY = "check whether this machine or cluster can run a scale"
 DETAILS = (
     "It looks at packages, device, data, space and tracking, and on a cluster at commands, queue, partitions and "
     "a test job. Each failed check comes with a remedy."

@@ -13,25 +13,28 @@ if TYPE_CHECKING:
 SUMMARY = "download a published data set, or list them all"
 DETAILS = (
     "Files are verified and unpacked, and an interrupted download continues. Without NAME it lists every set with its "
-    "size, its licence and where it is on this site."
+    "size, its licence and its folder on this machine."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a set of the list, such as tiny_imagenet")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a set from the list, such as tiny_imagenet")
     parser.add_argument(
         "--to",
         type=Path,
         metavar="FOLDER",
-        help="folder in which the set gets one (default: where the site file names the set, otherwise its data_root)",
+        help="the set gets a subfolder of this folder (default: the set's folder in the site file, else a subfolder "
+        "of its data_root)",
     )
     parser.add_argument(
-        "--mirror", metavar="URL", help="address that has the same files, instead of the published ones"
+        "--mirror",
+        metavar="URL",
+        help="download from this address, which serves files with the same names, instead of the published one",
     )
     parser.add_argument(
         "--site",
-        help="also name the folder in this site file (of configs/site, or a path; default: read $PATCHWORK_SITE, "
-        "otherwise local, and change nothing)",
+        help="also add the folder to this site file, named as in configs/site or by a path (default: read the site "
+        "file that $PATCHWORK_SITE names, else local, and do not change it)",
     )
 
 

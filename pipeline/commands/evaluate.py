@@ -11,44 +11,51 @@ if TYPE_CHECKING:
     from pipeline.site import Site
 
 
-SUMMARY = "compute the evaluations of one job, or of any timm model; what is finished is not repeated"
+SUMMARY = "compute the evaluations of one job, or of any timm model; finished ones are not repeated"
 DETAILS = (
-    "With --job it is a step of the workflow. With --model it needs no run: `evaluate --model resnet50.a1_in1k "
-    "robustness` fetches timm's weights, `evaluate --model deit_small_patch16_224 --weights deit.pth robustness` "
-    "takes them from a file, `evaluate --model vit_base_patch16_224 --weights moco.pth.tar --train "
-    "position_probe` trains a probe on its features, `evaluate --model vit_tiny_patch16_224 --weights mine.safetensors "
-    "--data photos` evaluates on a folder of class folders. It prepares the data sets that it needs, reports those "
-    "that this site does not have, and prints every number with its standard error."
+    "With --job, this is a step of the workflow. With --model, no run is needed: `evaluate --model resnet50.a1_in1k "
+    "robustness` downloads timm's weights, `evaluate --model deit_small_patch16_224 --weights deit.pth robustness` "
+    "reads them from a file, `evaluate --model vit_base_patch16_224 --weights moco.pth.tar --train "
+    "position_probe` trains a probe on the model's features, `evaluate --model vit_tiny_patch16_224 --weights "
+    "mine.safetensors --data photos` evaluates on a folder with one folder per class. The command prepares the data "
+    "sets that it needs, reports those that are missing on this site, and prints every number with its standard error."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--job", help="a run and a group, such as RUN-quick; `status` lists them")
+    which.add_argument(
+        "--job", help="name of a job, which is a run and a group of evaluations, such as RUN-quick; `status` lists jobs"
+    )
     which.add_argument("--model", metavar="NAME", help="a timm model, such as resnet50 or vit_base_patch16_224.mae")
     parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="of --model: safetensors or .pth (default: timm's own, downloaded)"
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="with --model: its weights, safetensors or .pth (default: timm's own, downloaded)",
     )
     add_model_of_timm(parser)
     parser.add_argument(
         "--data",
         metavar="FOLDER",
-        help="of --model: a folder of class folders, whose classes in alphabetical order are the outputs of the model, "
-        "or a file of configs/data (default: the set of the scale)",
+        help="with --model: a folder with one folder per class, which in alphabetical order are the outputs of the "
+        "model; or the name of a file in configs/data (default: the set of the scale)",
     )
     parser.add_argument(
         "--train",
         action="store_true",
-        help="of --model: the train split, too, which linear_probe, knn and position_probe learn from",
+        help="with --model: also use the train split, from which linear_probe, knn and position_probe learn",
     )
     parser.add_argument(
         "evaluations",
         nargs="*",
         metavar="EVALUATION",
-        help="of --model: files of configs/eval, such as adversarial, or a group of them (default: robustness; "
+        help="with --model: names of files in configs/eval, such as adversarial, or of a group (default: robustness; "
         "with --data: classify)",
     )
-    parser.add_argument("--scale", help="a file of configs/scale (default: demo with --job, paper with --model)")
+    parser.add_argument(
+        "--scale", help="name of a file in configs/scale (default: demo with --job, paper with --model)"
+    )
     add_site(parser)
 
 

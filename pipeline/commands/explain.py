@@ -6,14 +6,16 @@ from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "trace a number to its study, config, run, evaluation, data, weights and code"
 DETAILS = (
-    "`explain mjp.t1.deit-s:top1` is a cell, `explain RUN` a run, `explain RUN optim.base_lr` a key of its "
-    "config: every file that sets it, in order."
+    "`explain mjp.t1.deit-s:top1` traces a cell of a table, `explain RUN` a run, and `explain RUN optim.base_lr` a key "
+    "of its config: it lists every file that sets the key, in the order in which they apply."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser, default=None)
-    parser.add_argument("number", help="a cell as ROW:COLUMN, or the name of a run, or its beginning or end")
+    parser.add_argument(
+        "number", help="a cell as STUDY.TABLE.ROW:COLUMN, or a run by its name, or by the beginning or the end of it"
+    )
     parser.add_argument("key", nargs="?", help="a key of the run, such as optim.base_lr")
 
 

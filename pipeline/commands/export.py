@@ -5,11 +5,12 @@ from pathlib import Path
 
 from pipeline.commands.options import add_site
 
-SUMMARY = "write the encoder of a run in the layout of timm and of the Hub, with a model card"
+SUMMARY = "write the encoder of a run in the format of timm and the Hugging Face Hub, with a model card"
 DETAILS = (
-    "`export RUN --out mine` writes config.json, model.safetensors and README.md, after timm has loaded them and given "
-    "the outputs of the run: timm.create_model('local-dir:mine', pretrained=True). The model card tells what the run "
-    "was trained on, and its numbers with their noise. With --onnx, it adds model.onnx, compared with torch."
+    "`export RUN --out mine` writes config.json, model.safetensors and the model card README.md. It first checks that "
+    "timm.create_model('local-dir:mine', pretrained=True) gives the outputs of the run. The model card states what "
+    "the run was trained on, and its numbers with their noise. With --onnx, the command adds model.onnx, after "
+    "comparing its outputs with torch's."
 )
 
 
@@ -17,9 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="a finished run, or an unambiguous part of its name; `status` lists them"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder; none is overwritten")
-    parser.add_argument("--onnx", action="store_true", help="also model.onnx, for batches of any size")
-    parser.add_argument("--scale", help="a file of configs/scale (default: that of the run)")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FOLDER", help="a new folder; existing ones are never overwritten"
+    )
+    parser.add_argument("--onnx", action="store_true", help="also write model.onnx, for batches of any size")
+    parser.add_argument("--scale", help="name of a file in configs/scale (default: that of the run)")
     add_site(parser)
 
 

@@ -6,7 +6,10 @@ import sys
 from pipeline.commands.options import add_scale
 
 SUMMARY = "print every metric of a scale as CSV, one line each"
-DETAILS = "For a spreadsheet or a notebook, where `pipeline.frame.frame(SCALE)` gives the same as a pandas frame."
+DETAILS = (
+    "The output is for spreadsheets; in a notebook, `pipeline.frame.frame(SCALE)` returns the same as a pandas "
+    "DataFrame."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

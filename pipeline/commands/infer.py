@@ -8,20 +8,26 @@ from pipeline.commands.options import add_site
 SUMMARY = "run a model, locked or not, on an image or a text"
 DETAILS = (
     "With its key, a locked model answers as the original does, and its weights stay locked. Without --key, the "
-    "answers of a locked model are shown as well, and labelled: they are at chance. A ViT gives the classes of an "
-    "image, a BERT those of a text or the words for its [MASK], a GPT-2 the next words. transformers' config.json and "
-    "tokenizer lie beside the model."
+    "command also prints the answers of a locked model, with a warning: they are right only by chance. A ViT gives the "
+    "classes of an image, a BERT the classes of a text or the words for its [MASK], a GPT-2 the next words. BERT and "
+    "GPT-2 need transformers' config.json and tokenizer next to the model."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("locked", type=Path, metavar="MODEL", help="what `lock` wrote, or any safetensors")
-    parser.add_argument("--key", type=Path, help="what `key new` wrote (default: none, so a locked model is at chance)")
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--image", type=Path, metavar="FILE", help="for a ViT: PNG, JPEG or similar")
-    asked.add_argument("--text", help="for a BERT or a GPT-2")
+    parser.add_argument("locked", type=Path, metavar="MODEL", help="a file that `lock` wrote, or any safetensors file")
     parser.add_argument(
-        "--model", metavar="NAME", help="the architecture of timm (default: as config.json next to it says)"
+        "--key",
+        type=Path,
+        help="a file that `key new` wrote (default: none; a locked model is then right only by chance)",
+    )
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--image", type=Path, metavar="FILE", help="the input of a ViT: PNG, JPEG or similar")
+    asked.add_argument("--text", help="the input of a BERT or a GPT-2")
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the name of the architecture in timm (default: from the key, else from config.json next to the file)",
     )
     add_site(parser)
 

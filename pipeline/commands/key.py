@@ -16,26 +16,34 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["new", "recover"], help="new: make a key; recover: that of a locked model")
+    parser.add_argument(
+        "what", choices=["new", "recover"], help="new: make a key; recover: find the key of a locked model"
+    )
     parser.add_argument(
         "--like",
         required=True,
         type=Path,
         metavar="MODEL",
-        help="safetensors of a ViT of timm, or of a BERT or GPT-2 of transformers, or the index of several; of "
-        "`recover`: the original",
+        help="the model to lock: safetensors of a ViT from timm, or of a BERT or GPT-2 from transformers, or the index "
+        "of several files; with `recover`: the original of the locked model",
     )
-    parser.add_argument("--locked", type=Path, metavar="FILE", help="for `recover`: a file that `lock` wrote")
-    parser.add_argument("--out", type=Path, metavar="KEY", help="the key to write, with a name that ends in .key")
-    parser.add_argument("--heads", type=int, help="attention heads of a block, where no config.json next to it says it")
+    parser.add_argument("--locked", type=Path, metavar="FILE", help="with `recover`: a file that `lock` wrote")
+    parser.add_argument("--out", type=Path, metavar="KEY", help="the file for the key, with a name that ends in .key")
     parser.add_argument(
-        "--model", metavar="NAME", help="of a ViT: the architecture of timm (default: as config.json next to it says)"
+        "--heads",
+        type=int,
+        help="number of attention heads of a block, needed if no config.json next to the model states it",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="with a ViT: the name of the architecture in timm (default: from config.json next to the model)",
     )
     parser.add_argument(
         "--kind",
         choices=["independent", "shared", "released"],
-        help="independent: every permutation is drawn separately (default); shared: one for all heads of a block "
-        "(default if queries are normalised); released: the small keys of the authors' code",
+        help="independent: every permutation is drawn separately (default); shared: one permutation for all heads of "
+        "a block (default if queries are normalised); released: the small keys of the ST authors' code",
     )
 
 
@@ -52,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     made = replace(drawn, architecture=plan.architecture, names=plan.names)
     write_key(made, options.out)
     print(f"{options.out}: {authorise.described(made)}")
-    print("keep a copy of it where nobody else can read it: without the key, a locked model cannot be unlocked")
+    print("keep a copy of the key where nobody else can read it: without it, a locked model cannot be unlocked")
 
 
 def _recover(options: argparse.Namespace) -> None:
@@ -70,10 +78,13 @@ def _recover(options: argparse.Namespace) -> None:
             "much, and no key was written; expected the original, or a model that was trained from it"
         )
     print(f"found in {found.seconds:.1f} s: {described(found.key)}")
-    print(f"smallest lead of a column over the next: {found.margin:.3f}")
-    print("the original and this key give the locked file " + ("bit for bit" if found.is_exact else "only nearly"))
+    print(
+        f"smallest margin, in correlation, between the best and the second-best match of a column: {found.margin:.3f}"
+    )
+    agreement = "bit for bit" if found.is_exact else "approximately"
+    print(f"locking the original with this key gives the locked file, {agreement}")
     if found.is_confirmed:
-        print("it is the key that the file names")
+        print("the locked file names this key, so it is the right one")
     if options.out:
         write_key(replace(found.key, architecture=plan.architecture, names=plan.names), options.out)
         print(f"wrote {options.out}")

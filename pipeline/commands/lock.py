@@ -5,9 +5,9 @@ from pathlib import Path
 
 SUMMARY = "permute the weights of a model so that it works only with its key"
 DETAILS = (
-    "`lock vit.safetensors --key vit.key --out locked.safetensors`: safetensors in and out, tensor by tensor. A model "
-    "in several files is named by its *.safetensors.index.json and written into a folder. It prints how many keys "
-    "there are and what a lock does not protect against."
+    "`lock vit.safetensors --key vit.key --out locked.safetensors` reads and writes safetensors, tensor by tensor. For "
+    "a model in several files, give its *.safetensors.index.json; the locked model is written into a folder. The "
+    "command prints how many keys are possible and what a lock does not protect against."
 )
 
 
@@ -15,9 +15,13 @@ def add_options(
     parser: argparse.ArgumentParser, model: str = "safetensors of the model that the key was made for"
 ) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help=model)
-    parser.add_argument("--key", required=True, type=Path, help="what `key new` wrote")
+    parser.add_argument("--key", required=True, type=Path, help="a file that `key new` wrote")
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="a new file, or folder; none is overwritten"
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="a new file, or a new folder; existing ones are never overwritten",
     )
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pipeline.commands.options import add_scale
 
-SUMMARY = "import finished results of this scale from another machine, with or without their weights"
+SUMMARY = "import finished results of a scale from another machine, with or without their weights"
 DETAILS = (
     "Copy results/SCALE of the other machine here, for example with `rsync -a --exclude state "
     "--exclude '*.safetensors'`, and name that copy. Each file is compared with its record first, and nothing is "
-    "copied if anything contradicts what is here. Tables and the report are drawn by the next start of Snakemake."
+    "copied if anything contradicts the results here. Snakemake draws tables and the report when it is started next."
 )
 
 
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--weights-at",
         default="the machine that trained it",
         metavar="PLACE",
-        help="free text that says where weights are that were not copied, such as login1:/scratch/patchwork",
+        help="where to find the weights that were not copied: any text, such as login1:/scratch/patchwork",
     )
     parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be copied, and copy nothing")
 

@@ -14,12 +14,13 @@ TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
 def add_scale(parser: argparse.ArgumentParser, default: str | None = "demo") -> None:
     """`default` None: the scale of the study that the command names, as for Snakemake."""
     shown = default or "that of the study, as for snakemake"
-    parser.add_argument("--scale", default=default, help=f"a file of configs/scale (default: {shown})")
+    parser.add_argument("--scale", default=default, help=f"name of a file in configs/scale (default: {shown})")
 
 
 def add_site(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--site", help="a file of configs/site, or the path of one (default: $PATCHWORK_SITE, otherwise local)"
+        "--site",
+        help="name of a file in configs/site, or the path of a site file (default: $PATCHWORK_SITE, else local)",
     )
 
 
@@ -31,14 +32,16 @@ def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="settings",
-        help="of a model of timm, may be repeated: an argument of timm.create_model, such as depth=6. Patches, image "
-        "size, channels, class token and classes come from the weight file; a contradiction is an error",
+        help="with a timm model: an argument of timm.create_model, such as depth=6; may be repeated. Patch size, image "
+        "size, channels, class token and classes are read from the weight file; an argument that contradicts it is an "
+        "error",
     )
     parser.add_argument(
         "--resample-positions",
         action="store_true",
         dest="may_resample",
-        help="resample the positions of the weight file to the image size of `--set img_size=N`: another model",
+        help="resample the positions of the weight file to the image size of `--set img_size=N`; the result is no "
+        "longer the model of the file",
     )
     for name in ("mean", "std"):
         parser.add_argument(
@@ -46,8 +49,8 @@ def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
             type=float,
             nargs="+",
             metavar="X",
-            help=f"{name} of the pixels, from 0 to 1, that the model was trained with (default: as config.json beside "
-            "the weights says, or timm)",
+            help=f"{name} of the pixels, from 0 to 1, with which the model was trained (default: from config.json "
+            "next to the weights, else from timm)",
         )
 
 

@@ -4,8 +4,8 @@ import argparse
 
 from pipeline.commands.options import TARGETS, add_scale, add_site, open_scale
 
-SUMMARY = "count what would run and what it would cost"
-DETAILS = "It counts jobs, hours of training and storage for what is not finished yet."
+SUMMARY = "estimate the jobs, hours and storage that targets would need"
+DETAILS = "Only what is not finished yet is counted."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

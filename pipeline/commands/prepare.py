@@ -16,7 +16,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-only",
         action="store_true",
-        help="fill the site's `cache` with a set that is verified already, on a node with a local disk",
+        help="only fill the folder that `cache` names in the site file, such as a node's local disk, with a set that "
+        "is already verified",
     )
 
 

@@ -4,10 +4,10 @@ import argparse
 
 from pipeline.commands.options import add_site, open_scale
 
-SUMMARY = "keep the results of a headline in git: metrics, tables, verdicts; or compare with what is kept"
+SUMMARY = "write the headline results to results/published, which git keeps, or check them or compare with them"
 DETAILS = (
     "Without an option, results/published/SCALE is written from the finished results of `snakemake headline --config "
-    "scale=SCALE`, and README shows it. Weights are not needed, so that results of several machines that were merged "
+    "scale=SCALE`, and README shows it. Weights are not needed, so results that were merged from several machines "
     "can be published."
 )
 
@@ -16,11 +16,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scale",
         nargs="?",
-        help="a file of configs/scale; with --check, --compare and --redraw, all that are published if left out",
+        help="name of a file in configs/scale; with --check, --compare and --redraw, all published scales if left out",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument(
-        "--check", action="store_true", help="draw tables and verdicts from the published metrics, and compare"
+        "--check",
+        action="store_true",
+        help="compute tables and verdicts again from the published metrics, and compare them with the published ones",
     )
     doing.add_argument(
         "--compare", action="store_true", help="list numbers of this machine's results that differ from published ones"
@@ -30,8 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write the texts and the picture again from the published metrics; numbers and verdicts stay",
     )
-    doing.add_argument("--readme", action="store_true", help="only bring the block of README up to date")
-    parser.add_argument("--partial", action="store_true", help="publish although results of the headline are missing")
+    doing.add_argument("--readme", action="store_true", help="only update the section Results of README")
+    parser.add_argument("--partial", action="store_true", help="publish even if results of the headline are missing")
     add_site(parser)
 
 

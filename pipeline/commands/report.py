@@ -5,8 +5,8 @@ import webbrowser
 
 from pipeline.commands.options import add_scale, open_scale
 
-SUMMARY = "write the report, a site that opens from disk"
-DETAILS = "Whatever is finished is in it. The path of its first page is printed."
+SUMMARY = "write the report: HTML pages that open from disk"
+DETAILS = "It contains everything that is finished. The command prints the path of its first page."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "nothing else (default: %(default)s)",
     )
     parser.add_argument("--single", action="store_true", help="write one page with everything in it, to send by mail")
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
+    parser.add_argument("--open", action="store_true", help="open the report in the browser")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -4,9 +4,9 @@ import argparse
 
 SUMMARY = "write the JSON Schemas with which editors complete and explain config files"
 DETAILS = (
-    "They are made from the config classes and lie in configs/schema; the first line of each config file names its "
-    "schema, and is added where it is missing. Run this again after a method, an evaluation, a kind of data or a "
-    "field is added; with --check nothing is written, and the exit code is 1 if something is out of date."
+    "They are made from the config classes and written to configs/schema. The first line of each config file names "
+    "its schema; the command adds this line where it is missing. Run it again after you add a method, an evaluation, "
+    "a kind of data or a key. With --check nothing is written, and the exit code is 1 if something is out of date."
 )
 
 

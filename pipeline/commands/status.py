@@ -9,7 +9,9 @@ DETAILS = "It only reads files, so it may be called at any time, also while Snak
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale", help="this scale only, a file of configs/scale (default: every scale with results)")
+    parser.add_argument(
+        "--scale", help="only this scale, the name of a file in configs/scale (default: every scale with results)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

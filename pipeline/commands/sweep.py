@@ -8,19 +8,21 @@ from pipeline.commands.options import add_site
 SUMMARY = "try several values of a key in a run or a study, and compare them"
 DETAILS = (
     "`sweep mjp.a --over optim.base_lr=1e-4,3e-4,1e-3 --seeds 3` writes a study into configs/study, runs it with "
-    "Snakemake, and prints a table with the best value marked, and the picture. Several --over make a grid."
+    "Snakemake, prints a table in which the best value is marked, and draws a figure. Several --over make a grid."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="STUDY.RUN", help="a run of a study, or STUDY: each of its runs")
+    parser.add_argument(
+        "target", metavar="STUDY.RUN", help="a run of a study; STUDY without a run means each of its runs"
+    )
     parser.add_argument(
         "--over",
         action="append",
         required=True,
         metavar="KEY=VALUES",
-        help="a key of the run's config (optim.base_lr), or method, model, data, recipe or budget, and its values with "
-        "commas between them",
+        help="a key of the run's config (optim.base_lr), or method, model, data, recipe or budget, and its values, "
+        "separated by commas; may be repeated",
     )
     parser.add_argument("--seeds", type=int, help="number of seeds of each run (default: the study's or the scale's)")
     parser.add_argument(
@@ -28,12 +30,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a metric of training (val_loss), or of an evaluation (classify:top1) "
         "(default: the metric by which validations of this task are compared)",
     )
-    parser.add_argument("--name", help="name of the study, after sweep_ (default: from the run, the keys and a digest)")
-    parser.add_argument("--scale", help="a file of configs/scale (default: the profile's, otherwise the study's)")
+    parser.add_argument(
+        "--name", help="the new study is called sweep_NAME (default: a name made from the run, the keys and a digest)"
+    )
+    parser.add_argument("--scale", help="name of a file in configs/scale (default: the profile's, else the study's)")
     add_site(parser)
     parser.add_argument("--profile", help="a profile of Snakemake, such as slurm")
     parser.add_argument("-n", "--dry-run", action="store_true", help="check everything and list the jobs")
-    parser.add_argument("--snakemake", default="", metavar="OPTIONS", help="such as --snakemake='--cores 2'")
+    parser.add_argument(
+        "--snakemake", default="", metavar="OPTIONS", help="options for Snakemake, such as --snakemake='--cores 2'"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline.commands.options import add_scale, add_site
 
 SUMMARY = "train one run, or continue it"
-DETAILS = "On a SLURM site it submits the job and waits for it."
+DETAILS = "If the site file describes a SLURM cluster, it submits a job and waits until the job ends."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_site(parser)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run", help="name of a run; `check --scale SCALE` lists them")
-    which.add_argument("--config", type=Path, help="a config.resolved.yaml, with which that run can be trained again")
+    which.add_argument("--config", type=Path, help="the config.resolved.yaml of a run, to train the same run again")
 
 
 def run(options: argparse.Namespace) -> int:

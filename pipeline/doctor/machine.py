@@ -122,7 +122,8 @@ def space(subject: Subject) -> Iterator[Finding]:
     """Against what is still to be trained at this scale."""
     graph = subject.graph
     needed = subject.rough.num_bytes
-    free = shutil.disk_usage(graph.results.folder).free
+    folder = graph.results.folder  # missing if it could not be made: the check `results` reports that
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     text = f"{size(free)} free, about {size(needed)} needed for what is not trained yet"
     if free < needed:
         less = f"python -m pipeline plan --scale {graph.scale} TARGET"

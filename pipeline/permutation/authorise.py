@@ -32,9 +32,9 @@ CLASSIFIERS = ("head.", "head_dist.")  # a file may lack them
 HEADS = ("num_attention_heads", "n_head", "num_heads")  # in a config.json
 LIMITS = (
     "It is a permutation, not a cipher. It does not protect against:",
-    "- somebody who has the original weights, or a model close to them: `key recover` finds the key in seconds",
-    "- fine-tuning without the key, which recovers part of the accuracy (ST Table 7: 78.0 instead of 97.9 %)",
-    "- whoever has the key, or sees the unlocked weights or the permuted tokens together with plain ones",
+    "- anyone who has the original weights, or a model close to them: `key recover` finds the key in seconds",
+    "- finetuning without the key, which recovers part of the accuracy (ST Table 7: 78.0 instead of 97.9 %)",
+    "- anyone who has the key or the unlocked weights, or who sees permuted tokens together with the plain ones",
     "Embeddings, final norm, head, and all sizes stay readable; the columns inside the MLPs stay in place.",
 )
 

@@ -416,6 +416,7 @@ def find_run(name: str, scale: str | None = None) -> RunFolder:
     exact = [folder for folder in found if folder.name == name]
     if len(exact or found) != 1:
         labels = [f"{folder.name} ({folder.results.name})" for folder in found or folders]
-        hint = nearest(name, labels, f"ls -d {shown(RESULTS)}/*/runs/*")
-        raise DataError(f"{len(found)} finished runs are named {name!r}, expected one; {hint}")
+        hint = nearest(name, labels, f"ls -d {shown(RESULTS)}/*/runs/*") if labels else "no run is finished yet"
+        begun = f"{len(found)} finished runs have" if found else "no finished run has"
+        raise DataError(f"{begun} a name that begins or ends with {name!r}, expected one; {hint}")
     return (exact or found)[0]

@@ -99,7 +99,9 @@ def _option_of(request: SweepRequest, axes: list[Axis], text: str) -> tuple[str,
         for key, value in zip(axis.value_keys(), axis.texts, strict=True):
             if match := re.match(rf"axes\.{axis.name}\.{re.escape(key)}[.:](set[.:])? *", text):
                 problem = text[match.end() :]
-                return f"--over {axis.key}{'' if ': unknown key; ' in problem else f'={value}'}", problem
+                is_unknown = ": unknown key; " in problem  # its key is already in the option
+                option = f"--over {axis.key}" if is_unknown else f"--over {axis.key}={value}"
+                return option, problem.removeprefix(f"{axis.key}: ")
     if match := re.match(r"runs\.[^.:]+_(v\d+-[^.:]*)", text):
         given = [(axis, *pair) for axis in axes for pair in zip(axis.value_keys(), axis.texts, strict=True)]
         return " ".join(f"--over {axis.key}={value}" for axis, key, value in given if key in match[0]), text

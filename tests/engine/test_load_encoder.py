@@ -38,9 +38,11 @@ def test_load_encoder__end_of_a_name__is_enough(trainers):
     assert torch.equal(found.cls_token, trainers[0].method.encoder.cls_token)
 
 
-@pytest.mark.parametrize(("name", "count"), [("supervised", 2), ("none-of-them", 0)])
-def test_load_encoder__name_of_none_or_several__lists_the_runs(trainers, name, count):
-    with pytest.raises(DataError, match=f"^{count} finished runs are named '{name}'") as caught:
+@pytest.mark.parametrize(
+    ("name", "found"), [("supervised", "2 finished runs have"), ("none-of-them", "no finished run has")]
+)
+def test_load_encoder__name_of_none_or_several__lists_the_runs(trainers, name, found):
+    with pytest.raises(DataError, match=f"^{found} a name that begins or ends with '{name}', expected one; ") as caught:
         load_encoder(name)
     assert all(trainer.run.name in str(caught.value) for trainer in trainers)
 

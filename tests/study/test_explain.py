@@ -179,7 +179,7 @@ def test_explain__a_key_that_no_file_gives__is_the_default(graph, run):
     ("what", "words"),
     [
         (["mjp.t1.deit-s:topp1"], "did you mean 'mjp.t1.deit-s:top1'"),
-        (["mjp-vit"], "begin or end so"),
+        (["mjp-vit"], "begin or end with it"),
         (["RUN", "optim.base_lrr"], "optim has no 'base_lrr'; did you mean 'base_lr'"),
     ],
 )

@@ -23,8 +23,16 @@ def test_site__mistyped_key__names_file_key_and_nearest(project, capsys):
 def test_site__named_by_the_environment_but_not_there__names_the_nearest(project, monkeypatch):
     monkeypatch.setenv("PATCHWORK_SITE", "slrum")
 
-    with pytest.raises(ConfigError, match=r"configs/site/slrum\.yaml: no such file; did you mean 'slurm'\?"):
+    with pytest.raises(ConfigError, match=r"configs/site/slrum\.yaml: no such file; did you mean 'slurm'\?") as caught:
         load_site()
+    assert "PATCHWORK_SITE" in str(caught.value)
+
+
+def test_site__path_of_a_file_that_is_not_there__says_how_a_site_is_named_and_lists_no_others(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "none.yaml"))
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file; the site is named by --site, ") as caught:
+        load_site()
+    assert "valid:" not in str(caught.value)
 
 
 @pytest.mark.parametrize("site", names(CONFIGS / "site"))

@@ -28,7 +28,7 @@ def test_names__are_those_of_configs_keys_and_studies(project, capsys):
 
 def test_names__with_a_word__are_those_under_the_headings_that_have_it(project, capsys):
     assert [*shown(capsys, "configs/mo")] == ["configs/model"]
-    with pytest.raises(ConfigError, match="--names modle: no heading has this word; headings: configs/study, "):
+    with pytest.raises(ConfigError, match="--names modle: no heading contains this word; nearest: keys of model, "):
         valid_names("modle")
 
 

@@ -46,6 +46,18 @@ def test_help__of_every_option_of_every_verb__says_what_it_means(verb, capsys):
     assert parser.description.split(".")[0].split()[-1] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("trane", "no verb 'trane'; did you mean 'train'? `python -m pipeline --help` lists all verbs\n"),
+        ("zzz", "no verb 'zzz'; `python -m pipeline --help` lists all verbs\n"),
+    ],
+)
+def test_verb__mistyped__names_the_nearest_in_one_line(capsys, typed, message):
+    assert main([typed, "--scale", "tiny"]) == 2
+    assert capsys.readouterr().err == message
+
+
 def test_examples__in_the_help__are_commands_that_are_understood():
     examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  python -m pipeline")]
     assert len(examples) >= 5
@@ -119,7 +131,7 @@ def test_graph__results_that_cannot_be_written__is_read_all_the_same(tmp_path, m
     (tmp_path / "results").write_text("a file is in the way")
     monkeypatch.setattr("pipeline.results.RESULTS", tmp_path / "results")
     assert load_graph("demo").runs
-    assert "the graph is not kept: could not write" in caplog.text
+    assert "the resolved studies are not kept for the next command: could not write" in caplog.text
 
 
 @pytest.mark.slow

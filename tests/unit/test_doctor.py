@@ -156,6 +156,11 @@ def test_space__less_than_the_runs_need__is_a_failure(graph, monkeypatch):
     assert finding.state == "failed" and "about 1,000,000.0 TB needed" in finding.text
 
 
+def test_space__results_folder_that_could_not_be_made__is_that_of_the_disk_where_it_would_be(graph):
+    assert not graph.results.folder.exists()
+    assert " free, about " in only(machine.space, graph).text
+
+
 @pytest.mark.slow
 def test_tracking__server_that_answers__is_fine(graph):
     with server(200) as uri:
@@ -211,7 +216,7 @@ def test_data__set_that_the_site_does_not_know__says_where_to_put_it(graph):
     graph.data = {"cifar10": {**content, "name": "cifar10", "source": "cifar10"}}
     next(iter(graph.runs.values())).data = "cifar10"
     finding = only(data.data_sets, graph)
-    assert finding.state == "failed" and "the site names no `data_root`" in finding.text
+    assert finding.state == "failed" and "the site file names no `data_root`" in finding.text
     assert finding.remedy.startswith(
         "add `data: {cifar10: /path}` to mine.yaml; to get it: `python -m pipeline download"
     )

@@ -98,6 +98,17 @@ def test_costs__asked_for_again__come_from_the_file_until_the_code_changes(graph
 
 
 @pytest.mark.slow
+def test_costs__results_that_cannot_be_written__are_counted_all_the_same(graph, caplog):
+    folder = graph.results.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    assert not folder.exists()
+    folder.write_text("a file is in the way")
+    name = next(name for name in graph.runs if name.startswith("mp3"))
+    assert costs_of(graph, [name])[name]["gflop_per_image"] > 0
+    assert "the counted operations are not kept for the next command: could not write" in caplog.text
+
+
+@pytest.mark.slow
 def test_speed__of_a_run_like_one_that_finished_here__is_scaled_by_operations(graph):
     alike = [name for name in graph.runs if name.startswith("mp3-vit_demo-")]
     ratios = {name: graph.runs[name].config["method"]["mask_ratio"] for name in alike}

@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import signal
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +51,26 @@ def test_call__options_with_values__are_no_targets(monkeypatch):
     found = call(monkeypatch, "mjp_table4", "--config", "scale=tiny", "site=local", "--cores", "2")
     assert (found.targets, found.executor) == (["mjp_table4"], "local")
     assert found.command == "snakemake mjp_table4 --config scale=tiny site=local --cores 2"
+
+
+def test_interrupts__two_in_quick_succession__are_one_and_a_later_one_counts(monkeypatch):
+    monkeypatch.setattr(invocation, "ONE_INTERRUPT_S", 0.03)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        invocation.ignore_repeated_interrupts()
+        counted = [is_interrupted(after_s) for after_s in (0, 0, 0.05)]  # two at once: `timeout --signal=INT`
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert counted == [True, False, True]
+
+
+def is_interrupted(after_s: float) -> bool:
+    time.sleep(after_s)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 @pytest.mark.slow

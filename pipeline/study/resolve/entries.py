@@ -227,5 +227,7 @@ class Graph(Record):
 
     def _find(self, kind: str, entries: dict[str, Entry], name: str) -> Entry:
         if name not in entries:
-            raise ConfigError(f"{name!r} is not among the {kind} at scale {self.scale}; {nearest(name, entries)}")
+            lists = {"runs": f"check --scale {self.scale}", "evaluation jobs": f"status --scale {self.scale}"}
+            hint = nearest(name, entries, f"python -m pipeline {lists.get(kind, 'check --names')}")
+            raise ConfigError(f"{name!r} is not among the {kind} at scale {self.scale}; {hint}")
         return entries[name]

@@ -81,7 +81,7 @@ def _write_stored(path: Path, kept: StoredGraph) -> None:
     try:
         write_text(path, _one_entry_per_line(kept))
     except PatchworkError as error:  # results of somebody else may be looked at all the same
-        log.warning("the graph is not kept: %s", error)
+        log.warning("the resolved studies are not kept for the next command: %s", error)
 
 
 def _one_entry_per_line(kept: StoredGraph) -> str:
