@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
-from pipeline.catalogue.find import find_sets, looked_for
 from pipeline.core.config import CONFIGS, FILE, Strict, names, nearest, parse_file, shown
 from pipeline.core.errors import ConfigError, DataError
 from pipeline.core.files import LOCKS
 from pipeline.data.kind import BaseDataConfig, kind_of
+from pipeline.published_sets.find import find_sets, looked_for
 
 
 class Slurm(Strict):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.contracts.bench import quoted
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome
+from pipeline.method_checks.bench import quoted
 
 CLOSE = {"rel_tol": 1e-5, "abs_tol": 1e-6}
 

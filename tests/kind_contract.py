@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 import torch
 
-from pipeline.contracts.bench import is_same
-from pipeline.contracts.declared import check_config
 from pipeline.core.seeds import random_state, seed_everything
 from pipeline.data.kind import BaseDataConfig, DataKind, PublishedKind
+from pipeline.method_checks.bench import is_same
+from pipeline.method_checks.declared import check_config
 
 GROUPS = {
     "identity_fields": "which samples",

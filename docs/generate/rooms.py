@@ -18,12 +18,12 @@ LAYERS = {
     "Before and after": (
         "adhoc",
         "audit",
-        "contracts",
         "doctor",
         "export",
         "frame",
+        "method_checks",
         "plan",
-        "published",
+        "published_results",
         "schema",
         "sweep",
         "track",
@@ -33,7 +33,7 @@ LAYERS = {
     "Measuring": ("evals", "privacy"),
     "Training": ("engine", "methods", "tasks"),
     "Data and models": ("data", "download", "models", "permutation", "results", "site", "transfer"),
-    "Foundations": ("catalogue", "core"),
+    "Foundations": ("core", "published_sets"),
 }
 
 

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def print_method(name: str, scale: str) -> None:
-    from pipeline.contracts.methods import BASELINE, check_method
+    from pipeline.method_checks.methods import BASELINE, check_method
     from pipeline.study.resolve.graph import load_graph
 
     checked = check_method(load_graph(scale), name)

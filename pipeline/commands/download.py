@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipeline.catalogue.sets import SetEntry
+    from pipeline.published_sets.sets import SetEntry
     from pipeline.site import Site
 
 SUMMARY = "download a published data set, or list them all"
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.catalogue.sets import entry_of
+    from pipeline.published_sets.sets import entry_of
     from pipeline.site import load_site
 
     site = load_site()
@@ -86,7 +86,7 @@ def _target(options: argparse.Namespace, entry: "SetEntry", site: "Site") -> Pat
 
 def _listing(site: "Site") -> list[str]:
     """A line for each set: name, bytes, where it is, and its licence."""
-    from pipeline.catalogue.sets import catalogue, in_units
+    from pipeline.published_sets.sets import catalogue, in_units
 
     rows = [("name", "bytes", "unpacked", "on this site", "licence")]
     for name, entry in catalogue().items():

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # counted, every result would be said to be made by other code after every release.
 PLUMBING = (
     *(f"core.{name}" for name in ("code", "config", "errors", "files", "logs", "processes", "provenance", "registry")),
-    *("core.source", "catalogue", "results", "site"),
+    *("core.source", "published_sets", "results", "site"),
 )
 
 NOTHING_COMPUTED = ("typing", "typing_extensions", "collections.abc")  # where a name of these comes from does not count

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from pydantic import Field
 
-from pipeline.catalogue.sets import how_to_get
 from pipeline.core.config import Layers, Strict, added, parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.naming import Name
@@ -26,6 +25,7 @@ from pipeline.data.store.cache import CacheRecord, SplitCache
 from pipeline.data.store.inspection import inspect_samples
 from pipeline.data.store.manifest import Manifest, SplitSummary
 from pipeline.data.store.stamp import take_stamp
+from pipeline.published_sets.sets import how_to_get
 from pipeline.results import made_folder
 
 if TYPE_CHECKING:

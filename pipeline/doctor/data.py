@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.catalogue.find import find_sets, looked_for
 from pipeline.core.config import shown
 from pipeline.core.errors import CheckpointError, DataError
 from pipeline.data.kind import BaseDataConfig, kind_of, source_set
 from pipeline.data.store.opening import find_samples
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.freshness.outputs import data_file
+from pipeline.published_sets.find import find_sets, looked_for
 from pipeline.results import prepare_command
 from pipeline.site import Site, data_folder, site_file
 from pipeline.study.resolve.graph_configs import data_of

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.catalogue.sets import RemoteFile, SetEntry, how_to_get, in_units
 from pipeline.core.config import CONFIGS, Layers, read_yaml, shown
 from pipeline.core.errors import ConfigError, DataError
 from pipeline.core.files import explained, held, require_space
@@ -24,6 +23,7 @@ from pipeline.data.kind import BaseDataConfig, kind_of, parse_data
 from pipeline.data.store.archives import extract, unpacked_size
 from pipeline.data.store.opening import listed
 from pipeline.download.fetch import Download, check_digest, fetch
+from pipeline.published_sets.sets import RemoteFile, SetEntry, how_to_get, in_units
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from layouts import CIFAR_COUNTS, WNIDS, config, write_cifar, write_jpeg, write_
 from texts import IMDB_COUNTS, SNLI_COUNTS, WIKITEXT_COUNTS, text_config, write_imdb, write_snli, write_wikitext
 from tiny_sounds import sound_config, write_sounds
 
-from pipeline.catalogue.sets import SetEntry, entry_of
 from pipeline.data.derived.severities import CORRUPTIONS
+from pipeline.published_sets.sets import SetEntry, entry_of
 
 TOKENIZER = b'{"model": {}}'
 

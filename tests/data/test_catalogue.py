@@ -12,12 +12,12 @@ from texts import write_imdb, write_snli, write_wikitext
 from tiny_sounds import write_sounds
 
 from pipeline.audit.check import check_site
-from pipeline.catalogue.find import find_sets
-from pipeline.catalogue.sets import catalogue, entry_of
 from pipeline.core.config import CONFIGS, names
 from pipeline.core.errors import ConfigError
 from pipeline.data.kind import kind_of, source_set
 from pipeline.download.obtain import shipped_config
+from pipeline.published_sets.find import find_sets
+from pipeline.published_sets.sets import catalogue, entry_of
 from pipeline.site import Site, data_folder, load_site
 
 # Name of a folder, what it holds, and the set that it is found as.

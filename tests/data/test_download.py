@@ -30,7 +30,7 @@ def command(server, tmp_path, monkeypatch):
     data = read_yaml(CONFIGS / "data/tiny_imagenet.yaml")["data"]
     write_yaml(configs / "data/tiny_imagenet.yaml", {"data": data | {"num_classes": 3, "num_train": 6, "num_val": 3}})
     write_yaml(tmp_path / "mine.yaml", {"data_root": str(tmp_path / "sets")})
-    for module in ("pipeline.catalogue.sets", "pipeline.download.obtain"):
+    for module in ("pipeline.published_sets.sets", "pipeline.download.obtain"):
         monkeypatch.setattr(f"{module}.CONFIGS", configs)
     monkeypatch.setenv("PATCHWORK_SITE", "restored afterwards")
     site = ["--site", str(tmp_path / "mine.yaml")]

@@ -10,11 +10,11 @@ from file_server import file_server
 from layouts import config, message_of
 from published_archives import SETS, TOKENIZER, served, served_tiny
 
-from pipeline.catalogue.sets import RemoteFile, entry_of
 from pipeline.core.errors import ConfigError, LaunchError, PatchworkError
 from pipeline.data.store import archives
 from pipeline.download import obtain as obtaining
 from pipeline.download.obtain import obtain, problems_of, refuse_by_hand, staging_of
+from pipeline.published_sets.sets import RemoteFile, entry_of
 
 LARGE = ("speech_commands", "imagenet_c")  # more than a fifth of a second
 

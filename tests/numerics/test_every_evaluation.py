@@ -11,12 +11,12 @@ from readable_failures import refuse
 from small_set import SUITED, build, config_of, subjects_of
 from threaded_server import server_in_a_thread
 
-from pipeline.contracts.declared import check_config
 from pipeline.engine.batches import Sizes
 from pipeline.evals import base
 from pipeline.evals.base import EVALS, Evaluation
 from pipeline.evals.permutation import split_wire
 from pipeline.evals.privacy.leakage import LeakageEvaluation
+from pipeline.method_checks.declared import check_config
 
 pytestmark = pytest.mark.slow
 

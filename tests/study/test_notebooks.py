@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 import pytest
 from result_files import write_evaluation, write_training
 
-from pipeline.contracts import methods
 from pipeline.core.files import write_text
+from pipeline.method_checks import methods
 from pipeline.methods.base import METHODS
 from pipeline.study.resolve.graph import load_graph
 

@@ -17,7 +17,7 @@ from tiny_vit import (
     tiny_swin,
 )
 
-from pipeline.contracts.bench import Bench
+from pipeline.method_checks.bench import Bench
 from pipeline.methods.base import METHODS
 from pipeline.models.architectures import TEXT
 from pipeline.models.encoder import ModelConfig
@@ -164,7 +164,7 @@ def size_of(case):
 
 
 def bench_for(case, model=None):
-    """What the checks of contracts/ are given of a case."""
+    """What the checks of method_checks/ are given of a case."""
     return Bench(lambda seed: build(case, seed, model), lambda size: batch_for(case, size))
 
 

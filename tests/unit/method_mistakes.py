@@ -9,12 +9,12 @@ from tiny_vit import tiny_encoder
 from torch import nn
 from torch.nn import functional as F
 
-from pipeline.contracts.devices import check_devices
-from pipeline.contracts.exports import check_export, check_state
-from pipeline.contracts.gradients import check_gradients
-from pipeline.contracts.graphs import check_graph
-from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
-from pipeline.contracts.training import check_bf16, check_overfits
+from pipeline.method_checks.devices import check_devices
+from pipeline.method_checks.exports import check_export, check_state
+from pipeline.method_checks.gradients import check_gradients
+from pipeline.method_checks.graphs import check_graph
+from pipeline.method_checks.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
+from pipeline.method_checks.training import check_bf16, check_overfits
 from pipeline.methods.base import Method, MethodConfig, Output, accuracy
 
 MISTAKES = {}  # a class -> the check that finds it, and what people read

@@ -5,7 +5,7 @@ import torch
 from method_cases import CASES, NUM_LABELS, batch_for
 from tiny_vit import NUM_CLASSES, build_tiny
 
-from pipeline.contracts.bench import compute_loss
+from pipeline.method_checks.bench import compute_loss
 from pipeline.methods.base import METHODS
 
 VITS = [name for name in METHODS.names() if CASES[name].model.family == "vit" and name != "mask_rcnn"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from evaluation_contract import check_outcome, compare_closely, compare_outcomes
 
-from pipeline.contracts.declared import check_config
 from pipeline.evals.base import EvalConfig, Evaluation, Outcome
+from pipeline.method_checks.declared import check_config
 
 
 class Mine(Evaluation):

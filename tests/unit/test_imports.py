@@ -12,9 +12,33 @@ pytestmark = pytest.mark.slow
 ROOT = Path(pipeline.__file__).parent
 # From the ground up: a package imports only those before it.
 ORDER = [
-    *("core", "catalogue", "models", "results", "permutation", "transfer", "data", "methods", "download", "site"),
-    *("tasks", "engine", "privacy", "evals", "study", "launch", "adhoc", "contracts", "schema", "freshness", "frame"),
-    *("report", "export", "published", "sweep", "track", "audit", "plan", "doctor", "commands", "cli", "__main__"),
+    *("core", "published_sets", "models", "results", "permutation", "transfer", "data", "methods", "download", "site"),
+    *(
+        "tasks",
+        "engine",
+        "privacy",
+        "evals",
+        "study",
+        "launch",
+        "adhoc",
+        "method_checks",
+        "schema",
+        "freshness",
+        "frame",
+    ),
+    *(
+        "report",
+        "export",
+        "published_results",
+        "sweep",
+        "track",
+        "audit",
+        "plan",
+        "doctor",
+        "commands",
+        "cli",
+        "__main__",
+    ),
 ]
 
 

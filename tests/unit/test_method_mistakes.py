@@ -10,12 +10,12 @@ from method_mistakes import MISTAKES, GlobalDraw, Mine, WrappedExport
 from tiny_vit import tiny_batch, tiny_encoder
 
 from pipeline.cli import main
-from pipeline.contracts import methods
-from pipeline.contracts.bench import Bench, run_check
-from pipeline.contracts.declared import check_method_class
 from pipeline.core.config import CONFIGS, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import Registry
+from pipeline.method_checks import methods
+from pipeline.method_checks.bench import Bench, run_check
+from pipeline.method_checks.declared import check_method_class
 from pipeline.methods.base import METHODS, Method, MethodConfig
 
 

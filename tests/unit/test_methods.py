@@ -12,15 +12,15 @@ from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny_vit import CHANNELS
 from torch import nn
 
-from pipeline.contracts.bench import compute_loss
-from pipeline.contracts.declared import check_method_class
-from pipeline.contracts.devices import check_devices
-from pipeline.contracts.exports import check_state, compare_tensors
-from pipeline.contracts.gradients import check_gradients
-from pipeline.contracts.graphs import check_graph
-from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
-from pipeline.contracts.training import check_bf16, check_overfits
 from pipeline.core.sizes import pair
+from pipeline.method_checks.bench import compute_loss
+from pipeline.method_checks.declared import check_method_class
+from pipeline.method_checks.devices import check_devices
+from pipeline.method_checks.exports import check_state, compare_tensors
+from pipeline.method_checks.gradients import check_gradients
+from pipeline.method_checks.graphs import check_graph
+from pipeline.method_checks.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
+from pipeline.method_checks.training import check_bf16, check_overfits
 from pipeline.methods.base import METHODS
 from pipeline.models.dense import feature_maps
 from pipeline.models.position import encode

@@ -2,7 +2,7 @@
 
 import torch
 
-from pipeline.contracts.bench import Bench, compute_loss, name_of, quoted
+from pipeline.method_checks.bench import Bench, compute_loss, name_of, quoted
 from pipeline.methods.base import Method
 
 MAX_DRAWS = 32

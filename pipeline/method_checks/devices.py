@@ -8,8 +8,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pipeline.contracts.bench import Bench, name_of, raised_at
 from pipeline.core.trees import Tree, map_tree
+from pipeline.method_checks.bench import Bench, name_of, raised_at
 from pipeline.methods.base import Batch, Method
 
 MISMATCH = ("different device", "same device", "not on the expected device")

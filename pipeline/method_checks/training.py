@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from pipeline.contracts.bench import Bench, compute_loss, name_of, quoted, seeded
+from pipeline.method_checks.bench import Bench, compute_loss, name_of, quoted, seeded
 from pipeline.methods.base import Batch, Method
 
 STEPS, BAR, RATE = 200, 0.25, 6e-3  # the mean of a patch gives MAE half of its start; less takes the pixels

@@ -6,14 +6,6 @@ from typing import Any
 
 import torch
 
-from pipeline.contracts.bench import Bench, run_check
-from pipeline.contracts.declared import check_method_class
-from pipeline.contracts.devices import check_devices
-from pipeline.contracts.exports import check_export, check_state
-from pipeline.contracts.gradients import check_gradients
-from pipeline.contracts.graphs import check_graph
-from pipeline.contracts.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
-from pipeline.contracts.training import check_bf16, check_overfits
 from pipeline.core.config import CONFIGS, Layers, read_yaml, shown
 from pipeline.core.errors import ContractError, DataError
 from pipeline.core.registry import TASKS
@@ -21,6 +13,14 @@ from pipeline.core.seeds import seed_everything
 from pipeline.data.kind import kind_of
 from pipeline.engine.loop import build_method
 from pipeline.engine.run import RunConfig, parse_run
+from pipeline.method_checks.bench import Bench, run_check
+from pipeline.method_checks.declared import check_method_class
+from pipeline.method_checks.devices import check_devices
+from pipeline.method_checks.exports import check_export, check_state
+from pipeline.method_checks.gradients import check_gradients
+from pipeline.method_checks.graphs import check_graph
+from pipeline.method_checks.outputs import check_batch_sizes, check_inputs_kept, check_outputs, check_randomness
+from pipeline.method_checks.training import check_bf16, check_overfits
 from pipeline.methods.base import METHODS, Batch, Method
 from pipeline.site import data_folder, load_site
 from pipeline.study.resolve.entries import Graph

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pipeline.contracts.bench import Bench, compute_loss, first_line, name_of, seeded, shown_frame
+from pipeline.method_checks.bench import Bench, compute_loss, first_line, name_of, seeded, shown_frame
 from pipeline.methods.base import Method
 
 # With seed 0 to 5 and both ends of the schedule there are draws that shuffle and draws that do not.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from pipeline.contracts.bench import Bench, compute_loss, name_of, quoted, seeded
+from pipeline.method_checks.bench import Bench, compute_loss, name_of, quoted, seeded
 
 
 def check_export(plain: Callable[[], nn.Module]) -> Callable[[Bench], list[str]]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.catalogue.sets import SetEntry, catalogue
+from pipeline.published_sets.sets import SetEntry, catalogue
 
 
 def find_sets(root: Path) -> dict[str, Path]:

@@ -6,7 +6,9 @@ import torch
 from timm.layers import DropPath, PatchDropout
 from torch import Tensor, nn
 
-from pipeline.contracts.bench import (
+from pipeline.core.seeds import random_state
+from pipeline.core.trees import map_tree
+from pipeline.method_checks.bench import (
     Bench,
     compute_loss,
     copied,
@@ -17,8 +19,6 @@ from pipeline.contracts.bench import (
     run_check,
     seeded,
 )
-from pipeline.core.seeds import random_state
-from pipeline.core.trees import map_tree
 from pipeline.methods.base import Method, Output
 
 PROGRESS = (0.0, 0.5, 1.0)
