@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rewritten_once import find_in, rewrite_all
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -34,6 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker and of every pro
 # workflow/ come late, when test_workflow.py has finished the small project that they share.
 SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "track"]
 SLOWEST += ["workflow"]
+REWRITTEN = pytest.StashKey[str]()
 ALL_SLOW = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.M)
 
 
@@ -55,6 +57,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if hasattr(config, "workerinput"):
         config.option.shuffle = config.workerinput["shuffle"]
+        find_in(config.workerinput["rewritten"])
     elif config.option.shuffle in ("new", "all"):
         config.option.shuffle = config.option.shuffle.replace("new", "third") + f"-{random.randrange(10**6)}"
     elif not re.fullmatch(r"(third|all)-\d+", config.option.shuffle or "all-0"):
@@ -63,9 +66,18 @@ def pytest_configure(config):
     os.fsync = lambda descriptor: None  # a quarter of the fast part's time; no test cuts the power
 
 
+def pytest_xdist_setupnodes(config, specs):
+    config.stash[REWRITTEN] = rewrite_all(config)
+
+
 def pytest_configure_node(node):
     """The processes of xdist collect the tests in one order."""
-    node.workerinput["shuffle"] = node.config.option.shuffle
+    node.workerinput |= {"shuffle": node.config.option.shuffle, "rewritten": node.config.stash[REWRITTEN]}
+
+
+def pytest_unconfigure(config):
+    if folder := config.stash.get(REWRITTEN, ""):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_report_header(config):
@@ -94,7 +106,8 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(config, items):
     if seed := config.option.shuffle:
         shuffle(items, seed)
-    items.sort(key=place_of)
+    places = {path: place_of(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: places[item.path])
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:
@@ -109,8 +122,8 @@ def shuffle(items: list[pytest.Item], seed: str) -> None:
     items[:] = itertools.chain.from_iterable(files.values())
 
 
-def place_of(item: pytest.Item) -> int:
-    path = item.path.relative_to(Path(__file__).parent)
+def place_of(file: Path) -> int:
+    path = file.relative_to(Path(__file__).parent)
     return next((place for place, start in enumerate(SLOWEST) if path.is_relative_to(start)), len(SLOWEST))
 
 

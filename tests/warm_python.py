@@ -6,6 +6,7 @@ from the folder it runs in. Only the libraries are there already, imported under
 processes of a test session share one server, which ends with the session.
 """
 
+import fcntl
 import functools
 import gc
 import importlib.util
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import traceback
 from contextlib import closing, suppress
 from pathlib import Path
@@ -163,6 +165,8 @@ def take_request(connection: socket.socket) -> dict:
         for target, stream in enumerate(streams, start=1):
             os.dup2(stream, target)
             os.close(stream)
+        if os.isatty(1):
+            take_terminal()
         return request
     with suppress(OSError):
         connection.sendall(f"{child}\n".encode())
@@ -173,6 +177,13 @@ def take_request(connection: socket.socket) -> dict:
     with suppress(OSError):
         connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
+
+
+def take_terminal() -> None:
+    """As the program that a terminal was opened for has it; not where it belongs to another session."""
+    with suppress(OSError):
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+    sys.modules["colorama"].deinit()  # imported by DVC; it keeps from its streams what only terminals understand
 
 
 def become(request: dict) -> None:

@@ -79,8 +79,8 @@ class _Module:
 
     def _look_at(self, name: str) -> tuple[str, list[Definition]]:
         if name not in self.known:
-            nodes = [node for statement in self.statements[name] for node in _plain(statement)]
-            texts = [_written(statement) for statement in self.statements[name]]
+            nodes: list[ast.AST] = []
+            texts = [_written(statement, nodes) for statement in self.statements[name]]
             names = {node.id for node in nodes if isinstance(node, ast.Name)} & self.elsewhere.keys()
             texts += [f"{each} is {self.elsewhere[each]}" for each in sorted(names)]
             self.known[name] = _short("\n".join(texts)), list(dict.fromkeys(self._used_in(nodes)))
@@ -200,22 +200,54 @@ def _file_of(module: str) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def _plain(tree: ast.AST) -> list[ast.AST]:
-    """Take docstrings, texts below fields and the type hints of functions away; returns the nodes that are left."""
-    nodes, waiting = [], [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
-        if isinstance(node, ast.ClassDef):
-            node.body = [statement for statement in node.body if not _is_text(statement)]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.returns = None
-        if isinstance(node, ast.arg):
-            node.annotation = None
+# What of a syntax tree may use other code, and what of it is a type hint or may begin with a docstring.
+USES = {ast.Name, ast.Attribute, ast.Call, ast.Import, ast.ImportFrom}
+HINTS = {(ast.FunctionDef, "returns"), (ast.AsyncFunctionDef, "returns"), (ast.arg, "annotation")}
+DOCUMENTED = {ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef}
+
+
+def _written(node: ast.AST, nodes: list[ast.AST]) -> str:
+    """A syntax tree as text, the same in every version of Python; without docstrings, texts below fields and the type
+    hints of functions. Its nodes that may use other code are added to `nodes`: every job looks at most of the package,
+    and a pass for each question would take longer than some jobs.
+
+    `ast.unparse` chooses other quotes in f-strings since 3.12, `ast.dump` shows fields that older versions lack, and in
+    3.12 formats may end with an empty text.
+    """
+    kind, parts = node.__class__, []
+    if kind in USES:
         nodes.append(node)
-        waiting += ast.iter_child_nodes(node)
-    return nodes
+    for name in kind._fields:
+        value = getattr(node, name, None)
+        if value is None or (kind, name) in HINTS:
+            continue
+        if value.__class__ is list:
+            if value := _counting(node, name, value):
+                texts = [_written_part(each, nodes) for each in value]
+                parts.append(f"{name}=[{','.join([text for text in texts if text is not None])}]")
+        elif isinstance(value, ast.AST):
+            parts.append(f"{name}={_written(value, nodes)}")
+        else:
+            parts.append(f"{name}={value!r}")
+    return f"{kind.__name__}({','.join(parts)})"
+
+
+def _written_part(part: object, nodes: list[ast.AST]) -> str | None:
+    """None for an import of this package, as functions have them: a moved file rewrites it; what it leads to counts."""
+    if not isinstance(part, ast.AST):
+        return repr(part)
+    text = _written(part, nodes)
+    return None if isinstance(part, ast.ImportFrom) and (part.module or "").split(".")[0] == PACKAGE.name else text
+
+
+def _counting(node: ast.AST, name: str, parts: list) -> list:
+    """What counts of a list of parts."""
+    if name == "body" and node.__class__ in DOCUMENTED:
+        parts = parts[ast.get_docstring(node, clean=False) is not None :]  # type: ignore[arg-type]
+        return [part for part in parts if not _is_text(part)] if isinstance(node, ast.ClassDef) else parts
+    if isinstance(node, ast.JoinedStr):
+        return [part for part in parts if not (isinstance(part, ast.Constant) and part.value == "")]
+    return parts
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -224,34 +256,11 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _written(part: object) -> str:
-    """A syntax tree as text, the same in every version of Python.
-
-    `ast.unparse` chooses other quotes in f-strings since 3.12, `ast.dump` shows fields that older versions lack, and in
-    3.12 formats may end with an empty text.
-    """
-    if isinstance(part, ast.JoinedStr):
-        part.values = [value for value in part.values if not (isinstance(value, ast.Constant) and value.value == "")]
-    if isinstance(part, list):
-        return f"[{','.join(_written(each) for each in part if not _is_own_import(each))}]"
-    if not isinstance(part, ast.AST):
-        return repr(part)
-    fields = [f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, [])]
-    return f"{type(part).__name__}({','.join(fields)})"
-
-
-def _is_own_import(part: object) -> bool:
-    """An import of this package, as functions have them: moving a file rewrites it; what it leads to counts anyway."""
-    return isinstance(part, ast.ImportFrom) and (part.module or "").split(".")[0] == PACKAGE.name
-
-
 @functools.cache
 def _file_digest(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".py":
-        tree = ast.parse(content)
-        _plain(tree)
-        content = _written(tree).encode()
+        content = _written(ast.parse(content), []).encode()
     return hashlib.sha256(content).hexdigest()
 
 

@@ -17,7 +17,8 @@ CLEAR = "\x1b[K"
 class Terminal:
     """A program that believes a person watches it."""
 
-    def __init__(self, command: list[str], folder: Path, env: dict[str, str], columns: int) -> None:
+    def __init__(self, command: list[str], folder: Path, env: dict[str, str], columns: int, is_fork=False) -> None:
+        """`is_fork`: the program asks for a fork of warm_python.py, and that takes the terminal."""
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         self.process = subprocess.Popen(
@@ -28,7 +29,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=None if is_fork else lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(slave)
         self.written = ""

@@ -10,6 +10,7 @@ import pytest
 from patience import PATIENCE_S
 from project import ROOT
 from terminal import Terminal
+from warm_python import with_programs
 
 from workflow.progress import PlannedJob, Progress, Running, Step, in_time
 
@@ -86,19 +87,31 @@ def lay_out(folder, seconds=2.0, fails=False):
     return folder
 
 
-def run_in_terminal(folder, columns=100):
-    terminal = Terminal(CALL, folder, ENV, columns)
+def run_in_terminal(folder, columns=100, options=()):
+    terminal = Terminal([*CALL, *options], folder, with_programs(ENV), columns, is_fork=True)
     return terminal, terminal.exit_code(PATIENCE_S)
+
+
+def run_into_a_file(folder, *options):
+    command = [*CALL, *options]
+    return subprocess.run(command, cwd=folder, env=with_programs(ENV), capture_output=True, text=True, check=False)
 
 
 def is_live(line):
     return " of 5 jobs" in line
 
 
-@pytest.mark.slow
-def test_terminal__whole_workflow__line_has_jobs_epochs_and_time_left_and_disappears(tmp_path):
-    terminal, code = run_in_terminal(lay_out(tmp_path))
+@pytest.fixture(scope="module")
+def whole_workflow(tmp_path_factory):
+    """What a terminal shows of it, from its start to its end."""
+    terminal, code = run_in_terminal(lay_out(tmp_path_factory.mktemp("whole")))
     assert code == 0, terminal.written
+    return terminal
+
+
+@pytest.mark.slow
+def test_terminal__whole_workflow__line_has_jobs_epochs_and_time_left_and_disappears(whole_workflow):
+    terminal = whole_workflow
     drawn = terminal.drawn()
     assert any(line.startswith("0 of 5 jobs | mjp epoch 2 of 4 | ") for line in drawn), drawn
     assert any(re.match(r"[12] of 5 jobs \| mjp epoch 3 of 4 \| .* left", line) for line in drawn), drawn
@@ -106,9 +119,8 @@ def test_terminal__whole_workflow__line_has_jobs_epochs_and_time_left_and_disapp
 
 
 @pytest.mark.slow
-def test_terminal__messages_of_snakemake_and_the_hooks__are_as_without_a_line(tmp_path):
-    terminal, _ = run_in_terminal(lay_out(tmp_path))
-    screen = terminal.screen()
+def test_terminal__messages_of_snakemake_and_the_hooks__are_as_without_a_line(whole_workflow):
+    screen = whole_workflow.screen()
     assert screen.count("Finished jobid: 1 (Rule: evaluate)") == 1 and screen.count("5 of 5 steps (100%) done") == 1
     assert "the tables" in screen
     rest = [line for line in screen if "\x1b" in line or "| " in line]
@@ -125,8 +137,8 @@ def test_terminal__narrow__no_line_is_wider(tmp_path):
 @pytest.mark.slow
 def test_terminal__job_that_fails__error_stays_readable_and_is_counted(tmp_path):
     folder = lay_out(tmp_path, seconds=0.6, fails=True)
-    terminal = Terminal([*CALL, "--keep-going", "--show-failed-logs"], folder, ENV, 100)
-    assert terminal.exit_code(PATIENCE_S) == 1
+    terminal, code = run_in_terminal(folder, options=["--keep-going", "--show-failed-logs"])
+    assert code == 1
     screen = terminal.screen()
     assert screen.count("Error in rule train_run:") == 2 and screen.count("out of luck") == 2, terminal.written
     assert any("0 of 5 jobs, 1 failed" in line for line in terminal.drawn())
@@ -135,7 +147,8 @@ def test_terminal__job_that_fails__error_stays_readable_and_is_counted(tmp_path)
 
 @pytest.mark.slow
 def test_terminal__ctrl_c__line_disappears_and_the_message_stays(tmp_path):
-    terminal = Terminal(CALL, lay_out(tmp_path, seconds=600), ENV, 100)
+    """Processes of their own, as the terminal sends the signal to all that it has in front."""
+    terminal = Terminal(CALL, lay_out(tmp_path, seconds=120), ENV, 100)
     terminal.read_until("of 5 jobs .* epoch 1", PATIENCE_S)
     terminal.press_ctrl_c()
     assert terminal.exit_code(PATIENCE_S) == 1
@@ -146,7 +159,7 @@ def test_terminal__ctrl_c__line_disappears_and_the_message_stays(tmp_path):
 
 @pytest.mark.slow
 def test_log_file__whole_workflow__has_a_message_now_and_then_and_nothing_of_a_terminal(tmp_path):
-    found = subprocess.run(CALL, cwd=lay_out(tmp_path), env=ENV, capture_output=True, text=True, check=False)
+    found = run_into_a_file(lay_out(tmp_path))
     assert found.returncode == 0, found.stderr
     lines = [line for line in found.stderr.splitlines() if line.startswith("progress: ")]
     assert lines and len(lines) < 8 and all(map(is_live, lines)) and "\x1b" not in found.stderr
@@ -166,8 +179,7 @@ def test_terminal__something_wrong_with_the_line__jobs_go_on(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["--quiet", "progress"], ["-n"]])
 def test_log_file__dry_run_or_quiet__has_no_line(tmp_path, options):
-    folder = lay_out(tmp_path, seconds=1.5)
-    found = subprocess.run([*CALL, *options], cwd=folder, env=ENV, capture_output=True, text=True, check=False)
+    found = run_into_a_file(lay_out(tmp_path, seconds=1.5), *options)
     assert found.returncode == 0 and "progress: " not in found.stderr
 
 

@@ -61,6 +61,8 @@ def imported_one_by_one(project: Project, *verbs: tuple[str, ...]) -> list[set[s
 
 def test_verbs__that_compute_nothing__import_no_torch_and_only_what_they_draw_with(done):
     finished = next(iter(done.graph("demo").runs))
+    checked = done.run("python", "-m", "pipeline", "check", "--scale", "demo")  # for the first time: builds models
+    assert checked.returncode == 0, checked.stderr
     verbs = [(("train", "--run", finished), set()), *VERBS]
     slow = imported_one_by_one(done, *[verb for verb, _ in verbs])
     assert [modules - needed for modules, (_, needed) in zip(slow, verbs, strict=True)] == [set()] * len(verbs)
