@@ -4,7 +4,7 @@ import pytest
 from report_content import DIFF_NORM, TOP1, cell, make_table, row
 
 from pipeline.report.collect import Content
-from pipeline.report.records import FilledTable
+from pipeline.report.records import Drawing, FilledTable
 from pipeline.report.site.findings import claim_sentence, in_words, key_numbers, key_sentences, opening, surprises
 from pipeline.report.tables.view import view
 from pipeline.report.words import error, number, signed
@@ -110,6 +110,13 @@ def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_mi
     assert found.commands == ["snakemake mjp_table1"]
 
 
+def test_claim__cell_of_a_figure_of_lines__says_what_its_axes_are():
+    made = table("mjp.t1", [TOP1], [70.0])
+    made = made.model_copy(update={"figure": Drawing(kind="lines", x_label="shuffle ratio", y_label="accuracy (%)")})
+    (found,) = in_words([claim("mjp.t1.0:top1")], [made], "demo")
+    assert found.numbers == ["accuracy (%) at shuffle ratio Top-1 (%): 70.0 \u00b1 1.2 for DeiT-S"]
+
+
 def test_claim__partly_decided__says_how_far():
     made = claim("mjp.t1.0:top1").model_copy(
         update={"predicates": [Predicate(text="", verdict=word, cells={}) for word in ("true", "undecided", "true")]}
@@ -167,6 +174,12 @@ def test_error__smaller_than_its_column_prints__gets_the_digits_that_it_needs(va
 @pytest.mark.parametrize(("value", "text"), [(-0.04, "0.0"), (-0.06, "-0.1"), (None, "n/a")])
 def test_number__that_rounds_to_zero__has_no_sign(value, text):
     assert number(value, 1) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0.0000"), (3e-15, "3e-15"), (-2e-06, "-2e-06"), (0.0001, "0.0001")])
+def test_number__that_would_round_to_zero_with_many_decimals__is_written_in_full(value, text):
+    assert number(value, 4) == text
+    assert error(abs(value), 4, "+/-") == ("" if abs(value) < 1e-9 else f"+/- {text.lstrip('-')}")
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.31, "+0.3"), (-0.31, "-0.3"), (-0.01, "+0.0")])

@@ -230,13 +230,20 @@ def in_words(
 def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command: Command) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
-    numbers = _grouped((place.column.name, _number(place)) for place in known if place.cell.ours is not None)
+    numbers = _grouped((_column_name(place), _number(place)) for place in known if place.cell.ours is not None)
     missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
     absent = [name for name in names if name not in places or places[name].cell.ours is None]
     targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
     return ClaimInWords(
         claim, VERDICTS[claim.verdict], numbers, missing, [command(target, scale) for target in targets]
     )
+
+
+def _column_name(place: Place) -> str:
+    """The column's name; on the axis of a figure, such as 0.27, with what both axes are."""
+    figure = place.table.figure
+    is_place = figure is not None and figure.kind == "lines" and figure.x_label and figure.y_label
+    return f"{figure.y_label} at {figure.x_label} {place.column.name}" if figure and is_place else place.column.name
 
 
 def _number(place: Place) -> str:
