@@ -47,6 +47,11 @@ class Curve(NamedTuple):
     last: dict[str, float]  # panel -> value at the end
 
 
+def decimals_of(panel: str) -> int:
+    """Of a value in text: accuracies are percentages of some thousand images."""
+    return 2 if panel == PANELS["loss"] else 1
+
+
 def draw(runs: list[Logged], prefix: str) -> list[Curve]:
     """One curve per run; `prefix` keeps the ids of several groups of runs apart."""
     read = [read_series(run.metrics) for run in runs]
@@ -136,3 +141,4 @@ def draw_panel(axes: Axes, points: Series, frame: Frame, name: str) -> None:
     axes.grid(axis="y", color=svg.GRID, linewidth=0.5)
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.locator_params(nbins=4)
+    axes.xaxis.get_major_locator().set_params(integer=True)
