@@ -165,7 +165,7 @@ def test_first_page__scatter__has_every_percentage_once_at_its_place(site):
     }
     found = {(float(x), 100 - float(y)) for x, y, _ in circles}
     assert {(round(x, 2), round(y, 2)) for x, y in both} == {(x, round(y, 2)) for x, y in found}
-    assert "Table 1, DeiT-S, Top-1 (%): 74.1, paper 79.8" in [text for *_, text in circles]
+    assert "The mjp study Table 1, DeiT-S, Top-1 (%): 74.1, paper 79.8" in [text for *_, text in circles]
 
 
 def test_scatter__number_in_two_tables__is_drawn_once():

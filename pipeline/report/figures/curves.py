@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pipeline.core.files import read_lines
 from pipeline.report.figures import svg
@@ -141,4 +142,4 @@ def draw_panel(axes: Axes, points: Series, frame: Frame, name: str) -> None:
     axes.grid(axis="y", color=svg.GRID, linewidth=0.5)
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.locator_params(nbins=4)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
