@@ -43,7 +43,7 @@ def test_key_sentences__of_a_table_of_which_rows_were_not_run__count_those_that_
 def test_key_sentences__no_row_of_the_studys_name__begin_with_the_best():
     keys = key_numbers([table("mjp.t1", [DIFF_NORM], [3.0], [2.0])], [])  # lower is better
     assert key_sentences(keys, "ST: permutations") == [
-        "Diff. norm in Table 1: 2.00 \u00b1 1.25 for DeiT-S, no position embedding, 3.00 \u00b1 1.25 for DeiT-S."
+        "Diff. norm in Table 1: 2.00 \u00b1 1.25 for DeiT-S, no position embedding; 3.00 \u00b1 1.25 for DeiT-S."
     ]
 
 
@@ -185,3 +185,9 @@ def test_number__that_would_round_to_zero_with_many_decimals__is_written_in_full
 @pytest.mark.parametrize(("value", "text"), [(0.31, "+0.3"), (-0.31, "-0.3"), (-0.01, "+0.0")])
 def test_signed__difference__has_its_sign(value, text):
     assert signed(value, 1) == text
+
+
+def test_claim__rows_whose_names_have_commas__are_parted_by_semicolons():
+    made = table("mjp.t1", [TOP1], [None], [None])
+    (found,) = in_words([claim("mjp.t1.0:top1", "mjp.t1.1:top1")], [made], "demo")
+    assert found.missing == ["Table 1: DeiT-S; DeiT-S, no position embedding"]

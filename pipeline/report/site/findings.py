@@ -111,6 +111,11 @@ def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
     return [f"{found[word]} {words[word]}" for word in VERDICTS if found[word]]
 
 
+def _in_a_row(texts: list[str]) -> str:
+    """Texts one after the other; a comma cannot part those that have one, such as "MP3, no PE"."""
+    return ("; " if any(", " in text for text in texts) else ", ").join(texts)
+
+
 def _listed(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
@@ -160,7 +165,7 @@ def key_sentences(keys: KeyNumbers, study_title: str) -> list[str]:
     best = _best(own or keys.rows, column)
     others = [row for row in keys.rows if row not in own and row is not best][:1]
     numbers = [_reaches(row, column) for row in (best, *others)]
-    sentences = [f"{keys.column.label} in {keys.table.label}: {', '.join(numbers)}."]
+    sentences = [f"{keys.column.label} in {keys.table.label}: {_in_a_row(numbers)}."]
     winner = _best(keys.rows, column)
     sentences += [f"The best is {_reaches(winner, column)}."] * (winner not in (best, *others))
     return [*sentences, *_rows_run(keys.table)]
@@ -257,5 +262,5 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
         groups.setdefault(heading, {})[text] = None
     headings: dict[str, list[str]] = {}
     for heading, texts in groups.items():
-        headings.setdefault(", ".join(texts), []).append(heading)
+        headings.setdefault(_in_a_row([*texts]), []).append(heading)
     return [f"{join_labels(names)}: {text}" for text, names in headings.items()]
