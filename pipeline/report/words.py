@@ -7,6 +7,7 @@ import re
 from markupsafe import Markup, escape
 
 MISSING = "n/a"
+MANY_DECIMALS = 4  # with so many, a number that reads zero is wanted in full
 ROUNDING = 1e-9  # what is below it is the noise of arithmetic
 PLUS_MINUS = "\u00b1"
 SENTENCE_END = re.compile(r"(?<=[.?!])(?<!Eq\.)(?<!Sec\.)(?<!Fig\.)(?<!Norm\.)\s+(?=[A-Z0-9`\"(+])")
@@ -15,6 +16,8 @@ SENTENCE_END = re.compile(r"(?<=[.?!])(?<!Eq\.)(?<!Sec\.)(?<!Fig\.)(?<!Norm\.)\s
 def number(value: float | None, decimals: int) -> str:
     if value is None:
         return MISSING
+    if decimals >= MANY_DECIMALS and value and abs(value) < 0.5 * 10**-decimals:
+        return f"{value:.0e}"  # not 0.0000: it was measured
     # Adding 0.0 turns the -0.0 that rounding leaves behind into 0.0.
     return f"{round(value, decimals) + 0.0:.{decimals}f}"
 
@@ -94,7 +97,8 @@ def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
         return ""
     # One that would read 0.0 gets the digits that it needs.
     digits = decimals if round(value, decimals) else -math.floor(math.log10(value))
-    return f"{mark} {value:.{digits}f}"
+    is_tiny = decimals >= MANY_DECIMALS and digits > decimals
+    return f"{mark} {value:.0e}" if is_tiny else f"{mark} {value:.{digits}f}"
 
 
 AGAIN = "must be made again"

@@ -154,6 +154,15 @@ def test_heatmap__every_number__is_written_in_its_cell():
     assert [text for text in texts(drawn(table)) if re.fullmatch(r"\d+\.\d", text)] == numbers
 
 
+@pytest.mark.parametrize(("error", "tints"), [(0.2, {0.45}), (1.2, set())], ids=["apart", "within their errors"])
+def test_heatmap__column_whose_numbers_differ_by_less_than_their_noise__has_no_tint(error, tints):
+    table = figure("mjp.f5", "heatmap", {"shade": "columns", "x_from": "rows"}, [0.0], (0, 1))
+    for line in table["rows"]:
+        line["cells"]["at_0"]["error"] = error
+    found = re.findall(r"fill: var\(--accent\); opacity: ([\d.]+)", drawn(table))
+    assert {float(tint) for tint in found} == tints
+
+
 def test_heatmap__darkest_cell__leaves_contrast_to_its_number():
     sheet = Path(svg.COLOURS).read_text()
     pairs = re.findall(r"(--[\w-]+): light-dark\((#\w{6}), (#\w{6})\)", sheet)

@@ -4,7 +4,7 @@ import pytest
 from report_content import DIFF_NORM, TOP1, cell, make_table, row
 
 from pipeline.report.collect import Content
-from pipeline.report.records import FilledTable
+from pipeline.report.records import Drawing, FilledTable
 from pipeline.report.site.findings import claim_sentence, in_words, key_numbers, key_sentences, opening, surprises
 from pipeline.report.tables.view import view
 from pipeline.report.words import error, number, signed
@@ -43,7 +43,7 @@ def test_key_sentences__of_a_table_of_which_rows_were_not_run__count_those_that_
 def test_key_sentences__no_row_of_the_studys_name__begin_with_the_best():
     keys = key_numbers([table("mjp.t1", [DIFF_NORM], [3.0], [2.0])], [])  # lower is better
     assert key_sentences(keys, "ST: permutations") == [
-        "Diff. norm in Table 1: 2.00 \u00b1 1.25 for DeiT-S, no position embedding, 3.00 \u00b1 1.25 for DeiT-S."
+        "Diff. norm in Table 1: 2.00 \u00b1 1.25 for DeiT-S, no position embedding; 3.00 \u00b1 1.25 for DeiT-S."
     ]
 
 
@@ -110,6 +110,13 @@ def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_mi
     assert found.commands == ["snakemake mjp_table1"]
 
 
+def test_claim__cell_of_a_figure_of_lines__says_what_its_axes_are():
+    made = table("mjp.t1", [TOP1], [70.0])
+    made = made.model_copy(update={"figure": Drawing(kind="lines", x_label="shuffle ratio", y_label="accuracy (%)")})
+    (found,) = in_words([claim("mjp.t1.0:top1")], [made], "demo")
+    assert found.numbers == ["accuracy (%) at shuffle ratio Top-1 (%): 70.0 \u00b1 1.2 for DeiT-S"]
+
+
 def test_claim__partly_decided__says_how_far():
     made = claim("mjp.t1.0:top1").model_copy(
         update={"predicates": [Predicate(text="", verdict=word, cells={}) for word in ("true", "undecided", "true")]}
@@ -169,6 +176,18 @@ def test_number__that_rounds_to_zero__has_no_sign(value, text):
     assert number(value, 1) == text
 
 
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0.0000"), (3e-15, "3e-15"), (-2e-06, "-2e-06"), (0.0001, "0.0001")])
+def test_number__that_would_round_to_zero_with_many_decimals__is_written_in_full(value, text):
+    assert number(value, 4) == text
+    assert error(abs(value), 4, "+/-") == ("" if abs(value) < 1e-9 else f"+/- {text.lstrip('-')}")
+
+
 @pytest.mark.parametrize(("value", "text"), [(0.31, "+0.3"), (-0.31, "-0.3"), (-0.01, "+0.0")])
 def test_signed__difference__has_its_sign(value, text):
     assert signed(value, 1) == text
+
+
+def test_claim__rows_whose_names_have_commas__are_parted_by_semicolons():
+    made = table("mjp.t1", [TOP1], [None], [None])
+    (found,) = in_words([claim("mjp.t1.0:top1", "mjp.t1.1:top1")], [made], "demo")
+    assert found.missing == ["Table 1: DeiT-S; DeiT-S, no position embedding"]

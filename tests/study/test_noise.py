@@ -260,7 +260,7 @@ def test_judge__twice__is_the_same():
 def test_reason__of_a_chain__is_its_clearest_refutation_or_its_closest_step(values, words):
     a, b, c = (Reading(value, error=1.0) for value in values)
 
-    assert judged(" a < b < c ", a=a, b=b, c=c).reason.startswith(f"{words}: ")
+    assert judged(" a < b < c ", a=a, b=b, c=c).reason.startswith(f"{words}, a difference of ")
 
 
 @pytest.mark.parametrize(("gaps", "words"), [((20, 5), "5.0"), ((5, 20), "5.0"), ((-20, -5), "-20.0")])
@@ -268,7 +268,7 @@ def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_re
     readings = {("s.t1.a", name): Reading(70.0 + gap, error=1.0) for name, gap in zip("xy", gaps, strict=True)}
     claim = ResolvedClaim(statement="", type="directional", holds=["s.t1.a:x > 70", "s.t1.a:y > 70"])
 
-    assert f": {words} +/- " in judge({"s.c1": claim}, readings)[0].reason
+    assert f", a difference of {words} +/- " in judge({"s.c1": claim}, readings)[0].reason
 
 
 @pytest.mark.parametrize(
@@ -276,15 +276,15 @@ def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_re
     [
         (
             {name: paired(values) for name, values in zip("ab", accuracies(690, 30, 5, 275), strict=True)},
-            "72.0 against 69.5: 2.5 +/- 1.2, paired over 1,000 images, one run each",
+            "72.0 against 69.5, a difference of 2.5 +/- 1.2, paired over 1,000 images, one run each",
         ),
         (
             {"a": unpaired(72.0), "b": unpaired(69.5)},
-            "72.0 against 69.5: 2.5 +/- 4.0, not paired by image, one run each",
+            "72.0 against 69.5, a difference of 2.5 +/- 4.0, not paired by image, one run each",
         ),
         (
             {"a": Reading(72.0, 0.0, 0.1, 2), "b": Reading(69.5, 0.0, 0.1, 4)},
-            "72.00 against 69.50: 2.50 +/- 0.50, not paired by image, 3 to 5 seeds",
+            "72.00 against 69.50, a difference of 2.50 +/- 0.50, not paired by image, 3 to 5 seeds",
         ),
         ({"a": Reading(22.0, 0.0), "b": Reading(21.0, 0.0)}, "22 against 21"),
     ],

@@ -56,7 +56,7 @@ def test_one_run_each__seeds_differ_by_one__is_decided_by_two_runs_noise(gap, ex
     claim = judged(" a > b ", a=one_run(70 + gap, 1.0), b=one_run(70, 1.0))
 
     assert claim.verdict == expected
-    assert claim.reason.endswith("one run each; seeds differ by 1.0 here")
+    assert claim.reason.endswith("one run each; standard deviation over seeds at this scale: 1.0")
 
 
 def test_one_run__few_seeds_measured__is_judged_with_their_degrees_of_freedom():
@@ -102,7 +102,10 @@ def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_no
     claim = judged(" a > b ", a=a, b=b)
 
     assert claim.verdict == "true"
-    assert re.search(r": 0\.200 \+/- 0\.02[78], one run each; seeds differ by 0\.01 here$", claim.reason)
+    assert re.search(
+        r", a difference of 0\.200 \+/- 0\.02[78], one run each; standard deviation over seeds at this scale: 0\.01$",
+        claim.reason,
+    )
 
 
 def two_seeds(value: float, seeds: SeedNoise | None) -> Reading:
@@ -121,7 +124,7 @@ def test_two_seeds__others_measured_at_this_scale__are_judged_with_the_noise_of_
 def test_two_seeds__judged_with_others__say_so():
     words = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 9)), b=two_seeds(70.0, SeedNoise(1.0, 9))).reason
 
-    assert words.endswith("2 seeds, pooled with others of this scale; seeds differ by 1.0 here")
+    assert words.endswith("2 seeds, pooled with others of this scale; standard deviation over seeds at this scale: 1.0")
     alone = judged(" a > b ", a=two_seeds(75.0, SeedNoise(1.0, 1)), b=two_seeds(70.0, SeedNoise(1.0, 1))).reason
     assert alone.endswith("2 seeds")
 

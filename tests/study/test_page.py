@@ -159,8 +159,28 @@ def test_reader__finds_the_number_that_differs_most_in_a_list(open_page):
     sizes = [abs(float(row.split("\t")[4].split()[0])) for row in rows.all_inner_texts()]
     assert len(sizes) > 5 and sizes == sorted(sizes, reverse=True)
     assert rows.nth(0).locator("a").get_attribute("href").startswith("run-")
+    pressed = table.locator(".tools [aria-pressed='true']")
+    assert pressed.all_inner_texts() == ["list by difference"]
     table.get_by_role("button", name="list by difference").click()
     assert table.locator(".numbers-table").is_visible() and rows.count() == 0
+    assert pressed.all_inner_texts() == ["ours"]
+
+
+def test_list_by_difference__row_with_links_to_its_runs__has_its_own_name(open_page):
+    table = open_page("study-mjp").locator(TABLE)
+    row = "document.querySelector('[id=\"mjp.t1\"] tbody th')"
+    table.page.evaluate(
+        f"{row}.insertAdjacentHTML('beforeend', '<small>pretrained</small> <small>paper: DeiT</small>')"
+    )
+    name = table.page.evaluate(f"{row}.firstElementChild.textContent")
+    table.get_by_role("button", name="list by difference").click()
+    assert name in table.locator(".by-difference tbody th").all_inner_texts()
+
+
+def test_order__chosen_before_any_column_is_sorted__sorts_the_first(open_page):
+    table = open_page("study-mjp").locator(TABLE)
+    table.get_by_role("button", name="paper", exact=True).click()
+    assert table.locator("thead th").nth(1).get_attribute("aria-sort") == "descending"
 
 
 def test_list_by_difference__of_several_units__has_the_order_of_the_line_above_the_table(open_page):
@@ -194,7 +214,15 @@ def test_mark__pressed__leads_to_its_claim_which_is_unfolded(open_page):
 def test_marks__reached_with_the_keyboard__are_read_out_below(open_page):
     page = open_page()
     page.locator("a.mark.false").first.focus()
-    assert page.locator("[data-caption]").inner_text() == "does not hold: MJP hampers attacks."
+    assert page.locator(".marks [data-caption]").inner_text() == "does not hold: MJP hampers attacks."
+
+
+def test_scatter__pointed_at__is_read_out_below(open_page):
+    page = open_page()
+    point = page.locator("a.point").first
+    point.dispatch_event("mouseover")
+    words = page.locator(".scatter [data-caption]").inner_text()
+    assert words == point.get_attribute("aria-label") and re.search(r": [\d.]+, paper [\d.]+$", words)
 
 
 # Search, filter, sorting
@@ -211,6 +239,13 @@ def test_search__from_any_page__finds_with_the_keyboard_only(open_page, name):
     page.keyboard.press("Enter")
     page.wait_for_url("**/study-mjp.html#claim-mjp.c05")
     assert page.messages == []
+
+
+def test_search__main_claim_of_a_study__finds_it(open_page):
+    page = open_page()
+    page.get_by_role("searchbox").fill("MJP main claim")
+    page.locator(".found a").first.wait_for()
+    assert page.locator(".found a").all_inner_texts()[0].startswith("MJP raises the accuracy of its backbone.")
 
 
 def test_search__of_nothing_there_is__says_so(open_page):
@@ -231,6 +266,9 @@ def test_filter__one_verdict__shows_only_its_claims_and_all_shows_them_again(ope
     shown = page.locator(f"{item}:not([hidden])")
     assert shown.count() == {"study-mjp": 1}.get(name, 2)
     assert {shown.nth(at).get_attribute("data-verdict") for at in range(shown.count())} == {"false"}
+    if name == "claims":
+        headings = page.locator("h2:visible").count()
+        assert headings == page.locator("h2:visible + ul:has(li:not([hidden]))").count() > 0
     page.get_by_role("button", name=re.compile("^all")).click()
     assert shown.count() == total
 

@@ -130,7 +130,7 @@ def test_report__study__shows_its_figures_its_pictures_and_its_key_numbers(page_
     droppos = part_of(page, 'id="study-droppos"', "</section>")
     assert all(f'<figure class="figure" id="mjp.f{key}"' in mjp for key in (3, 4, 6))
     assert 'id="droppos.f2"' in droppos and droppos.count("<img") == 8
-    best = "DropPos, no attentive reconstruction, 72.0 \u00b1 1.2 for DropPos, sigma 0."
+    best = "DropPos, no attentive reconstruction; 72.0 \u00b1 1.2 for DropPos, sigma 0."
     assert f"Top-1 (%) in Table 5: 72.4 \u00b1 1.2 for {best}" in words_of(droppos)
     assert all(f'aria-label="Table {label}' in text for label, text in (("1", mjp), ("5", droppos)))
 

@@ -165,7 +165,7 @@ def test_first_page__scatter__has_every_percentage_once_at_its_place(site):
     }
     found = {(float(x), 100 - float(y)) for x, y, _ in circles}
     assert {(round(x, 2), round(y, 2)) for x, y in both} == {(x, round(y, 2)) for x, y in found}
-    assert "Table 1, DeiT-S, Top-1 (%): 74.1, paper 79.8" in [text for *_, text in circles]
+    assert "The mjp study Table 1, DeiT-S, Top-1 (%): 74.1, paper 79.8" in [text for *_, text in circles]
 
 
 def test_scatter__number_in_two_tables__is_drawn_once():
@@ -306,7 +306,7 @@ def test_note_of_pictures__says_what_is_seen_before_them(write):
 def test_config__keys_that_differ_from_the_nearest_run__are_marked(site):
     page = (site.with_suffix("") / f"run-{run_name(2)}.html").read_text()
     assert f'<a href="run-{run_name(0)}.html">DeiT-S</a>, 1 key differs.' in page
-    assert '<code>shuffle_ratio</code></th><td><mark>0.2</mark></td><td class="muted">there 0</td>' in page
+    assert '<code>shuffle_ratio</code></th><td><mark>0.2</mark></td><td class="muted">0</td>' in page
 
 
 def test_nearest_run__is_the_one_with_the_fewest_other_keys():
@@ -349,6 +349,9 @@ def test_search__finds_tables_claims_runs_and_evaluations_where_they_are(site):
     assert found["claim", "MJP hampers attacks."] == "study-mjp.html#claim-mjp.c05"
     assert found["run", "DeiT-S + MJP"] == f"run-{run_name(4)}.html"
     assert found["evaluation", "knn of DeiT-S"].endswith("#eval-knn-3fa9c1d2")
+    assert found["main claim", "MJP raises the accuracy of its backbone."] == "study-mjp.html#claim-mjp.c02"
+    runs = {address for kind, _, _, address in entries if kind == "run"}
+    assert {address for _, _, words, address in entries if "learning curve" in words} == runs != set()
     assert found["table", "Table 5: Position smoothing"] == "study-droppos.html#droppos.t5"
 
 

@@ -193,7 +193,7 @@ rule all:
 rule job:
     output: "{n}.txt"
     resources: gpu=1
-    shell: "touch {wildcards.n}.busy; ls *.busy > {output}; sleep 0.2; rm {wildcards.n}.busy"
+    shell: "touch {wildcards.n}.busy; echo *.busy > {output}; sleep 0.2; rm {wildcards.n}.busy"
 """
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pipeline.core.files import read_lines
 from pipeline.report.figures import svg
@@ -45,6 +46,11 @@ class Curve(NamedTuple):
     name: str
     svg: str | None  # None where nothing was logged
     last: dict[str, float]  # panel -> value at the end
+
+
+def decimals_of(panel: str) -> int:
+    """Of a value in text: accuracies are percentages of some thousand images."""
+    return 2 if panel == PANELS["loss"] else 1
 
 
 def draw(runs: list[Logged], prefix: str) -> list[Curve]:
@@ -136,3 +142,4 @@ def draw_panel(axes: Axes, points: Series, frame: Frame, name: str) -> None:
     axes.grid(axis="y", color=svg.GRID, linewidth=0.5)
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.locator_params(nbins=4)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

@@ -4,6 +4,7 @@ Sizes are in units of the drawing, of which it is WIDTH wide. Everything stands 
 depend on how wide a font is.
 """
 
+import math
 import textwrap
 from typing import Any, NamedTuple
 
@@ -199,9 +200,21 @@ def _largest_gain(shown: TableView) -> float:
 
 
 def _share(shown: TableView, ours: float, column: ShownColumn | None) -> float:
-    """Where a number is between the lowest and the highest of all, or between the worst and the best of a column."""
+    """Where a number is between the lowest and the highest of all, or between the worst and the best of a column.
+
+    A column whose numbers differ by less than their noise has no best one.
+    """
     columns = [column] if column else shown.columns
     cells = [shown.cell(row, other) for row in shown.rows for other in columns]
-    numbers = [cell.ours for cell in cells if cell is not None and cell.ours is not None]
+    found = [cell for cell in cells if cell is not None and cell.ours is not None]
+    numbers = [cell.ours or 0.0 for cell in found]
+    if column and np.ptp(numbers) <= _noise(found):
+        return 0.0
     share = (ours - min(numbers)) / (float(np.ptp(numbers)) or 1.0)
     return 1 - share if column and column.first.direction == "down" and np.ptp(numbers) else share
+
+
+def _noise(cells: list[Cell]) -> float:
+    """The 95 % interval of the difference between the lowest and the highest; 0 where an error is not known."""
+    ends = [end(cells, key=lambda cell: cell.ours or 0.0) for end in (min, max)]
+    return 1.96 * math.hypot(*[cell.error or 0.0 for cell in ends])

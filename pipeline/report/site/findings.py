@@ -111,6 +111,11 @@ def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
     return [f"{found[word]} {words[word]}" for word in VERDICTS if found[word]]
 
 
+def _in_a_row(texts: list[str]) -> str:
+    """Texts one after the other; a comma cannot part those that have one, such as "MP3, no PE"."""
+    return ("; " if any(", " in text for text in texts) else ", ").join(texts)
+
+
 def _listed(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
@@ -160,7 +165,7 @@ def key_sentences(keys: KeyNumbers, study_title: str) -> list[str]:
     best = _best(own or keys.rows, column)
     others = [row for row in keys.rows if row not in own and row is not best][:1]
     numbers = [_reaches(row, column) for row in (best, *others)]
-    sentences = [f"{keys.column.label} in {keys.table.label}: {', '.join(numbers)}."]
+    sentences = [f"{keys.column.label} in {keys.table.label}: {_in_a_row(numbers)}."]
     winner = _best(keys.rows, column)
     sentences += [f"The best is {_reaches(winner, column)}."] * (winner not in (best, *others))
     return [*sentences, *_rows_run(keys.table)]
@@ -230,13 +235,20 @@ def in_words(
 def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command: Command) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
-    numbers = _grouped((place.column.name, _number(place)) for place in known if place.cell.ours is not None)
+    numbers = _grouped((_column_name(place), _number(place)) for place in known if place.cell.ours is not None)
     missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
     absent = [name for name in names if name not in places or places[name].cell.ours is None]
     targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
     return ClaimInWords(
         claim, VERDICTS[claim.verdict], numbers, missing, [command(target, scale) for target in targets]
     )
+
+
+def _column_name(place: Place) -> str:
+    """The column's name; on the axis of a figure, such as 0.27, with what both axes are."""
+    figure = place.table.figure
+    is_place = figure is not None and figure.kind == "lines" and figure.x_label and figure.y_label
+    return f"{figure.y_label} at {figure.x_label} {place.column.name}" if figure and is_place else place.column.name
 
 
 def _number(place: Place) -> str:
@@ -250,5 +262,5 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
         groups.setdefault(heading, {})[text] = None
     headings: dict[str, list[str]] = {}
     for heading, texts in groups.items():
-        headings.setdefault(", ".join(texts), []).append(heading)
+        headings.setdefault(_in_a_row([*texts]), []).append(heading)
     return [f"{join_labels(names)}: {text}" for text, names in headings.items()]

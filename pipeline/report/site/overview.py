@@ -63,7 +63,7 @@ def scatter(tables: list[FilledTable], titles: dict[str, str]) -> Scatter | None
             continue
         seen.add(key)
         if PERCENT in label and _fits(cell):
-            text = f"{table.label}, {row.label}, {column.label}"
+            text = f"{titles[table.study].partition(':')[0]} {table.label}, {row.label}, {column.label}"
             points.append(Point(order.index(table.study), row.first.id, column.first.id, cell, text))
         else:
             num_others += 1

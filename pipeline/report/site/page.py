@@ -16,6 +16,7 @@ from pipeline.core.errors import DataError
 from pipeline.core.files import remove, write_atomic
 from pipeline.report import TEMPLATES
 from pipeline.report.collect import Content
+from pipeline.report.figures import curves
 from pipeline.report.figures.pictures import Media, Place
 from pipeline.report.figures.shrink import embed_small
 from pipeline.report.records import Read
@@ -89,6 +90,7 @@ def _build(content: Content, title: str, scale: str, read: Read, subtitle: str, 
         "studies": studies,
         "verdicts": findings.VERDICTS,
         "signs": SIGNS,
+        "decimals_of": curves.decimals_of,
         "runs": runs,
         "others": others,
         "names": {name: title.partition(":")[0] for name, title in titles.items()},

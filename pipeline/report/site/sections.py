@@ -72,6 +72,7 @@ def _section(content: Content, name: str, scale: str, read: Read, place: Place) 
     keys = findings.key_numbers(filled, judged)
     story = content.stories.get(name)
     title = next((table.study_title for table in own), story.title if story else name)
+    figures = [figure for table in filled if (figure := drawn(table, read, place))]
     claims = findings.in_words(judged, content.tables, scale)
     return StudySection(
         name=name,
@@ -80,7 +81,7 @@ def _section(content: Content, name: str, scale: str, read: Read, place: Place) 
         sentences=[*(findings.key_sentences(keys, title) if keys else []), *findings.claim_sentence(judged)],
         main_claim=next((one for one in claims if story and one.claim.id == story.main_claim), None),
         bars=Bars(keys, _bars(keys, name)) if keys else None,
-        figures=[figure for table in filled if (figure := drawn(table, read, place))],
+        figures=sorted(figures, key=lambda figure: not figure.svg),  # in the order of the page
         tables=[view(table) for table in filled if table.figure is None],
         waiting=[table for table in own if table not in filled],
         claims=claims,

@@ -35,6 +35,12 @@ from pipeline.study.targets import command_for, target_name
 CSV_OURS = ["row", "column", "ours", "error", "n", "spread", "values"]
 CSV_PAPER = ["paper", "difference", "tolerance", "verdict"]  # only of tables of which the paper has numbers
 CSV_ABOUT = ["reason", "run", "picture"]
+# What the tint of a heat map means, by its `shade`.
+TINTS = {
+    "all": "The stronger the tint, the larger the number.",
+    "columns": "The stronger the tint, the better. Numbers that differ by less than their noise have none.",
+    "gain": "The stronger the tint, the larger the gain over the first column.",
+}
 # What a reader asks first comes first; any other key follows in the order it was recorded.
 PROVENANCE_ORDER = [
     "file",
@@ -143,7 +149,7 @@ def environment() -> jinja2.Environment:
     env.filters |= {"error": error, "short": short, "with_code": with_code, "counted": counted}
     env.globals |= {"facts": facts, "noise_facts": noise_facts, "hint": hint, "scale_line": scale_line}
     env.filters |= {"sentences": sentences}
-    env.globals |= {"again": AGAIN, "mark": MARK}
+    env.globals |= {"tints": TINTS, "again": AGAIN, "mark": MARK}
     env.globals |= {"view": view, "same_runs": same_runs, "fold": fold, "command": command}
     return env
 

@@ -30,11 +30,11 @@ class ShownRow(NamedTuple):
         return _paper_label(self.first, self.others)
 
     def runs(self) -> dict[str, str]:
-        """Each run once, with its role, and its number where the role has several seeds."""
+        """Each run once, with its role, and its seed where the role has several seeds."""
         found: dict[str, str] = {}
         for role, names in self.first.runs.items():
-            for seed, name in enumerate(names, start=1):
-                text = f"{role or 'seed'} {seed}" if len(names) > 1 else role
+            for seed, name in enumerate(names):
+                text = f"{role} seed {seed}".strip() if len(names) > 1 else role
                 found[name] = f"{found[name]}, {text}" if name in found else text
         return found
 

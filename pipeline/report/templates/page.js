@@ -40,7 +40,7 @@ function showFound(input, list) {
     item.append(link);
     return item;
   }));
-  if (!hits.length) list.innerHTML = '<li class="none">nothing found</li>';
+  if (!hits.length) list.innerHTML = '<li class="none">nothing found; config keys are in the manual</li>';
 }
 function addSearch(box) {
   const input = box.querySelector("input"), list = box.querySelector("ul");
@@ -64,6 +64,10 @@ function addFilter(tools) {
     if (!chosen) return;
     all("button", tools).forEach(button => button.setAttribute("aria-pressed", button === chosen));
     all("li[data-verdict]").forEach(item => { item.hidden = !!chosen.dataset.verdict && item.dataset.verdict !== chosen.dataset.verdict; });
+    all("[data-filtered]").forEach(list => {
+      const part = list.closest("section.of-study");
+      if (part) part.hidden = !all("li[data-verdict]", list).some(item => !item.hidden);
+    });
     if (chosen.dataset.verdict === "undecided") all("details.undecided").forEach(part => { part.open = true; });
   });
 }
@@ -96,6 +100,12 @@ function addSorting(table) {
     button.addEventListener("click", () => sortBy(table, at, at && table.dataset.key || "value", head.getAttribute("aria-sort") !== "descending"));
   });
 }
+// The name of a row, without its links to runs and without the paper's name.
+function nameOf(head) {
+  const copy = head.cloneNode(true);
+  all("small", copy).forEach(part => part.remove());
+  return copy.textContent.trim().replace(/\s+/g, " ");
+}
 function listOf(table) {
   const list = document.createElement("table"), heads = all("thead th", table).map(head => head.innerText.split(/[\n\u00a0]/)[0].trim());
   list.className = "lines by-difference";
@@ -105,7 +115,7 @@ function listOf(table) {
     const row = list.tBodies[0].insertRow(), link = cell.querySelector(".cell").cloneNode(), badge = cell.querySelector(".badge");
     link.textContent = cell.querySelector(".ours").textContent;
     const name = document.createElement("th");
-    name.textContent = cell.parentElement.cells[0].innerText.split("\n")[0];
+    name.textContent = nameOf(cell.parentElement.cells[0]);
     row.append(name);
     row.insertCell().textContent = heads[cell.cellIndex];
     row.insertCell().append(link);
@@ -125,20 +135,22 @@ function addTableTools(tools) {
   const part = tools.closest(".table"), table = part.querySelector(".numbers-table");
   let list = null;
   table.dataset.key = "ours";
+  function show(asList) {
+    if (asList) table.after(list = list || listOf(table)); else if (list) list.remove();
+    table.hidden = asList;
+    all("button", tools).forEach(button => {
+      button.setAttribute("aria-pressed", "list" in button.dataset ? asList : !asList && button.dataset.key === table.dataset.key);
+    });
+  }
   tools.addEventListener("click", event => {
     const button = event.target.closest("button");
     if (!button) return;
-    if ("list" in button.dataset) {
-      list = list || listOf(table);
-      table.hidden = !table.hidden;
-      if (table.hidden) table.after(list); else list.remove();
-      button.setAttribute("aria-pressed", table.hidden);
-    } else {
-      table.dataset.key = button.dataset.key;
-      all("button[data-key]", tools).forEach(other => other.setAttribute("aria-pressed", other === button));
-      const sorted = all("thead th", table).findIndex(head => head.hasAttribute("aria-sort"));
-      if (sorted > 0) sortBy(table, sorted, table.dataset.key, table.tHead.rows[0].cells[sorted].getAttribute("aria-sort") === "descending");
-    }
+    if ("list" in button.dataset) return show(!table.hidden);
+    table.dataset.key = button.dataset.key;
+    show(false);
+    const heads = all("thead th", table), sorted = heads.findIndex(head => head.hasAttribute("aria-sort"));
+    const at = Math.max(1, sorted); // a button that changes nothing in sight would seem broken
+    sortBy(table, at, table.dataset.key, heads[at].getAttribute("aria-sort") !== "ascending");
   });
 }
 
@@ -190,7 +202,7 @@ addEventListener("DOMContentLoaded", () => {
   all(".table-head .tools").forEach(addTableTools);
   all("dialog.larger").forEach(addPictures);
   all("[data-caption]").forEach(caption => ["mouseover", "focusin"].forEach(kind => caption.parentElement.addEventListener(kind, event => {
-    const mark = event.target.closest("a.mark");
+    const mark = event.target.closest("a.mark, a.point");
     if (mark) caption.textContent = mark.getAttribute("aria-label");
   })));
   unfoldTarget();

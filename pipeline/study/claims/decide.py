@@ -160,19 +160,19 @@ def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Resolved
     telling = min(wrong, key=lambda step: step.doubt) if wrong else max(result.steps, key=lambda step: step.doubt)
     how = [f"allowing {_plain(telling.margin)}" if telling.margin else ""]
     if is_exact or telling.is_equality:
-        how.append("decided by the numbers alone")
+        how.append("compared without noise")
     else:
         how += [_conditions(used) if telling.noise else "", _unknown(used, telling)]
     return verdict, ", ".join(filter(None, [_difference(telling), *how])), telling.doubt
 
 
 def _difference(step: "Step") -> str:
-    """`71.3 against 69.0: 2.3 +/- 1.9`, with as many decimals as the noise leaves."""
+    """`71.3 against 69.0, a difference of 2.3 +/- 1.9`, with as many decimals as the noise leaves."""
     if not step.noise:
         return f"{_plain(step.left)} against {_plain(step.right)}"
     decimals = 1 if step.noise >= 1 else 2 if step.noise >= 0.1 else 3
     left, right, gap = (f"{value:.{decimals}f}" for value in (step.left, step.right, step.left - step.right))
-    return f"{left} against {right}: {gap} +/- {step.noise:.{decimals}f}"
+    return f"{left} against {right}, a difference of {gap} +/- {step.noise:.{decimals}f}"
 
 
 def _plain(value: float) -> str:
@@ -180,7 +180,7 @@ def _plain(value: float) -> str:
 
 
 def _conditions(found: dict[Cell, Reading]) -> str:
-    """How its cells were measured: `paired over 1,000 images, one run each; seeds differ by 4.8 here`."""
+    """How its cells were measured: `paired over 1,000 images, one run each; standard deviation over seeds ...: 4.8`."""
     from pipeline.study.claims.noise import paired
 
     noisy = {cell: reading for cell, reading in found.items() if reading.has_noise}
@@ -201,7 +201,7 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     judged = [*pooled, *(reading for reading in found.values() if reading.is_one_run)]
     spreads = [reading.seeds.spread for reading in judged if reading.seeds]
     if spreads:
-        words[-1] += f"; seeds differ by {_digits(max(spreads))} here"
+        words[-1] += f"; standard deviation over seeds at this scale: {_digits(max(spreads))}"
     return ", ".join(words)
 
 
