@@ -119,7 +119,9 @@ def test_train__pretraining_run__can_be_read_back_and_measures_the_same(pretrain
 @pytest.mark.parametrize("kind", PRETRAINING)
 def test_train__pretraining_for_longer__learns_its_task(images, results, kind):
     longer = {"optim": {"epochs": 15}, "data": {"augment": {"crop": "none", "hflip": 0}}}
-    run = tiny_run(PRETRAINING[kind], longer)
+    # Targets that become sharper lower the loss of DropPos whether or not it learns.
+    sharp = {"method": {"sigma": 0.0}} if kind == "droppos" else {}
+    run = tiny_run(PRETRAINING[kind], longer, sharp)
     train(run, results, images)
     losses = [r["val_loss"] for r in read_lines(RunFolder(results, run.name).metrics) if "val_loss" in r]
     assert losses[-1] < 0.99 * losses[0]
