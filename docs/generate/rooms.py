@@ -23,7 +23,7 @@ LAYERS = {
         "frame",
         "method_checks",
         "plan",
-        "published_results",
+        "publishing",
         "schema",
         "sweep",
         "track",
@@ -32,7 +32,7 @@ LAYERS = {
     "Studies": ("study",),
     "Measuring": ("evals", "privacy"),
     "Training": ("engine", "methods", "tasks"),
-    "Data and models": ("data", "download", "models", "permutation", "results", "site", "transfer"),
+    "Data and models": ("data", "dense", "download", "models", "permutation", "results", "site"),
     "Foundations": ("core", "published_sets"),
 }
 

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from pipeline.core.errors import ConfigError
-    from pipeline.published_results.readme import write_block
+    from pipeline.publishing.readme import write_block
 
     if options.check:
         return _check(options.scale)
@@ -62,9 +62,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _publish(scale: str, is_partial: bool) -> None:
     from pipeline.core.config import shown
-    from pipeline.published_results.folder import publish
-    from pipeline.published_results.metrics import NOT_PUBLISHED
-    from pipeline.published_results.ready import require_ready
+    from pipeline.publishing.folder import publish
+    from pipeline.publishing.metrics import NOT_PUBLISHED
+    from pipeline.publishing.ready import require_ready
     from pipeline.report.drawing import draw_single
 
     freshness = open_scale(scale)
@@ -78,7 +78,7 @@ def _publish(scale: str, is_partial: bool) -> None:
 
 def _redraw(scale: str | None) -> None:
     from pipeline.core.config import shown
-    from pipeline.published_results.folder import published_scales, redraw
+    from pipeline.publishing.folder import published_scales, redraw
 
     for name in [scale] if scale else published_scales():
         changed = ", ".join(shown(path) for path in redraw(name))
@@ -86,8 +86,8 @@ def _redraw(scale: str | None) -> None:
 
 
 def _compare(scale: str | None) -> None:
-    from pipeline.published_results.compare import compare
-    from pipeline.published_results.folder import published_scales
+    from pipeline.publishing.compare import compare
+    from pipeline.publishing.folder import published_scales
 
     for name in [scale] if scale else published_scales():
         print("\n".join(compare(open_scale(name).graph)))
@@ -95,7 +95,7 @@ def _compare(scale: str | None) -> None:
 
 def _check(scale: str | None) -> int:
     from pipeline.core.config import CONFIGS, names
-    from pipeline.published_results.folder import changed_since, check, published_scales
+    from pipeline.publishing.folder import changed_since, check, published_scales
     from pipeline.study.resolve.graph import load_graph
 
     scales = [scale] if scale else published_scales()

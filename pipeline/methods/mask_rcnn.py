@@ -30,13 +30,9 @@ from pydantic import Field
 from torch import Tensor
 
 from pipeline.core.sizes import Size, pair, shown_size
-from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
-from pipeline.models.dense import freeze_unused
-from pipeline.models.encoder import ModelConfig
-from pipeline.models.patches import Encoder, send
-from pipeline.transfer.boxes import anchors_of
-from pipeline.transfer.detections import Detections, keep_best
-from pipeline.transfer.proposals import (
+from pipeline.dense.boxes import anchors_of
+from pipeline.dense.detections import Detections, keep_best
+from pipeline.dense.proposals import (
     AnchorPredictions,
     ProposalNetwork,
     Targets,
@@ -44,8 +40,12 @@ from pipeline.transfer.proposals import (
     proposal_losses,
     propose,
 )
-from pipeline.transfer.pyramid import build_pyramid, coarsest_stride
-from pipeline.transfer.regions import BoxHead, MaskHead, box_losses, cut_out, mask_loss, of_label, sample_regions
+from pipeline.dense.pyramid import build_pyramid, coarsest_stride
+from pipeline.dense.regions import BoxHead, MaskHead, box_losses, cut_out, mask_loss, of_label, sample_regions
+from pipeline.methods.base import METHODS, Batch, Method, MethodConfig, Output
+from pipeline.models.dense import freeze_unused
+from pipeline.models.encoder import ModelConfig
+from pipeline.models.patches import Encoder, send
 
 
 @METHODS.register("mask_rcnn")

@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.sizes import Size
+from pipeline.dense.iou import IGNORED, confusion
+from pipeline.dense.sliding import slide, whole
+from pipeline.dense.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead, enlarged
 from pipeline.methods.base import METHODS, Batch, Measured, Method, MethodConfig, Output
 from pipeline.models.dense import feature_maps, freeze_unused, is_swin, strides, widths
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.patches import Encoder
-from pipeline.transfer.iou import IGNORED, confusion
-from pipeline.transfer.sliding import slide, whole
-from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead, enlarged
 
 
 @METHODS.register("upernet")

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from pipeline.core.errors import DataError
 from pipeline.core.sizes import pair
+from pipeline.dense.average_precision import ImageRecord, average_precision, record_of
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
 from pipeline.tasks.metrics import Metric, MetricValues
-from pipeline.transfer.average_precision import ImageRecord, average_precision, record_of
 
 if TYPE_CHECKING:
     from pipeline.data.dense.detection import DetectionConfig

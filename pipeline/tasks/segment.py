@@ -1,6 +1,6 @@
 """Semantic segmentation: a class for each pixel. Training sees crops of one size, evaluation whole images of any size.
 
-mIoU, mAcc and aAcc are ratios of pixels summed over the set, in per cent; see pipeline/transfer/iou.py.
+mIoU, mAcc and aAcc are ratios of pixels summed over the set, in per cent; see pipeline/dense/iou.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from pipeline.core.sizes import pair
 from pipeline.core.trees import to_device
+from pipeline.dense.iou import Areas, areas
 from pipeline.methods.base import Primary
 from pipeline.tasks.base import TASKS
 from pipeline.tasks.dense import DenseTask
 from pipeline.tasks.metrics import MeanPerImage, Metric, MetricValues, standard_error
-from pipeline.transfer.iou import Areas, areas
 
 if TYPE_CHECKING:
     from pipeline.data.dense.segmentation import SegmentationConfig

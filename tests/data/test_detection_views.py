@@ -15,7 +15,7 @@ from pipeline.data.dense.outlines import cut, extent
 from pipeline.data.kind import kind_of
 from pipeline.data.readers.coco import read_coco
 from pipeline.data.store.opening import open_split
-from pipeline.transfer.rasters import rasterised
+from pipeline.dense.rasters import rasterised
 
 REAL = {"image_size": 128, "num_train": 50, "num_val": 32}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from trusted_archives import unpack
 
 from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.data.kind import kind_of, parse_data
@@ -105,7 +106,7 @@ def development_set(name, target):
         pytest.skip("PATCHWORK_DATA does not name the development data")
     (archive,) = source.glob("*.tar")
     with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")
+        unpack(file, target)
     (folder,) = target.iterdir()
     return folder
 

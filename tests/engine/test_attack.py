@@ -13,6 +13,7 @@ import torch
 from PIL import ExifTags, Image
 from safetensors.torch import save_file
 from tiny_runs import build_trainer, publish, tiny_run
+from trusted_archives import unpack
 
 from pipeline.cli import main
 from pipeline.core.files import write_text
@@ -329,7 +330,7 @@ def test_attack__on_a_photograph__also_tells_lpips(site, weights, tmp_path, caps
     site.write_text(f"{WITHOUT_LPIPS}lpips: {folder / 'lpips-alexnet/alexnet_features.safetensors'}\n")
     name = "imagenet-samples-256/n01440764/n01440764_tench.JPEG"
     with tarfile.open(folder / "imagenet-samples-256/imagenet-samples-256.tar") as archive:
-        archive.extract(name, tmp_path, filter="data")
+        unpack(archive, tmp_path, [archive.getmember(name)])
     out = tmp_path / "out"
     assert attack("test_vit", tmp_path / name, "--weights", weights / "test_vit.safetensors", "--out", out) == 0
     found = json.loads((out / "numbers.json").read_text())

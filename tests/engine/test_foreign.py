@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageOps
 from project import ROOT, copy_project
 from safetensors.torch import save_file
+from trusted_archives import unpack
 
 from pipeline.adhoc import foreign
 from pipeline.adhoc.evaluated_set import own_set
@@ -218,7 +219,7 @@ def photographs(tmp_path):
     if not source.is_file():
         pytest.skip("PATCHWORK_DATA does not name the development data")
     with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     samples = tmp_path / "imagenet-samples-256"
     wnids = sorted(path.name for path in samples.iterdir() if path.is_dir())
     sets = {"imagenet1k/val": range(1000)}

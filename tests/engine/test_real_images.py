@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tiny_runs import StopAfter, differing, fit, weights_of
+from trusted_archives import unpack
 
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.data.store.prepare import prepare
@@ -34,7 +35,7 @@ def extract_first_classes(archive: Path, folder: Path) -> Path:
         wanted = tuple(f"{root}/train/{name.strip()}/" for name in names)
         wanted += tuple(f"{root}/val/images/{line.split()[0]}" for line in lines)
         members = [member for member in tar if member.name.startswith(wanted)]
-        tar.extractall(folder, members, filter="data")
+        unpack(tar, folder, members)
     (folder / root / "wnids.txt").write_text("".join(names))
     (folder / root / "val" / "val_annotations.txt").write_text("".join(lines))
     return folder / root

@@ -14,8 +14,7 @@ import torch
 from faster_coco_eval import COCO, COCOeval_faster
 
 from pipeline.core.errors import DataError
-from pipeline.tasks.detect import AveragePrecision
-from pipeline.transfer.average_precision import (
+from pipeline.dense.average_precision import (
     METRICS,
     ImageRecord,
     Objects,
@@ -26,8 +25,9 @@ from pipeline.transfer.average_precision import (
     reasons,
     record_of,
 )
-from pipeline.transfer.detections import Detections
-from pipeline.transfer.resampled_precision import weighted_statistics
+from pipeline.dense.detections import Detections
+from pipeline.dense.resampled_precision import weighted_statistics
+from pipeline.tasks.detect import AveragePrecision
 
 SIZE = 100, 120
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from pipeline.transfer.boxes import anchors_of, decode, encode, has_area, match, sample, suppress
-from pipeline.transfer.proposals import AnchorPredictions, ProposalNetwork, propose
+from pipeline.dense.boxes import anchors_of, decode, encode, has_area, match, sample, suppress
+from pipeline.dense.proposals import AnchorPredictions, ProposalNetwork, propose
 
 
 def test_anchors__of_a_level__have_their_area_and_ratio_around_whole_strides():

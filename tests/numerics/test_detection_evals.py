@@ -10,10 +10,10 @@ from peers import peers
 from PIL import Image
 from small_set import MEAN, STD, build
 
+from pipeline.dense.average_precision import METRICS, ImageRecord, Objects, average_precision, encoded, record_of
 from pipeline.evals.base import EVALS
 from pipeline.evals.dense import detection_pictures
 from pipeline.evals.dense.detection_pictures import PALETTE, SIDE, draw_objects
-from pipeline.transfer.average_precision import METRICS, ImageRecord, Objects, average_precision, encoded, record_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from peers import peers
 
+from pipeline.dense.iou import IGNORED, Areas, areas, confusion
 from pipeline.engine.validate import measure_set
 from pipeline.tasks.metrics import standard_error
 from pipeline.tasks.segment import Overlaps
-from pipeline.transfer.iou import IGNORED, Areas, areas, confusion
 
 
 def test_confusion__a_small_image__counts_pairs_and_leaves_out_ignored_pixels():

@@ -9,13 +9,13 @@ from tiny_scenes import SCENE_CLASSES, SCENE_MODELS, build_scene_encoder, detect
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from pipeline.dense.boxes import anchors_of
+from pipeline.dense.detections import keep_best, paste, to_original
+from pipeline.dense.proposals import AnchorPredictions, proposal_losses, propose
+from pipeline.dense.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 from pipeline.methods import mask_rcnn
 from pipeline.methods.base import METHODS, Batch
 from pipeline.plan.operations import count_operations
-from pipeline.transfer.boxes import anchors_of
-from pipeline.transfer.detections import keep_best, paste, to_original
-from pipeline.transfer.proposals import AnchorPredictions, proposal_losses, propose
-from pipeline.transfer.regions import Regions, box_losses, cut_out, mask_loss, mask_targets, sample_regions
 
 SMALL = {"width": 32, "fc_width": 64, "box_convs": 1, "mask_convs": 1, "rpn_samples": 64, "roi_samples": 32}
 SMALL |= {"before_nms": (100, 80), "after_nms": (64, 48), "min_score": 0.3}  # in training, in evaluation

@@ -12,6 +12,7 @@ from test_pictures import inputs, shown
 
 from pipeline.data.derived.corruptions import corrupt_picture, seed_of
 from pipeline.data.derived.severities import CORRUPTIONS
+from pipeline.dense.iou import IGNORED
 from pipeline.evals.accuracy import corruption_pictures
 from pipeline.evals.attention import attention_maps, cls_attention, correlation_maps
 from pipeline.evals.attention.attention_maps import draw_maps
@@ -26,7 +27,6 @@ from pipeline.evals.privacy import april, april_pictures, gradient_matching, lea
 from pipeline.evals.privacy.leakage import PictureColumn, draw_columns, pixels_of
 from pipeline.models.patches import Grid
 from pipeline.privacy.april import attack
-from pipeline.transfer.iou import IGNORED
 
 SURE = 0.25  # a score that some detections of an untrained model have
 

@@ -7,8 +7,8 @@ import torch
 from tiny_scenes import SCENE_MODELS, build_scene_encoder, scene_vit
 
 from pipeline.core.errors import ConfigError
+from pipeline.dense.pyramid import build_pyramid, coarsest_stride, level_of
 from pipeline.models.encoder import build_encoder
-from pipeline.transfer.pyramid import build_pyramid, coarsest_stride, level_of
 
 
 @pytest.mark.parametrize("model", SCENE_MODELS)

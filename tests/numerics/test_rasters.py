@@ -6,8 +6,8 @@ import torch
 from faster_coco_eval.core import mask
 
 from pipeline.data.dense.outlines import edges_of
-from pipeline.transfer.rasters import rasterised
-from pipeline.transfer.regions import mask_targets, masks_within
+from pipeline.dense.rasters import rasterised
+from pipeline.dense.regions import mask_targets, masks_within
 
 
 def within_box(polygons, box, side):

@@ -12,13 +12,13 @@ from small_set import ALONE, MEAN, STD, build, config_of
 from tiny_vit import tiny_model
 
 from pipeline.data.dense.segmentation_views import resized
+from pipeline.dense.iou import IGNORED
 from pipeline.evals.base import EVALS, Subject
 from pipeline.evals.dense.segmentation_pictures import SIDE, UNLABELLED, palette
 from pipeline.models.dense import feature_maps
 from pipeline.permutation.forward import permuted, shape_of
 from pipeline.permutation.keys import new_key
 from pipeline.permutation.rules import permute_state
-from pipeline.transfer.iou import IGNORED
 
 pytestmark = pytest.mark.slow
 

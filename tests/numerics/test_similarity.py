@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.ndimage import correlate
+from trusted_archives import unpack
 
 from pipeline.core.errors import CheckpointError, DataError
 from pipeline.privacy.lpips import LAYERS, LPIPS, MIN_SIDE, lpips_reason
@@ -250,7 +251,7 @@ def test_lpips__on_the_example_images_of_its_authors__gives_their_values(tmp_pat
     if not folder.is_dir():
         pytest.skip("PATCHWORK_DATA does not name the development data")
     with tarfile.open(folder / "lpips_test_images.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     pictures = {path.stem: np.array(Image.open(path).convert("RGB")) for path in tmp_path.rglob("*.png")}
     ref, far, near = (
         torch.tensor(pictures[name]).permute(2, 0, 1)[None] / 255 for name in ("ex_ref", "ex_p0", "ex_p1")

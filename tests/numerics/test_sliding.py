@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipeline.transfer.sliding import slide, starts, whole
+from pipeline.dense.sliding import slide, starts, whole
 
 
 def answer(images):

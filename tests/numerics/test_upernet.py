@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipeline.core.errors import ConfigError
+from pipeline.dense.sliding import slide, whole
+from pipeline.dense.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead
 from pipeline.engine.parallel.batchnorm import synchronised
 from pipeline.methods.upernet import UperNet, spread_taps
-from pipeline.transfer.sliding import slide, whole
-from pipeline.transfer.upernet import FCNHead, PlainPyramid, StageNorms, UperNetHead
 
 
 def build(model=None, seed=0, **fields):

@@ -104,7 +104,7 @@ def test_check__models__are_built_once_for_what_is_kept_with_the_graph(project, 
 
     buildable._BUILT.clear()  # as in another process
     assert main(["check", "--scale", "demo"]) == 0
-    project.edit("scale/demo.yaml", "  5,000 Fashion-MNIST images", "  Just 5,000 Fashion-MNIST images")
+    project.edit("scale/demo.yaml", "5,000 Fashion-MNIST images", "just 5,000 Fashion-MNIST images")
     assert main(["check", "--scale", "demo"]) == 0
     assert len(counted) == num_models
 

@@ -14,8 +14,8 @@ from pipeline.core.errors import CheckpointError, DataError
 from pipeline.core.files import write_text
 from pipeline.freshness.outputs import job_file, run_file, table_file
 from pipeline.freshness.remake import Freshness
-from pipeline.published_results.folder import check, publish
-from pipeline.published_results.ready import require_ready
+from pipeline.publishing.folder import check, publish
+from pipeline.publishing.ready import require_ready
 from pipeline.results import ScaleFolder
 from pipeline.results.records import Inputs, TrainRecord, read_record, write_record
 from pipeline.study.resolve.graph import load_graph

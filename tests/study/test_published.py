@@ -14,13 +14,13 @@ from pipeline.core.config import CONFIGS
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of
 from pipeline.freshness.remake import Freshness
-from pipeline.published_results import folder as published
-from pipeline.published_results import from_metrics
-from pipeline.published_results.compare import compare
-from pipeline.published_results.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
-from pipeline.published_results.metrics import gather_images
-from pipeline.published_results.readme import BEGIN, END, block, block_of, readme, write_block
-from pipeline.published_results.selection import published_part
+from pipeline.publishing import folder as published
+from pipeline.publishing import from_metrics
+from pipeline.publishing.compare import compare
+from pipeline.publishing.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
+from pipeline.publishing.metrics import gather_images
+from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
+from pipeline.publishing.selection import published_part
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
 from pipeline.report.tables.fill import fill_table

@@ -27,6 +27,6 @@ def test_benchmark__that_imports_the_project__finds_its_checkout_first(path):
 def test_benchmark__where_nothing_is_installed_but_other_packages__runs(tmp_path):
     """Without `site`, the installed project is not found: packages that are unpacked in a folder still are."""
     env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
-    command = [sys.executable, "-S", FOLDER / "demo.py", "--help"]
+    command = [sys.executable, "-S", FOLDER / "graph.py", "--help"]
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert result.returncode == 0 and result.stdout.startswith("usage: demo.py"), result.stderr
+    assert result.returncode == 0 and result.stdout.startswith("usage: graph.py"), result.stderr

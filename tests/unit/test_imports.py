@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(pipeline.__file__).parent
 # From the ground up: a package imports only those before it.
 ORDER = [
-    *("core", "published_sets", "models", "results", "permutation", "transfer", "data", "methods", "download", "site"),
+    *("core", "published_sets", "models", "results", "permutation", "dense", "data", "methods", "download", "site"),
     *(
         "tasks",
         "engine",
@@ -29,7 +29,7 @@ ORDER = [
     *(
         "report",
         "export",
-        "published_results",
+        "publishing",
         "sweep",
         "track",
         "audit",

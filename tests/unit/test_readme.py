@@ -11,8 +11,8 @@ from benchmark_script import load_benchmark
 
 from pipeline.cli import build_parser
 from pipeline.core.config import Layers, parse
-from pipeline.published_results.folder import changed_since, check, published_scales
-from pipeline.published_results.readme import block, block_of
+from pipeline.publishing.folder import changed_since, check, published_scales
+from pipeline.publishing.readme import block, block_of
 from pipeline.site import Site
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.targets import targets_of

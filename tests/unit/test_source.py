@@ -157,8 +157,8 @@ def test_imports__of_the_whole_package__have_forms_that_are_followed():
 @pytest.mark.parametrize(
     ("registry", "name", "mathematics"),
     [
-        (METHODS, "mask_rcnn", "transfer/proposals"),
-        (METHODS, "upernet", "transfer/upernet"),
+        (METHODS, "mask_rcnn", "dense/proposals"),
+        (METHODS, "upernet", "dense/upernet"),
         (EVALS, "april", "privacy/april"),
         (EVALS, "gradient_matching", "privacy/matching"),
         (EVALS, "split_learning", "permutation/split"),

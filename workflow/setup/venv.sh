@@ -51,13 +51,11 @@ prefer_optimised() {
     IFS=$old_ifs
 }
 
-# Built so by hand, or a distribution's own. Without its headers, torch.compile could not use it; before 3.11.4, tarfile
-# cannot extract archives with the data filter.
+# Built so by hand, or a distribution's own. Without its headers, torch.compile could not use it.
 is_optimised() {
     "$1" -c '
-import os, sys, sysconfig, tarfile
+import os, sys, sysconfig
 is_fast = sys.base_prefix == "/usr" or "--enable-optimizations" in sysconfig.get_config_var("CONFIG_ARGS")
-is_fast = is_fast and hasattr(tarfile, "data_filter")
 sys.exit(not (is_fast and os.path.exists(sysconfig.get_path("include") + "/Python.h")))' >/dev/null 2>&1
 }
 

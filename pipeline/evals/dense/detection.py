@@ -7,9 +7,9 @@ no values for each image; standard errors are by the bootstrap over images.
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from pipeline.dense.average_precision import METRICS, reasons
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task
 from pipeline.tasks.detect import AveragePrecision
-from pipeline.transfer.average_precision import METRICS, reasons
 
 RESAMPLES = 100  # of images: an error is known to 7 %; at COCO's size they take a tenth of the evaluation's time
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
+from pipeline.dense.average_precision import ImageRecord, Objects, decoded, record_of
 from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
 from pipeline.evals.pictures import SMALL_FONT_PX, labelled_grid, note
 from pipeline.methods.base import Batch
 from pipeline.tasks.base import Task
-from pipeline.transfer.average_precision import ImageRecord, Objects, decoded, record_of
 
 SIDE = 400  # of a picture on the page
 # Twelve colours that can be told apart on a photograph; a class takes the one of its number.

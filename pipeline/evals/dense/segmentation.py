@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from pipeline.dense.iou import Areas
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task
 from pipeline.tasks.segment import Overlaps
-from pipeline.transfer.iou import Areas
 
 FILE = "classes.csv"
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
+from pipeline.dense.iou import IGNORED
 from pipeline.engine.validate import evaluating
 from pipeline.evals.base import EVALS, EvalConfig, Evaluation, Outcome, Subject, only_for_task, spread
 from pipeline.evals.pictures import FRAME, GAP, MARGIN, SMALL_FONT_PX, labelled_grid
 from pipeline.methods.upernet import named_classes
-from pipeline.transfer.iou import IGNORED
 
 FILE = "segmented.png"
 SIDE = 224  # px of the longer side of an image on the page

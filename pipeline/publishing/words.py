@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from pipeline.published_results.from_metrics import OUTSIDE
-from pipeline.published_results.provenance import provenance_sentences
+from pipeline.publishing.from_metrics import OUTSIDE
+from pipeline.publishing.provenance import provenance_sentences
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
 from pipeline.report.words import number, sentences

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from pipeline.published_results.metrics import Metrics
+from pipeline.publishing.metrics import Metrics
 from pipeline.report.words import counted, plain
 from pipeline.results.records import Measured
 

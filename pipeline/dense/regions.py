@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.core.dynamo import dynamo_deferred
-from pipeline.transfer.boxes import (
+from pipeline.dense.boxes import (
     BOX_WEIGHTS,
     Targets,
     at_least_float,
@@ -23,9 +23,9 @@ from pipeline.transfer.boxes import (
     rows_at,
     sample,
 )
-from pipeline.transfer.proposals import l1
-from pipeline.transfer.pyramid import NUM_STAGES, level_of
-from pipeline.transfer.rasters import rasterised
+from pipeline.dense.proposals import l1
+from pipeline.dense.pyramid import NUM_STAGES, level_of
+from pipeline.dense.rasters import rasterised
 
 
 class BoxHead(nn.Module):

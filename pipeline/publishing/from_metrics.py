@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.published_results.metrics import Arrays, Metrics, lay_out
-from pipeline.published_results.selection import ROWS, place_results
+from pipeline.publishing.metrics import Arrays, Metrics, lay_out
+from pipeline.publishing.selection import ROWS, place_results
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
 from pipeline.report.tables.fill import LEFT_OUT

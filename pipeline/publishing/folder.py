@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of, held, lock_of, remove_drafts, remove_folder, write_text
-from pipeline.published_results.from_metrics import (
+from pipeline.publishing.from_metrics import (
     PublishedTables,
     claims_as_data,
     claims_from_data,
@@ -19,7 +19,7 @@ from pipeline.published_results.from_metrics import (
     hide_commands,
     tables_as_data,
 )
-from pipeline.published_results.metrics import (
+from pipeline.publishing.metrics import (
     gather,
     gather_images,
     read_arrays,
@@ -27,10 +27,10 @@ from pipeline.published_results.metrics import (
     write_arrays,
     write_metrics,
 )
-from pipeline.published_results.picture import picture
-from pipeline.published_results.provenance import provenance_of
-from pipeline.published_results.selection import ROWS, changes_between, place_results, published_part
-from pipeline.published_results.words import PICTURE, Publication, block_text, folder_text
+from pipeline.publishing.picture import picture
+from pipeline.publishing.provenance import provenance_of
+from pipeline.publishing.selection import ROWS, changes_between, place_results, published_part
+from pipeline.publishing.words import PICTURE, Publication, block_text, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
 from pipeline.study.resolve.entries import Graph

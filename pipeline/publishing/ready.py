@@ -2,7 +2,7 @@
 
 from pipeline.core.errors import DataError
 from pipeline.freshness.remake import Freshness
-from pipeline.published_results.selection import published_part, sources_of
+from pipeline.publishing.selection import published_part, sources_of
 from pipeline.report.words import counted
 from pipeline.study.targets import command_for, report_target
 

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from pipeline.core.config import Record, shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import read_lines, write_atomic, write_text
-from pipeline.published_results.selection import sources_of
+from pipeline.publishing.selection import sources_of
 from pipeline.report.records import FilledTable
 from pipeline.results import ScaleFolder
 from pipeline.results.records import EvalResult, TrainRecord, read_record, write_record

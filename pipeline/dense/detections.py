@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.transfer.boxes import BOX_WEIGHTS, clipped, decode, has_area, suppress
+from pipeline.dense.boxes import BOX_WEIGHTS, clipped, decode, has_area, suppress
 
 
 class Detections(NamedTuple):

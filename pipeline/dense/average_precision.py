@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from pipeline.transfer.detections import Detections, paste, to_original
-from pipeline.transfer.resampled_precision import resampled_errors
+from pipeline.dense.detections import Detections, paste, to_original
+from pipeline.dense.resampled_precision import resampled_errors
 
 log = logging.getLogger(__name__)
 

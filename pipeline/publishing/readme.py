@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import write_text
-from pipeline.published_results.folder import published_scales, shown_in_readme
+from pipeline.publishing.folder import published_scales, shown_in_readme
 from pipeline.results import published_folder
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"

@@ -7,9 +7,9 @@ another seed would: such numbers may be further apart.
 import math
 from typing import Any
 
-from pipeline.published_results.folder import TABLES, read_json
-from pipeline.published_results.from_metrics import ROUNDING
-from pipeline.published_results.selection import ROWS
+from pipeline.publishing.folder import TABLES, read_json
+from pipeline.publishing.from_metrics import ROUNDING
+from pipeline.publishing.selection import ROWS
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledColumn
 from pipeline.report.site.findings import value_of

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.core.dynamo import dynamo_deferred
-from pipeline.transfer.boxes import (
+from pipeline.dense.boxes import (
     RPN_WEIGHTS,
     Targets,
     at_least_float,
