@@ -63,14 +63,13 @@ def run(options: argparse.Namespace) -> int:
 def _publish(scale: str, is_partial: bool) -> None:
     from pipeline.core.config import shown
     from pipeline.publishing.folder import publish
-    from pipeline.publishing.metrics import NOT_PUBLISHED
     from pipeline.publishing.ready import require_ready
     from pipeline.report.drawing import draw_single
 
     freshness = open_scale(scale)
     for line in require_ready(freshness, is_partial):
         print(line)
-    report = draw_single(freshness, "headline", NOT_PUBLISHED)
+    report = draw_single(freshness, "headline")
     folder = publish(freshness.graph, freshness.results, report)
     for path in sorted(folder.iterdir()):
         print(f"{shown(path)}: {path.stat().st_size:,} bytes")

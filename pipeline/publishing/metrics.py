@@ -19,13 +19,13 @@ from pipeline.core.config import Record, shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import read_lines, write_atomic, write_text
 from pipeline.publishing.selection import sources_of
+from pipeline.report.collect import public_facts
 from pipeline.report.records import FilledTable
 from pipeline.results import ScaleFolder
 from pipeline.results.records import EvalResult, TrainRecord, read_record, write_record
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.spec import MEAN
 
-NOT_PUBLISHED = {"command"}  # of the provenance of a result: it is of the machine, and the run's name says the same
 Arrays = dict[str, np.ndarray]  # evaluation/metric -> one value per image
 
 
@@ -58,8 +58,7 @@ def gather(graph: Graph, results: ScaleFolder) -> Metrics:
 
 
 def _without_machine(record: Any) -> Any:
-    facts = {key: value for key, value in record.provenance.items() if key not in NOT_PUBLISHED}
-    return record.model_copy(update={"provenance": facts})
+    return record.model_copy(update={"provenance": public_facts(record.provenance)})
 
 
 def _with_curves(graph: Graph, results: ScaleFolder, record: TrainRecord) -> PublishedRun:

@@ -4,7 +4,7 @@ Tables are filled here again, not read as they were drawn: whatever is finished 
 mark.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -40,20 +40,33 @@ def collect(graph: Graph, selection: str, freshness: Freshness | None = None, st
     return Content(tables, claims, runs, [*finished], graph.stories)
 
 
-def without_facts(content: Content, names: Collection[str]) -> Content:
-    """The same where nothing says these facts of where results come from; `content` stays as it is."""
+def for_others(content: Content) -> Content:
+    """The same without facts of this machine, for readers elsewhere; `content` stays as it is."""
     tables = deepcopy(content.tables)
     for cell in [cell for table in tables for _, _, cell in table.cells() if cell.provenance]:
-        cell.provenance = _without(cell.provenance or {}, names)
-    runs = [run.model_copy(update={"provenance": _without(run.provenance, names)}) for run in content.runs]
+        cell.provenance = public_facts(cell.provenance or {})
+    runs = [run.model_copy(update={"provenance": public_facts(run.provenance)}) for run in content.runs]
     evaluations = [
-        each.model_copy(update={"provenance": _without(each.provenance, names)}) for each in content.evaluations
+        each.model_copy(update={"provenance": public_facts(each.provenance)}) for each in content.evaluations
     ]
     return content._replace(tables=tables, runs=runs, evaluations=evaluations)
 
 
-def _without(facts: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in names}
+def public_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Provenance without what was typed, which the run's name says as well, and without folders of this machine."""
+    return {name: _without_folders(value) for name, value in facts.items() if name != "command"}
+
+
+def _without_folders(value: Any) -> Any:
+    """Results from their folder on; of other files on this machine, the name."""
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    if isinstance(value, str) and value.startswith("/"):
+        _, found, below = value.partition("/results/")
+        return f"results/{below}" if found else Path(value).name
+    return value
 
 
 def collect_tables(

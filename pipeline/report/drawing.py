@@ -1,6 +1,5 @@
 """What the rules draw: tables and figures, claims, the report. Each leaves a record of what it was made from."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 from pipeline.core.files import remove, write_text
@@ -55,18 +54,15 @@ def draw_report(freshness: Freshness, report: str) -> Path:
     return path
 
 
-def draw_single(freshness: Freshness, report: str, without: Collection[str] = ()) -> Path:
-    """Draw a report as one page to send by mail, beside the site; return it.
-
-    It leaves the facts `without` out of what it says about where results come from.
-    """
-    from pipeline.report.collect import collect, without_facts
+def draw_single(freshness: Freshness, report: str) -> Path:
+    """Draw a report as one page to send by mail, beside the site, without facts of this machine; return it."""
+    from pipeline.report.collect import collect, for_others
     from pipeline.report.site.page import write_single
 
     graph, (rows, study) = freshness.graph, _chosen(freshness.graph, report)
     content, path = collect(graph, rows, freshness, study), graph.results.report(report).with_suffix(".single.html")
     title, subtitle = _title(graph, report), _subtitle(freshness, report)
-    return write_single(without_facts(content, without), path, title, graph.scale, graph.results.read, subtitle)
+    return write_single(for_others(content), path, title, graph.scale, graph.results.read, subtitle)
 
 
 def _chosen(graph: Graph, report: str) -> tuple[str, str]:

@@ -243,7 +243,8 @@ def test_publish__draft_of_a_killed_process__is_no_scale_and_is_removed(measured
 
 def test_command__without_paths_of_this_machine__publishes_report_metrics_and_text(measured, monkeypatch):
     root = str(CONFIGS.parent)
-    typed = {"provenance": {**ORIGIN, "command": f"patchwork-argv {root}/x"}}
+    start = {"source": f"{root}/results/toy/runs/a/encoder.safetensors", "others": ["/home/me/vit.safetensors"]}
+    typed = {"provenance": {**ORIGIN, "command": f"patchwork-argv {root}/x", "init": start}}
     for run in (A, B):
         write_training(measured, run, {"params_m": 22.0}, **typed)
         write_evaluation(measured, name_of("classify", run), {"top1": 80.0}, **typed)
@@ -258,6 +259,7 @@ def test_command__without_paths_of_this_machine__publishes_report_metrics_and_te
     for name in ("report.html", "metrics.json", "README.md"):
         text = (published_folder("toy") / name).read_text()
         assert "patchwork-argv" not in text and root not in text and str(measured.results.folder) not in text
+        assert "/home/me" not in text and (name == "README.md" or "vit.safetensors" in text)
     assert '"command"' not in text and "<dt>command</dt>" not in (published_folder("toy") / "report.html").read_text()
 
 
