@@ -87,6 +87,7 @@ def test_readme__published_results__are_drawn_from_their_files():
     assert block_of(PAGES["README.md"]) == block()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", published_scales() or [None])
 def test_published_results__are_what_their_own_metrics_give(scale):
     if scale is None:
