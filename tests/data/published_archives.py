@@ -28,7 +28,8 @@ def packed(folder: Path, name: str) -> bytes:
             for path in paths:
                 archive.write(path, path.relative_to(folder))
     else:
-        with tarfile.open(fileobj=buffer, mode="w" if name.endswith(".tar") else "w:gz") as archive:
+        mode = "w" if name.endswith(".tar") else "w:gz"
+        with tarfile.open(fileobj=buffer, mode=mode, dereference=True) as archive:  # published ones have no links
             for path in folder.iterdir():
                 archive.add(path, path.name)
     return buffer.getvalue()
