@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from pipeline.publishing.folder import TABLES, read_json
-from pipeline.publishing.from_metrics import ROUNDING
+from pipeline.publishing.from_metrics import same
 from pipeline.publishing.selection import ROWS
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledColumn
@@ -36,16 +36,12 @@ def compare(graph: Graph) -> list[str]:
         if cell.ours is not None
     }
     both = [name for name in published if name in here]
-    equal = [name for name in both if _is_equal(here[name][1], published[name])]
+    equal = [name for name in both if same(here[name][1].ours, published[name]["ours"])]
     near = [name for name in both if name not in equal and _is_near(here[name][1], published[name])]
     far = [name for name in both if name not in equal and name not in near]
     counts = f"{len(equal)} equal, {len(near)} within {WITHIN:g} standard errors, {len(far)} further apart"
     head = f"scale {graph.scale}, {len(both)} of {counted(len(published), 'published number')} are here: {counts}"
     return [head, *(f"- {name}: {_in_words(*here[name], published[name])}" for name in far)]
-
-
-def _is_equal(cell: Cell, published: dict[str, Any]) -> bool:
-    return math.isclose(cell.ours or 0.0, published["ours"], rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def _is_near(cell: Cell, published: dict[str, Any]) -> bool:

@@ -88,7 +88,7 @@ def _unequal_cells(before: dict[str, Any], after: dict[str, Any]) -> Iterator[st
     for name in [name for name in after if name in before]:
         for key in SHOWN:
             old, new = before[name].get(key), after[name].get(key)
-            if not _same(old, new):
+            if not same(old, new):
                 yield f"{name}: {key} is {new} from the metrics, published is {old}"
 
 
@@ -106,10 +106,10 @@ def _unequal_claims(before: dict[str, Any], after: dict[str, Any]) -> Iterator[s
 
 
 def _same_numbers(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
     return bool(one == other)

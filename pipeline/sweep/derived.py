@@ -69,7 +69,7 @@ class DerivedStudy:
             raise ConfigError("\n".join(dict.fromkeys(map(self._in_options, str(error).splitlines())))) from None
 
     def _in_options(self, line: str) -> str:
-        """A line of an error with the option of the command in place of the study's file, which is not written yet."""
+        """A line of an error that names the option of the command, because the study's file is not written yet."""
         before, file, rest = line.partition(f"{shown(self.path)}: ")
         if not file:
             return line

@@ -2,15 +2,14 @@
 
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from trusted_archives import unpack
 
 from pipeline.core.config import CONFIGS, Layers, merge, read_yaml
 from pipeline.data.kind import kind_of, parse_data
+from pipeline.data.store.archives import extract
 from pipeline.data.store.opening import open_split
 from pipeline.data.text.tokens import SPECIAL
 
@@ -105,8 +104,7 @@ def development_set(name, target):
     if "PATCHWORK_DATA" not in os.environ or not source.is_dir():
         pytest.skip("PATCHWORK_DATA does not name the development data")
     (archive,) = source.glob("*.tar")
-    with tarfile.open(archive) as file:
-        unpack(file, target)
+    extract(archive, target)
     (folder,) = target.iterdir()
     return folder
 

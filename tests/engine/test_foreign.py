@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import itertools
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from PIL import Image, ImageOps
 from project import ROOT, copy_project
 from safetensors.torch import save_file
-from trusted_archives import unpack
 
 from pipeline.adhoc import foreign
 from pipeline.adhoc.evaluated_set import own_set
@@ -26,6 +24,7 @@ from pipeline.data.derived.corruptions import corrupt, seed_of
 from pipeline.data.derived.severities import CORRUPTIONS, SEVERITIES
 from pipeline.data.images.transforms import eval_view
 from pipeline.data.readers.published import published_classes
+from pipeline.data.store.archives import extract
 from pipeline.methods.supervised import Supervised
 from pipeline.models.fitting import fit
 from pipeline.models.foreign import _grid, build_foreign, download, view_of
@@ -218,8 +217,7 @@ def photographs(tmp_path):
     source = Path(os.environ.get("PATCHWORK_DATA", "")) / "imagenet-samples-256" / "imagenet-samples-256.tar"
     if not source.is_file():
         pytest.skip("PATCHWORK_DATA does not name the development data")
-    with tarfile.open(source) as archive:
-        unpack(archive, tmp_path)
+    extract(source, tmp_path)
     samples = tmp_path / "imagenet-samples-256"
     wnids = sorted(path.name for path in samples.iterdir() if path.is_dir())
     sets = {"imagenet1k/val": range(1000)}

@@ -1,7 +1,6 @@
 """Similarity of images: each metric beside a few lines of numpy or scipy, LPIPS beside the published values."""
 
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.ndimage import correlate
-from trusted_archives import unpack
 
 from pipeline.core.errors import CheckpointError, DataError
+from pipeline.data.store.archives import extract
 from pipeline.privacy.lpips import LAYERS, LPIPS, MIN_SIDE, lpips_reason
 from pipeline.privacy.similarity import METRICS, as_png, similarity
 from pipeline.site import Site, site_file
@@ -250,8 +249,7 @@ def test_lpips__on_the_example_images_of_its_authors__gives_their_values(tmp_pat
     folder = Path(os.environ.get("PATCHWORK_DATA", "")) / "lpips-alexnet"
     if not folder.is_dir():
         pytest.skip("PATCHWORK_DATA does not name the development data")
-    with tarfile.open(folder / "lpips_test_images.tar") as archive:
-        unpack(archive, tmp_path)
+    extract(folder / "lpips_test_images.tar", tmp_path)
     pictures = {path.stem: np.array(Image.open(path).convert("RGB")) for path in tmp_path.rglob("*.png")}
     ref, far, near = (
         torch.tensor(pictures[name]).permute(2, 0, 1)[None] / 255 for name in ("ex_ref", "ex_p0", "ex_p1")

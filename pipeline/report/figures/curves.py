@@ -49,7 +49,7 @@ class Curve(NamedTuple):
 
 
 def decimals_of(panel: str) -> int:
-    """Of a value in text: accuracies are percentages of some thousand images."""
+    """How many decimals a value in the text has: accuracies are percentages of some thousand images."""
     return 2 if panel == PANELS["loss"] else 1
 
 

@@ -14,7 +14,7 @@ FEW_SEEDS = 4  # fewer are pooled with others of this scale: two by themselves n
 
 
 class SeedNoise(NamedTuple):
-    """How much one run differs from the next that has another seed alone, as measured at this scale."""
+    """How much runs differ that have different seeds and are otherwise the same, as measured at this scale."""
 
     spread: float  # standard deviation over seeds, pooled over all runs that have several
     dof: int
