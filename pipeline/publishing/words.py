@@ -7,6 +7,7 @@ from pipeline.publishing.from_metrics import OUTSIDE
 from pipeline.publishing.provenance import provenance_sentences
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
+from pipeline.report.tables.draw import few_seeds
 from pipeline.report.words import number, sentences
 from pipeline.study.claims.decide import JudgedClaim
 from pipeline.study.resolve.entries import Graph
@@ -63,7 +64,7 @@ def _missing(tables: list[FilledTable]) -> str:
     asked = [cell for cell in cells if cell.reason != OUTSIDE]
     empty = sum(cell.ours is None for cell in asked)
     found = f"{len(asked) - empty} of {len(asked)} cells of the headline have a number"
-    return f"{found}; `tables.md` says of each other one why not."
+    return f"{found}; `tables.md` says of each other one why not. {few_seeds(tables)}".rstrip()
 
 
 def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
@@ -101,6 +102,8 @@ def _turned(table: FilledTable) -> Iterator[str]:
     """The table with its columns as lines, without rows and columns that have no number."""
     cells = {(row.id, column.id): cell for row, column, cell in table.cells() if row.selected and cell.ours is not None}
     rows = [row for row in table.rows if row.id in {row_id for row_id, _ in cells}]
+    if not rows:
+        return
     yield f"| {_plain(table.name)} | {' | '.join(_plain(row.name) for row in rows)} |"
     yield "|---" * (len(rows) + 1) + "|"
     for column in [column for column in table.columns if column.id in {key for _, key in cells}]:

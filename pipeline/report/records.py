@@ -23,6 +23,7 @@ class Cell(Record):
     error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
     image_error: float | None = Field(None, description="standard error over images, which all seeds share")
     n: int = Field(0, description="seeds")
+    planned: int = Field(0, description="seeds that the study asks for; those beyond `n` are not finished")
     count: int | None = Field(None, description="images that a mean is over")
     metric: str = ""
     per_image: list[str] = Field([], description="files below results/<scale>, one per seed; empty: none")

@@ -8,6 +8,7 @@ import pytest
 from result_files import write_evaluation, write_training
 
 from pipeline.core.errors import DataError
+from pipeline.report.tables.draw import few_seeds, noise_facts, to_markdown
 from pipeline.report.tables.fill import fill_table, judge_tables
 from pipeline.study.resolve.graph import build_graph
 
@@ -125,6 +126,10 @@ def test_seeds__each__is_evaluated_by_a_job_of_its_own(toy):
 # Cells
 
 
+def sources_of_tuned(graph) -> list[str]:
+    return graph.tables["toy.t1"].rows["toy.t1.tuned"].cells["top1"].sources
+
+
 def right_or_wrong(seed: int, share: float) -> np.ndarray:
     """Which images are classified correctly, as 100 or 0."""
     return 100.0 * (np.random.default_rng(seed).random(IMAGES) < share).astype(np.float32)
@@ -177,13 +182,40 @@ def test_cell__of_a_count_of_parameters__is_exact(toy):
     assert (cell.ours, cell.error, cell.per_image) == (22.0, 0.0, [])
 
 
-def test_cell__one_of_three_seeds_missing__has_no_number_and_names_the_file(toy):
+def test_cell__second_of_three_seeds_missing__has_the_first_alone_and_says_so(toy):
+    graph = toy(seeds=3)
+    per_image = finish(graph)
+    (graph.results.folder / sources_of_tuned(graph)[1]).unlink()
+    cell = cells(graph)["tuned"]["top1"]
+    assert cell.ours == pytest.approx(per_image[runs_of(graph, "tuned")[0]].mean(), rel=1e-6)
+    assert (cell.n, cell.planned, cell.spread, len(cell.per_image)) == (1, 3, None, 1)
+    table = fill_table(graph, "toy.t1", "all")
+    assert "have 1 of 3 planned seeds so far" in to_markdown(table)
+    assert ("seeds", f"1 of 3: {cell.ours:.6g}") in noise_facts(cell)
+
+
+def test_cell__first_of_three_seeds_missing__has_no_number_and_names_the_file(toy):
     graph = toy(seeds=3)
     finish(graph)
-    missing = graph.tables["toy.t1"].rows["toy.t1.tuned"].cells["top1"].sources[1]
+    missing = sources_of_tuned(graph)[0]
     (graph.results.folder / missing).unlink()
     cell = cells(graph)["tuned"]["top1"]
     assert (cell.ours, cell.reason) == (None, f"results/demo/{missing} has not been written")
+
+
+def test_delta__fewer_seeds_on_one_side__pairs_the_seeds_that_both_have(toy):
+    graph = toy(seeds=3)
+    finish(graph)
+    complete = cells(graph)["tuned"]["gain"].values
+    (graph.results.folder / sources_of_tuned(graph)[2]).unlink()
+    cell = cells(graph)["tuned"]["gain"]
+    assert (cell.values, cell.n, cell.planned) == (complete[:2], 2, 3)
+
+
+def test_few_seeds__all_finished__says_nothing(toy):
+    graph = toy(seeds=3)
+    finish(graph)
+    assert few_seeds([fill_table(graph, "toy.t1", "all")]) == ""
 
 
 def test_delta__on_the_same_images__has_the_error_of_the_differences_image_by_image(toy):

@@ -8,6 +8,7 @@ import csv
 import functools
 import io
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jinja2
@@ -101,7 +102,7 @@ def to_markdown(table: FilledTable) -> str:
         _markdown(scale_line(table)),
     ]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
-    remarks = [*same_runs(view(table)), table.scale_note, table.note]
+    remarks = [*same_runs(view(table)), few_seeds([table]), table.scale_note, table.note]
     remark = [" ".join(_markdown(text) for text in remarks if text), ""]
     return "\n".join([*heading, "", *lines, "", *remark, *notes]).rstrip() + "\n"
 
@@ -150,7 +151,7 @@ def environment() -> jinja2.Environment:
     env.globals |= {"facts": facts, "noise_facts": noise_facts, "hint": hint, "scale_line": scale_line}
     env.filters |= {"sentences": sentences}
     env.globals |= {"tints": TINTS, "again": AGAIN, "mark": MARK}
-    env.globals |= {"view": view, "same_runs": same_runs, "fold": fold, "command": command}
+    env.globals |= {"view": view, "same_runs": same_runs, "few_seeds": few_seeds, "fold": fold, "command": command}
     return env
 
 
@@ -169,7 +170,8 @@ def facts(provenance: dict) -> list[tuple[str, str]]:
 def noise_facts(cell: Cell) -> list[tuple[str, str]]:
     """What the error of a number comes from."""
     seeds = ", ".join(plain(value) for value in cell.values)
-    pairs = [("seeds", f"{cell.n}: {seeds}" if cell.n > 1 else ""), ("spread over seeds", cell.spread)]
+    count = f"{cell.n} of {cell.planned}" if cell.n < cell.planned else f"{cell.n}"
+    pairs = [("seeds", f"{count}: {seeds}" if cell.planned > 1 else ""), ("spread over seeds", cell.spread)]
     pairs += [("images", cell.count)]
     return [(name, plain(value)) for name, value in pairs if value not in (None, "")]
 
@@ -192,6 +194,17 @@ def same_runs(shown: TableView) -> list[str]:
                 names = f"{side.first.label} and {', '.join(others)}"
                 sentences.append(f"{names}: the same run{'s' * (what == 'column')} at this scale, shown once.")
     return sentences
+
+
+def few_seeds(tables: Iterable[FilledTable]) -> str:
+    """A sentence if numbers have fewer seeds than the study asks for."""
+    shown = [cell for table in tables for _, _, cell in table.cells() if cell.ours is not None]
+    few = [cell for cell in shown if cell.n < cell.planned]
+    if not few:
+        return ""
+    least, most = min(cell.n for cell in few), max(cell.n for cell in few)
+    seeds = f"{least}" if least == most else f"{least} to {most}"
+    return f"{len(few)} of {len(shown)} numbers have {seeds} of {max(cell.planned for cell in few)} planned seeds so far."
 
 
 class Folded(NamedTuple):

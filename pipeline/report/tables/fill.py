@@ -3,6 +3,7 @@
 import math
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -191,13 +192,14 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     run = graph.run_behind(entry.sources[0])
     if left_out:
         return Cell(run=run, reason=left_out)
-    missing = [source for source in entry.sources if not (graph.results.folder / source).exists()]
-    if missing:
-        return Cell(run=run, reason=f"{_shown(missing[0], graph)} has not been written")
-    reasons = map(freshness.why_number, entry.sources) if freshness else ()
+    # Claims compare two models seed by seed, so a seed that follows an unfinished one is not shown yet.
+    finished = [*takewhile(lambda source: (graph.results.folder / source).exists(), entry.sources)]
+    if not finished:
+        return Cell(run=run, reason=f"{_shown(entry.sources[0], graph)} has not been written")
+    reasons = map(freshness.why_number, finished) if freshness else ()
     stale = next(filter(None, reasons), "")
     try:
-        records = [(source, _read(graph, source, entry.metric)) for source in entry.sources]
+        records = [(source, _read(graph, source, entry.metric)) for source in finished]
     except DataError as error:
         if not stale:
             raise
@@ -245,6 +247,7 @@ def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]
         error=errors[0] if spread is None else spread / math.sqrt(len(values)),
         image_error=image_error,
         n=len(values),
+        planned=len(entry.sources),
         metric=entry.metric,
         run=_run_of(records[0][1]),
         provenance=_origin(graph, entry, records),
@@ -308,6 +311,7 @@ def _fill_deltas(
             cell.reason = minuend.reason or subtrahend.reason
             continue
         cell.ours, cell.n = minuend.ours - subtrahend.ours, min(minuend.n, subtrahend.n)
+        cell.planned = max(minuend.planned, subtrahend.planned)
         pairs = zip(minuend.values, subtrahend.values, strict=False)
         cell.values, cell.count = [one - other for one, other in pairs], minuend.count
         cell.error = _error_of_difference(graph, minuend, subtrahend)
