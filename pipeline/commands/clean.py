@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--scale", help="only this scale, the name of a file in configs/scale (default: every scale with results)"
     )
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--dry-run", action="store_true", help="list the files, and delete nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="list the files, and delete nothing")
 
 
 def run(options: argparse.Namespace) -> None:

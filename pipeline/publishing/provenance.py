@@ -47,8 +47,7 @@ def provenance_sentences(facts: dict[str, Any]) -> list[str]:
     training, evaluating = facts["hours_of_training"], facts["hours_of_evaluating"]
     versions = [f"{name} {_listed(found)}" for name, found in facts["versions"].items() if found]
     return [
-        f"{counted(facts['num_runs'], 'training run')} with {seeds} in all, and "
-        f"{counted(facts['num_evaluations'], 'evaluation')}.",
+        f"{counted(facts['num_runs'], 'training run')} ({seeds}) and {counted(facts['num_evaluations'], 'evaluation')}.",
         f"Training took {training:.1f} hours, evaluating {evaluating:.1f} hours, on {_listed(facts['devices'])} "
         f"({_listed(facts['machines'])}).",
         f"Commit {_listed({short[:12]: count for short, count in facts['commits'].items()})}; {', '.join(versions)}.",
