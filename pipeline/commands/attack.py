@@ -44,9 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--attack",
         required=True,
         choices=["april", "cosine", "gradvit"],
-        help="april: solves for the image in closed form, in seconds, from float64 gradients; for this, the norm "
-        "and the skip connections of the model's first block are removed. cosine (Geiping et al. 2020) and gradvit (Hatamizadeh et al. 2022): search "
-        "for an image with the same gradient, on the unchanged model; use a GPU unless the model is tiny",
+        help="april: solves for the image in closed form, in seconds, from float64 gradients; for this, the norm and "
+        "the skip connections of the model's first block are removed. cosine (Geiping et al. 2020) and gradvit "
+        "(Hatamizadeh et al. 2022): search for an image with the same gradient, on the unchanged model; use a GPU "
+        "unless the model is tiny",
     )
     parser.add_argument(
         "--weights",

@@ -7,8 +7,8 @@ from pipeline.commands.options import add_site, open_scale
 SUMMARY = "publish the headline results in results/published, or check or compare published ones"
 DETAILS = (
     "Without an option, results/published/SCALE is written from the finished results of `snakemake headline --config "
-    "scale=SCALE`; git keeps this folder, and README shows it. Weights are not needed, so results that were merged from several machines "
-    "can be published."
+    "scale=SCALE`; git keeps this folder, and README shows it. Weights are not needed, so results that were merged "
+    "from several machines can be published."
 )
 
 
