@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -98,12 +99,17 @@ def names(folder: Path) -> list[str]:
 def nearest(name: str, valid: Iterable[str], listed_by: str = "python -m pipeline check --names") -> str:
     """A hint for a wrong name: the closest valid one, then all of them; of many the nearest, and what lists all."""
     valid = sorted(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = _closest(name, valid)
+    hint = f"did you mean {close!r}? " if close else ""
     if len(valid) <= MOST_LISTED:
         return f"{hint}valid: {', '.join(valid) or '(none)'}"
     near = difflib.get_close_matches(name, valid, n=NUM_NEAREST, cutoff=0)
     return f"{hint}nearest: {', '.join(near)}; {len(valid) - len(near)} others: `{listed_by}`"
+
+
+def _closest(name: str, valid: Iterable[str]) -> str:
+    """The valid name that a wrong one may stand for; empty if none is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(valid), n=1, cutoff=0.5)), "")
 
 
 def merge(*maps: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +204,8 @@ def problems(
 def _meant(item: Any) -> str:
     """The nearest of the words that a key may have, where another was found."""
     words = re.findall("'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
-    close = difflib.get_close_matches(str(item["input"]), words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = _closest(str(item["input"]), words)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def _dotted(key: tuple[Any, ...]) -> str:
@@ -241,6 +247,29 @@ def parse(model: type[Model], layers: Layers, prefix: str = "") -> Model:
 
 def parse_file(model: type[Model], path: Path) -> Model:
     return parse(model, Layers((shown(path), read_yaml(path))))
+
+
+def parse_as_meant(model: type[Model], layers: Layers) -> tuple[Model | None, list[str]]:
+    """Merged layers and their problems, so that names in a file with mistyped keys can be checked, too.
+
+    An unknown key is read as the valid one that its problem suggests. None if that does not make the layers valid.
+    """
+    content = deepcopy(layers.merged())
+    try:
+        return model.model_validate(content), []
+    except ValidationError as error:
+        lines = problems(error, model, layers)
+        unknown = [item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"]
+    for *above, key in unknown:
+        keys = _at(content, tuple(above))
+        suggested = _closest(str(key), _fields_at(model, tuple(above)))
+        if not suggested or not isinstance(keys, dict):
+            return None, lines
+        keys.setdefault(suggested, keys.pop(key))
+    try:
+        return model.model_validate(content), lines
+    except ValidationError:
+        return None, lines
 
 
 def shown(path: Path) -> str:

@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from pipeline.core.config import CONFIGS, REQUIRED, Layers, Record, names, nearest, parse_file, shown
+from pipeline.core.config import (
+    CONFIGS,
+    REQUIRED,
+    Layers,
+    Record,
+    names,
+    nearest,
+    parse_as_meant,
+    parse_file,
+    read_yaml,
+    shown,
+)
 from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.core.files import write_text
 from pipeline.core.naming import file_name_problems
@@ -173,8 +184,10 @@ def build_graph(
     collector.lines += file_name_problems(CONFIGS)
     path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
     with collector:
-        spec = parse_file(Scale, path)
-        _check_scale(spec, shown(path))
+        spec, lines = parse_as_meant(Scale, Layers((shown(path), read_yaml(path))))
+        collector.add(lines)
+        if spec:
+            _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
     graph.stand_ins = spec.stand_ins if spec else {}
     has_papers = spec is None or spec.papers
@@ -199,7 +212,10 @@ def _read_studies(scale: str, has_papers: bool, collector: "_Collector", unsaved
         with collector:
             written = unsaved if unsaved and unsaved.path == path else read_study(path)
             collector.renames.append(written.in_written_terms)
-            found[path.stem] = written.parse()
+            study, lines = written.parse_as_meant()
+            collector.add(lines)
+            if study:
+                found[path.stem] = study
     in_order = sorted(found, key=lambda name: (bool(found[name].derived_from), not has_paper(name)))
     return {name: found[name] for name in in_order}
 
@@ -235,8 +251,11 @@ class _Collector:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, ConfigError):
-            self.lines += [line for line in str(error).splitlines() if line not in self.lines]
+            self.add(str(error).splitlines())
         return isinstance(error, ConfigError)
+
+    def add(self, lines: Iterable[str]) -> None:
+        self.lines += [line for line in lines if line not in self.lines]
 
     @contextmanager
     def of_runs(self, draft: Draft) -> Iterator[None]:
