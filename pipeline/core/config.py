@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -122,6 +122,15 @@ def merge(*maps: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def leaves(content: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The place of every value, and the value: {optim: {epochs: 2}} -> (optim, epochs) 2. An empty map is a value."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
 class Layers:
     """Mappings that are merged left to right, each with the file it comes from, so that errors can name the file."""
 
@@ -188,7 +197,7 @@ def problems(
         # A rule between several keys fails at the key above them all; people need the file of each key it names.
         named = _keys_named(message, loc, layers) if item["type"] == "value_error" else []
         key = named[0] if named else loc
-        where = f"{layers.origin(key)}: {prefix}{_dotted(key) or '(top)'}"
+        where = f"{layers.origin(key)}: {prefix}{dotted(key) or '(top)'}"
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: {UNKNOWN_KEY}; {nearest(str(loc[-1]), _fields_at(model, loc[:-1]))}")
         elif item["type"] == "missing":
@@ -196,7 +205,7 @@ def problems(
         else:
             found = "" if isinstance(item["input"], (dict, BaseModel)) else f"found {item['input']!r}; "
             others = [other for other in named if layers.origin(other) != layers.origin(key)]
-            sources = "".join(f"; {prefix}{_dotted(other)} is in {layers.origin(other)}" for other in others)
+            sources = "".join(f"; {prefix}{dotted(other)} is in {layers.origin(other)}" for other in others)
             lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}{_meant(item)}{sources}")
     return lines
 
@@ -208,7 +217,7 @@ def _meant(item: Any) -> str:
     return f"; did you mean {close!r}?" if close else ""
 
 
-def _dotted(key: tuple[Any, ...]) -> str:
+def dotted(key: tuple[Any, ...]) -> str:
     return ".".join(map(str, key))
 
 
