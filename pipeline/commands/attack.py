@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pipeline.commands.options import add_model_of_timm, add_site, named_model
+from pipeline.commands.options import add_model_of_timm, add_scale, add_site, named_model
 
 SUMMARY = "recover an image from the gradient of a training step on it"
 DETAILS = (
@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of iterations of cosine and gradvit (default: from configs/eval and the scale)",
     )
-    parser.add_argument("--scale", help="name of a file in configs/scale (default: that of the run)")
+    add_scale(parser, None, "that of the run")
     parser.add_argument(
         "--out",
         type=Path,

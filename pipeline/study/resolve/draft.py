@@ -58,21 +58,17 @@ class Draft:
 def check_names(study: Study, file: str) -> None:
     """Every scale, table and row that a study names must exist; a mistyped one would silently run nothing."""
     scales = fragment_names("scale")
-    unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
-    lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
-    for scale in study.headline_at:
-        if scale not in scales:
-            lines.append(f"{file}: headline_at.{scale}: no scale {scale!r}; {nearest(scale, scales)}")
-    for place, headline in [("headline", study.headline or {}), *_headlines_at(study)]:
+    named = [*((f"scales.{at}", scale) for at, scale in enumerate(study.scales))]
+    named += [(f"headline_at.{scale}", scale) for scale in study.headline_at]
+    unknown = [(place, scale) for place, scale in named if scale not in scales]
+    lines = [f"{file}: {place}: no scale {scale!r}; {nearest(scale, scales)}" for place, scale in unknown]
+    headlines = {f"headline_at.{scale}": headline for scale, headline in study.headline_at.items()}
+    for place, headline in {"headline": study.headline or {}, **headlines}.items():
         lines += _headline_problems(study, headline, f"{file}: {place}")
     if study.overview and study.overview not in study.tables:
         lines.append(f"{file}: overview: no table {study.overview!r}; {nearest(study.overview, study.tables)}")
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def _headlines_at(study: Study) -> list[tuple[str, dict[str, list[str]]]]:
-    return [(f"headline_at.{scale}", headline) for scale, headline in study.headline_at.items()]
 
 
 def _headline_problems(study: Study, headline: dict[str, list[str]], where: str) -> list[str]:

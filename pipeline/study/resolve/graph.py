@@ -7,7 +7,6 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,8 +28,8 @@ from pipeline.core.config import (
     read_yaml,
     shown,
 )
-from pipeline.core.errors import ConfigError, PatchworkError
-from pipeline.core.files import write_text
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_cache
 from pipeline.core.naming import file_name_problems
 from pipeline.core.registry import KINDS, TASKS
 from pipeline.results import results_of
@@ -46,8 +45,6 @@ from pipeline.study.study_file import StudyFile, read_study, unknown_keys_once
 
 if TYPE_CHECKING:
     from pipeline.study.resolve.buildable import ModelBuilder
-
-log = logging.getLogger(__name__)
 
 
 class StoredGraph(Record):
@@ -77,7 +74,8 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     else:
         graph = build_graph(scale)
     if path.parent.exists() or not check:
-        _write_stored(path, StoredGraph(key=key, built=built, is_checked=check, graph=graph))
+        kept = StoredGraph(key=key, built=built, is_checked=check, graph=graph)
+        write_cache(path, _one_entry_per_line(kept), "the resolved studies")
     return graph
 
 
@@ -86,13 +84,6 @@ def _read_stored(path: Path) -> StoredGraph | None:
         return StoredGraph.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None  # missing, damaged, or of an older version; it is made anew
-
-
-def _write_stored(path: Path, kept: StoredGraph) -> None:
-    try:
-        write_text(path, _one_entry_per_line(kept))
-    except PatchworkError as error:  # results of somebody else may be looked at all the same
-        log.warning("the resolved studies are not kept for the next command: %s", error)
 
 
 def _one_entry_per_line(kept: StoredGraph) -> str:
@@ -334,11 +325,15 @@ def noise_file(scale: str) -> Path:
     return CONFIGS / "noise" / f"{scale}.yaml"
 
 
+def read_noise(scale: str) -> dict[str, list[SeedValues]]:
+    """What was measured at a scale."""
+    path = noise_file(scale)
+    return parse_file(Noise, path).metrics if path.exists() else {}
+
+
 def _noise(scale: str, runs: Container[str]) -> dict[str, list[SeedValues]]:
     """What was measured at this scale, of runs that the configs still name."""
-    path = noise_file(scale)
-    measured = parse_file(Noise, path).metrics if path.exists() else {}
-    known = {kind: [each for each in values if each.run in runs] for kind, values in measured.items()}
+    known = {kind: [each for each in values if each.run in runs] for kind, values in read_noise(scale).items()}
     return {kind: values for kind, values in known.items() if values}
 
 
