@@ -91,6 +91,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_yaml_once(path: Path) -> dict[str, Any]:
+    """The same for a file that is asked for often: it is parsed once for what is written in it. Not to be changed."""
+    return _parsed(path, path.read_bytes())
+
+
+@cache
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    return read_yaml(path)
+
+
 def names(folder: Path) -> list[str]:
     """Names of the YAML files in a folder of fragments."""
     return sorted(path.stem for path in folder.glob("*.yaml"))

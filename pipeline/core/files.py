@@ -264,9 +264,9 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
     return records
 
 
-def last_line(path: Path, most_bytes: int = 100_000) -> str:
+def last_line(path: Path) -> str:
     """The last complete line of a text file that another process may be writing; empty without one."""
-    lines = read_end(path, most_bytes).split(b"\n")[:-1] if path.exists() else []
+    lines = read_end(path, 100_000).split(b"\n")[:-1] if path.exists() else []
     return lines[-1].decode() if lines else ""
 
 

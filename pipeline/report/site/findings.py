@@ -213,9 +213,9 @@ def _doubt(claim: JudgedClaim) -> float:
     return math.inf if claim.doubt is None else claim.doubt
 
 
-def value_of(cell: Cell, decimals: int, mark: str = "\u00b1") -> str:
+def value_of(cell: Cell, decimals: int) -> str:
     """Our number with its error."""
-    return " ".join(filter(None, [number(cell.ours, decimals), error(cell.error, decimals, mark)]))
+    return f"{number(cell.ours, decimals)} {error(cell.error, decimals)}".strip()
 
 
 def in_words(

@@ -7,27 +7,33 @@ ViT-L where both are one small ViT, are one row or column with both names.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 
 Side = TypeVar("Side", FilledRow, FilledColumn)
 
 
-class ShownRow(NamedTuple):
-    """A row, and later ones that are the same runs."""
+@dataclass(frozen=True)
+class Shown(Generic[Side]):
+    """A row or a column, and later ones that are the same runs."""
 
-    first: FilledRow
-    others: list[FilledRow]
+    first: Side
+    others: list[Side]
 
     @property
     def label(self) -> str:
-        return join_labels([self.first.name, *[row.name for row in self.others]])
+        return join_labels([self.first.name, *[side.name for side in self.others]])
 
     @property
     def paper_label(self) -> str:
         """The paper's name, where it is not what ran."""
-        return _paper_label(self.first, self.others)
+        sides: list[Side] = [self.first, *self.others]
+        return join_labels(side.label for side in sides) if any(side.here for side in sides) else ""
+
+
+class ShownRow(Shown[FilledRow]):
+    """A row of a table."""
 
     def runs(self) -> dict[str, str]:
         """Each run once, with its role, and its seed where the role has several seeds."""
@@ -39,19 +45,8 @@ class ShownRow(NamedTuple):
         return found
 
 
-class ShownColumn(NamedTuple):
-    """A column, and later ones that are the same runs."""
-
-    first: FilledColumn
-    others: list[FilledColumn]
-
-    @property
-    def label(self) -> str:
-        return join_labels([self.first.name, *[column.name for column in self.others]])
-
-    @property
-    def paper_label(self) -> str:
-        return _paper_label(self.first, self.others)
+class ShownColumn(Shown[FilledColumn]):
+    """A column of a table."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +153,6 @@ def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
         else:
             groups.append((side, []))
     return groups
-
-
-def _paper_label(first: FilledRow | FilledColumn, others: Sequence[FilledRow] | Sequence[FilledColumn]) -> str:
-    sides: list[FilledRow | FilledColumn] = [first, *others]
-    return join_labels(side.label for side in sides) if any(side.here for side in sides) else ""
 
 
 def join_labels(labels: Iterable[str]) -> str:

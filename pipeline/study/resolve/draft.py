@@ -3,11 +3,10 @@
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml, shown
+from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml_once, shown
 from pipeline.core.errors import ConfigError
 from pipeline.study.claims.formula import matching_names
 from pipeline.study.resolve.entries import Graph
@@ -103,13 +102,7 @@ def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
-    content = deepcopy(_content(path, path.read_bytes()))
+    content = deepcopy(read_yaml_once(path))
     if kind in ("method", "model", "data") and kind not in content:
         raise ConfigError(f"{shown(path)}: {kind}: required, not given; the keys of a {kind} are below it")
     return shown(path), content
-
-
-@cache
-def _content(path: Path, text: bytes) -> dict[str, Any]:
-    """Hundreds of runs name the same few files: each is parsed once for what is written in it."""
-    return read_yaml(path)
