@@ -18,18 +18,24 @@ Side = TypeVar("Side", FilledRow, FilledColumn)
 class Shown(Generic[Side]):
     """A row or a column, and later ones that are the same runs."""
 
-    first: Side
-    others: list[Side]
+    sides: list[Side]
+
+    @property
+    def first(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def others(self) -> list[Side]:
+        return self.sides[1:]
 
     @property
     def label(self) -> str:
-        return join_labels([self.first.name, *[side.name for side in self.others]])
+        return join_labels([side.name for side in self.sides])
 
     @property
     def paper_label(self) -> str:
         """The paper's name, where it is not what ran."""
-        sides: list[Side] = [self.first, *self.others]
-        return join_labels(side.label for side in sides) if any(side.here for side in sides) else ""
+        return join_labels(side.label for side in self.sides) if any(side.here for side in self.sides) else ""
 
 
 class ShownRow(Shown[FilledRow]):
@@ -63,10 +69,7 @@ class TableView:
     def merged(self, row: ShownRow, column: ShownColumn) -> list[tuple[FilledRow, FilledColumn, Cell]]:
         """Every cell that this one stands for, itself first."""
         return [
-            (one, other, one.cells[other.id])
-            for one in (row.first, *row.others)
-            for other in (column.first, *column.others)
-            if other.id in one.cells
+            (one, other, one.cells[other.id]) for one in row.sides for other in column.sides if other.id in one.cells
         ]
 
     def papers(self, row: ShownRow, column: ShownColumn) -> list[float]:
@@ -126,8 +129,8 @@ def view(table: FilledTable) -> TableView:
     filled = [column for column in table.columns if any(has_content(row.cells.get(column.id)) for row in ran)]
     return TableView(
         table,
-        [ShownColumn(*pair) for pair in _once(filled)],
-        [ShownRow(*pair) for pair in _once(ran)],
+        [ShownColumn(group) for group in _once(filled)],
+        [ShownRow(group) for group in _once(ran)],
         [row for row in table.rows if row not in ran],
         [column for column in table.columns if column not in filled],
     )
@@ -142,16 +145,16 @@ def has_content(cell: Cell | None) -> bool:
     return cell is not None and (cell.ours is not None or bool(cell.picture) or bool(cell.stale))
 
 
-def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
+def _once(sides: Sequence[Side]) -> list[list[Side]]:
     """Each that is not the same as an earlier one, with the later ones that are."""
-    groups: list[tuple[Side, list[Side]]] = []
+    groups: list[list[Side]] = []
     for side in sides:
         # The first of them may itself be the same as one that did not run.
-        known = [others for first, others in groups if side.same_as and side.same_as in (first.label, first.same_as)]
+        known = [group for group in groups if side.same_as and side.same_as in (group[0].label, group[0].same_as)]
         if known:
             known[0].append(side)
         else:
-            groups.append((side, []))
+            groups.append([side])
     return groups
 
 
