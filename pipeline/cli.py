@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB", help="one of these:")
+    verbs = parser.add_subparsers(required=True, metavar="VERB", help="one of the verbs below")
     for moment, names in VERBS.items():
         guide.append(moment)
         for name in names:

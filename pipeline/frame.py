@@ -1,11 +1,11 @@
 """Gives every metric of a scale as one long frame, for a notebook or a spreadsheet."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.config import CONFIGS, names, nearest, read_yaml
+from pipeline.core.config import CONFIGS, dotted, leaves, names, nearest, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.freshness.remake import open_freshness
 from pipeline.results import RunFolder, ScaleFolder, results_of
@@ -109,16 +109,9 @@ def _run_facts(folder: RunFolder) -> dict[str, Any]:
     """The config of a run by dotted keys; a weight file has none here."""
     if not folder.config.exists():
         return {}
-    config = dict(_leaves(read_yaml(folder.config)))
+    values = {dotted(place): value for place, value in leaves(read_yaml(folder.config)) if value != {}}
+    config = {key: json.dumps(value) if isinstance(value, list) else value for key, value in values.items()}
     return {**config, **{key: config[f"{key}.name"] for key in ("method", "model", "data")}}
-
-
-def _leaves(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", json.dumps(value) if isinstance(value, list) else value
 
 
 def _differing(facts: dict[str, dict[str, Any]]) -> list[str]:

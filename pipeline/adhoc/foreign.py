@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.adhoc.evaluated_set import evaluated_set, seen_by
 from pipeline.adhoc.named_model import FoundModel, NamedModel, find_model
-from pipeline.core.config import CONFIGS, FILE, Layers, names, nearest, parse, parse_file, read_yaml
+from pipeline.core.config import CONFIGS, FILE, Layers, names, nearest, parse, read_yaml
 from pipeline.core.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.core.sizes import pair
 from pipeline.data.kind import BaseDataConfig, kind_of, parse_data, reference_run, source_set
@@ -39,7 +39,7 @@ from pipeline.site import Site, data_folder
 from pipeline.study.resolve.draft import fragment
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.resolve.rows import evaluation_name, evaluation_science
-from pipeline.study.spec import Scale
+from pipeline.study.spec import Scale, read_scale
 
 log = logging.getLogger(__name__)
 CLEAN = "classify"  # goes with every group: what the other numbers are compared with
@@ -143,7 +143,7 @@ class Foreign:
     def of(cls, named: NamedModel, data: str | None, scale: str, site: Site, with_train: bool = False) -> "Foreign":
         torch.set_num_threads(site.threads)
         model = find_model(named, site)
-        chosen = evaluated_set(data, _scale(scale), model.view, with_train)
+        chosen = evaluated_set(data, read_scale(scale), model.view, with_train)
         if chosen.folder:
             site = site.model_copy(update={"data": {**site.data, chosen.data.name: chosen.folder}})
         run = RunConfig(
@@ -190,7 +190,7 @@ class Foreign:
 
     def planned(self, name: str) -> PlannedEvaluation:
         """The evaluation under the name that the graph would give it; its data sets are prepared."""
-        scale = _scale(self.scale)
+        scale = read_scale(self.scale)
         file, content = fragment("eval", name, "evaluate")
         layers = Layers((file, content), (f"configs/scale/{self.scale}.yaml: eval.{name}", scale.eval.get(name, {})))
         evaluation: type[Evaluation] = EVALS.get(layers.merged()["name"])
@@ -263,7 +263,3 @@ class Foreign:
         except CheckpointError as error:
             raise DataError(f"{data.name} is made with a run that does not exist: {error}") from None
         return parse_data(Layers((data.name, known)))
-
-
-def _scale(name: str) -> Scale:
-    return parse_file(Scale, CONFIGS / "scale" / f"{name}.yaml")

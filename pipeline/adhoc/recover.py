@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pipeline.adhoc.victim import Victim
-from pipeline.core.config import CONFIGS, Layers, parse, parse_file
+from pipeline.core.config import Layers, parse
 from pipeline.core.errors import ConfigError
 from pipeline.evals.parts import Arrays, Parts, key_of
 from pipeline.evals.privacy.gradient_matching import GradientMatching, bounds_of, draw_curves
@@ -25,7 +25,7 @@ from pipeline.evals.privacy.leakage import PictureColumn, pixels_of
 from pipeline.privacy import april, matching
 from pipeline.privacy.similarity import as_png, similarity
 from pipeline.study.resolve.draft import fragment
-from pipeline.study.spec import Scale
+from pipeline.study.spec import read_scale
 
 log = logging.getLogger(__name__)
 AttackName = Literal["april", "cosine", "gradvit"]
@@ -89,7 +89,7 @@ def _search(name: AttackName, victim: Victim, iterations: int | None) -> Gradien
     file, content = fragment("eval", SEARCHES[name], "attack")
     layers = [(file, content)]
     if victim.scale:
-        scale = parse_file(Scale, CONFIGS / "scale" / f"{victim.scale}.yaml")
+        scale = read_scale(victim.scale)
         layers.append((f"configs/scale/{victim.scale}.yaml: eval.{SEARCHES[name]}", scale.eval.get(SEARCHES[name], {})))
     asked = {"images": 1, "batch": 1} | ({} if iterations is None else {"iterations": iterations})
     return parse(GradientMatching.Config, Layers(*layers, ("command line", asked)))

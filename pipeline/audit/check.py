@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.core.config import CONFIGS, names, nearest, parse_file, read_yaml, shown
+from pipeline.core.config import CONFIGS, Layers, names, nearest, parse_as_meant, read_yaml, shown
 from pipeline.core.errors import ConfigError
 from pipeline.freshness.outputs import run_file
 from pipeline.freshness.remake import Freshness
@@ -52,10 +52,11 @@ def runs_trained(graph: Graph) -> set[str]:
 
 def check_site(path: Path) -> None:
     """A site file; a folder under a name that no data set has would be missed when jobs start."""
-    site, known = parse_file(Site, path), _data_names()
-    lines = [f"{shown(path)}: data.{key}: no data set {key!r}; {nearest(key, known)}" for key in site.data]
-    if wrong := [line for key, line in zip(site.data, lines, strict=True) if key not in known]:
-        raise ConfigError("\n".join(wrong))
+    (site, lines), known = parse_as_meant(Site, Layers((shown(path), read_yaml(path)))), _data_names()
+    unknown = [key for key in site.data if key not in known] if site else []
+    lines += [f"{shown(path)}: data.{key}: no data set {key!r}; {nearest(key, known)}" for key in unknown]
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 def _data_names() -> set[str]:

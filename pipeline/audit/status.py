@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.core.config import shown
-from pipeline.core.files import is_held, last_line
+from pipeline.core.files import is_held, last_line, read_end
 from pipeline.freshness.outputs import report_file, table_file
 from pipeline.freshness.remake import Freshness
 from pipeline.launch.gpus import holders, in_words
@@ -222,11 +222,7 @@ def _problem(log: Path) -> str:
 
 def _last_lines(log: Path) -> list[str]:
     """The end of a log, without empty lines; nothing where there is no log."""
-    if not log.exists():
-        return []
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+    lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines() if log.exists() else []
     return [line.rstrip() for line in lines if line.strip()]
 
 

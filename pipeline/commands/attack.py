@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pipeline.commands.options import add_model_of_timm, add_site, named_model
+from pipeline.commands.options import add_model_of_timm, add_scale, add_site, named_model
 
 SUMMARY = "recover an image from the gradient of a training step on it"
 DETAILS = (
@@ -44,9 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--attack",
         required=True,
         choices=["april", "cosine", "gradvit"],
-        help="april: solves for the image in closed form, in seconds, from float64 gradients of a model whose first "
-        "block has no norm and no skips. cosine (Geiping et al. 2020) and gradvit (Hatamizadeh et al. 2022): search "
-        "for an image with the same gradient, on the unchanged model; use a GPU unless the model is tiny",
+        help="april: solves for the image in closed form, in seconds, from float64 gradients; for this, the norm and "
+        "the skip connections of the model's first block are removed. cosine (Geiping et al. 2020) and gradvit "
+        "(Hatamizadeh et al. 2022): search for an image with the same gradient, on the unchanged model; use a GPU "
+        "unless the model is tiny",
     )
     parser.add_argument(
         "--weights",
@@ -70,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of iterations of cosine and gradvit (default: from configs/eval and the scale)",
     )
-    parser.add_argument("--scale", help="name of a file in configs/scale (default: that of the run)")
+    add_scale(parser, None, "that of the run")
     parser.add_argument(
         "--out",
         type=Path,

@@ -2,7 +2,7 @@
 
 import argparse
 
-from pipeline.commands.options import open_scale
+from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "delete abandoned runs and checkpoints that nothing needs"
 DETAILS = (
@@ -12,11 +12,9 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scale", help="only this scale, the name of a file in configs/scale (default: every scale with results)"
-    )
+    add_scale(parser, None, "every scale with results")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--dry-run", action="store_true", help="list the files, and delete nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="list the files, and delete nothing")
 
 
 def run(options: argparse.Namespace) -> None:

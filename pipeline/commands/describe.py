@@ -18,19 +18,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
         type=Path,
+        metavar="FOLDER",
         help="images in class folders (train/<class>/ and val/<class>/, or only <class>/), images at any depth without "
         "labels, or the format of COCO, ADE20K or Speech Commands",
     )
-    parser.add_argument("--name", required=True, help="name of the data set, and of its config")
-    parser.add_argument("--image-size", type=int, help="side length of the images as a model sees them, in pixels")
-    parser.add_argument("--channels", type=int, help="1: grey, 3: colour (default: as the images are)")
+    parser.add_argument("--name", required=True, metavar="NAME", help="name of the data set, and of its config")
     parser.add_argument(
-        "--val-share", type=float, help="share of the images that becomes the validation split (default: 0.1)"
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="side length of the images as a model sees them (default: that of the images, if all are squares of one "
+        "size)",
+    )
+    parser.add_argument("--channels", type=int, metavar="N", help="1: grey, 3: colour (default: as the images are)")
+    parser.add_argument(
+        "--val-share",
+        type=float,
+        metavar="X",
+        help="share of the images that becomes the validation split, between 0 and 1 (default: 0.1)",
     )
     labels = parser.add_mutually_exclusive_group()
     labels.add_argument(
         "--unlabelled",
-        "--no-labels",
         action="store_const",
         const=True,
         help="the images have no labels, regardless of folders (default: decided from the folders)",
@@ -45,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-side",
         type=int,
-        help="without labels: leave out images with a side below this (default: a quarter of --image-size)",
+        metavar="PIXELS",
+        help="without labels: leave out images with a shorter side than this (default: a quarter of --image-size)",
     )
     parser.add_argument("--study", action="store_true", help="also write configs/study/NAME.yaml, ready to run")
     parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.commands.options import add_model_of_timm, add_site, named_model
+from pipeline.commands.options import add_model_of_timm, add_scale, add_site, named_model
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --model: names of files in configs/eval, such as adversarial, or of a group (default: robustness; "
         "with --data: classify)",
     )
-    parser.add_argument(
-        "--scale", help="name of a file in configs/scale (default: demo with --job, paper with --model)"
-    )
+    add_scale(parser, None, "demo with --job, paper with --model")
     add_site(parser)
 
 

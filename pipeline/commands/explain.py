@@ -14,9 +14,12 @@ DETAILS = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser, default=None)
     parser.add_argument(
-        "number", help="a cell as STUDY.TABLE.ROW:COLUMN, or a run by its name, or by the beginning or the end of it"
+        "number",
+        metavar="NUMBER",
+        help="a cell, as STUDY.TABLE.ROW:COLUMN with the keys of the study file, or a run, by its name or by the "
+        "beginning or the end of its name",
     )
-    parser.add_argument("key", nargs="?", help="a key of the run, such as optim.base_lr")
+    parser.add_argument("key", nargs="?", metavar="KEY", help="a key of the run, such as optim.base_lr")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pipeline.commands.options import add_site
+from pipeline.commands.options import add_scale, add_site
 
 SUMMARY = "write the encoder of a run in the format of timm and the Hugging Face Hub, with a model card"
 DETAILS = (
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out", required=True, type=Path, metavar="FOLDER", help="a new folder; existing ones are never overwritten"
     )
     parser.add_argument("--onnx", action="store_true", help="also write model.onnx, for batches of any size")
-    parser.add_argument("--scale", help="name of a file in configs/scale (default: that of the run)")
+    add_scale(parser, None, "that of the run")
     add_site(parser)
 
 

@@ -14,7 +14,9 @@ DETAILS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="results of the other machine, or the project that has them")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="results of the other machine, or the project that has them"
+    )
     add_scale(parser)
     parser.add_argument(
         "--weights-at",

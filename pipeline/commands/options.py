@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
 
 
-def add_scale(parser: argparse.ArgumentParser, default: str | None = "demo") -> None:
-    """`default` None: the scale of the study that the command names, as for Snakemake."""
-    shown = default or "that of the study, as for snakemake"
+OF_STUDY = "that of the study, as for snakemake"
+
+
+def add_scale(parser: argparse.ArgumentParser, default: str | None = "demo", otherwise: str = OF_STUDY) -> None:
+    """`otherwise` says which scale is meant where the command line names none and there is no `default`."""
+    shown = default or otherwise
     parser.add_argument("--scale", default=default, help=f"name of a file in configs/scale (default: {shown})")
 
 

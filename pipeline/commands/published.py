@@ -4,11 +4,11 @@ import argparse
 
 from pipeline.commands.options import add_site, open_scale
 
-SUMMARY = "write the headline results to results/published, which git keeps, or check them or compare with them"
+SUMMARY = "publish the headline results in results/published, or check or compare published ones"
 DETAILS = (
     "Without an option, results/published/SCALE is written from the finished results of `snakemake headline --config "
-    "scale=SCALE`, and README shows it. Weights are not needed, so results that were merged from several machines "
-    "can be published."
+    "scale=SCALE`; git keeps this folder, and README shows it. Weights are not needed, so results that were merged "
+    "from several machines can be published."
 )
 
 
@@ -16,7 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scale",
         nargs="?",
-        help="name of a file in configs/scale; with --check, --compare and --redraw, all published scales if left out",
+        metavar="SCALE",
+        help="name of a file in configs/scale, needed to publish (default with --check, --compare and --redraw: all "
+        "published scales)",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument(

@@ -2,16 +2,14 @@
 
 import argparse
 
-from pipeline.commands.options import open_scale
+from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "list what is finished, running, waiting and failed"
 DETAILS = "It only reads files, so it may be called at any time, also while Snakemake works."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scale", help="only this scale, the name of a file in configs/scale (default: every scale with results)"
-    )
+    add_scale(parser, None, "every scale with results")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 
-from pipeline.commands.options import add_site
+from pipeline.commands.options import add_scale, add_site
 
 SUMMARY = "try several values of a key in a run or a study, and compare them"
 DETAILS = (
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", help="the new study is called sweep_NAME (default: a name made from the run, the keys and a digest)"
     )
-    parser.add_argument("--scale", help="name of a file in configs/scale (default: the profile's, else the study's)")
+    add_scale(parser, None, "the profile's, else the study's")
     add_site(parser)
     parser.add_argument("--profile", help="a profile of Snakemake, such as slurm")
     parser.add_argument("-n", "--dry-run", action="store_true", help="check everything and list the jobs")

@@ -10,7 +10,9 @@ DETAILS = "Cells without a result show the reason."
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser)
-    parser.add_argument("--table", required=True, help="id of a table: study and key in configs/study, such as mjp.t4")
+    parser.add_argument(
+        "--table", required=True, help="a table: name of a study and the table's key in its file, such as mjp.t4"
+    )
     add_rows(parser, default="all")
 
 

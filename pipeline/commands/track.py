@@ -11,7 +11,7 @@ DETAILS = "Nothing is logged twice."
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser)
     add_site(parser)
-    parser.add_argument("--follow", action="store_true", help="continue while Snakemake runs, then finish")
+    parser.add_argument("--follow", action="store_true", help="go on until Snakemake has ended")
 
 
 def run(options: argparse.Namespace) -> None:

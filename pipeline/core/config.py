@@ -7,7 +7,8 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -90,6 +91,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_yaml_once(path: Path) -> dict[str, Any]:
+    """The same for a file that is asked for often: it is parsed once for what is written in it. Not to be changed."""
+    return _parsed(path, path.read_bytes())
+
+
+@cache
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    return read_yaml(path)
+
+
 def names(folder: Path) -> list[str]:
     """Names of the YAML files in a folder of fragments."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
@@ -98,12 +109,17 @@ def names(folder: Path) -> list[str]:
 def nearest(name: str, valid: Iterable[str], listed_by: str = "python -m pipeline check --names") -> str:
     """A hint for a wrong name: the closest valid one, then all of them; of many the nearest, and what lists all."""
     valid = sorted(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = _closest(name, valid)
+    hint = f"did you mean {close!r}? " if close else ""
     if len(valid) <= MOST_LISTED:
         return f"{hint}valid: {', '.join(valid) or '(none)'}"
     near = difflib.get_close_matches(name, valid, n=NUM_NEAREST, cutoff=0)
     return f"{hint}nearest: {', '.join(near)}; {len(valid) - len(near)} others: `{listed_by}`"
+
+
+def _closest(name: str, valid: Iterable[str]) -> str:
+    """The valid name that a wrong one may stand for; empty if none is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(valid), n=1, cutoff=0.5)), "")
 
 
 def merge(*maps: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +130,15 @@ def merge(*maps: dict[str, Any]) -> dict[str, Any]:
             both_maps = isinstance(value, dict) and isinstance(result.get(key), dict)
             result[key] = merge(result[key], value) if both_maps else value
     return result
+
+
+def leaves(content: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The place of every value, and the value: {optim: {epochs: 2}} -> (optim, epochs) 2. An empty map is a value."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
 
 
 class Layers:
@@ -182,7 +207,7 @@ def problems(
         # A rule between several keys fails at the key above them all; people need the file of each key it names.
         named = _keys_named(message, loc, layers) if item["type"] == "value_error" else []
         key = named[0] if named else loc
-        where = f"{layers.origin(key)}: {prefix}{_dotted(key) or '(top)'}"
+        where = f"{layers.origin(key)}: {prefix}{dotted(key) or '(top)'}"
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: {UNKNOWN_KEY}; {nearest(str(loc[-1]), _fields_at(model, loc[:-1]))}")
         elif item["type"] == "missing":
@@ -190,7 +215,7 @@ def problems(
         else:
             found = "" if isinstance(item["input"], (dict, BaseModel)) else f"found {item['input']!r}; "
             others = [other for other in named if layers.origin(other) != layers.origin(key)]
-            sources = "".join(f"; {prefix}{_dotted(other)} is in {layers.origin(other)}" for other in others)
+            sources = "".join(f"; {prefix}{dotted(other)} is in {layers.origin(other)}" for other in others)
             lines.append(f"{where}: {found}{message[:1].lower()}{message[1:]}{_meant(item)}{sources}")
     return lines
 
@@ -198,11 +223,11 @@ def problems(
 def _meant(item: Any) -> str:
     """The nearest of the words that a key may have, where another was found."""
     words = re.findall("'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
-    close = difflib.get_close_matches(str(item["input"]), words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = _closest(str(item["input"]), words)
+    return f"; did you mean {close!r}?" if close else ""
 
 
-def _dotted(key: tuple[Any, ...]) -> str:
+def dotted(key: tuple[Any, ...]) -> str:
     return ".".join(map(str, key))
 
 
@@ -241,6 +266,29 @@ def parse(model: type[Model], layers: Layers, prefix: str = "") -> Model:
 
 def parse_file(model: type[Model], path: Path) -> Model:
     return parse(model, Layers((shown(path), read_yaml(path))))
+
+
+def parse_as_meant(model: type[Model], layers: Layers) -> tuple[Model | None, list[str]]:
+    """Merged layers and their problems, so that names in a file with mistyped keys can be checked, too.
+
+    An unknown key is read as the valid one that its problem suggests. None if that does not make the layers valid.
+    """
+    content = deepcopy(layers.merged())
+    try:
+        return model.model_validate(content), []
+    except ValidationError as error:
+        lines = problems(error, model, layers)
+        unknown = [item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"]
+    for *above, key in unknown:
+        keys = _at(content, tuple(above))
+        suggested = _closest(str(key), _fields_at(model, tuple(above)))
+        if not suggested or not isinstance(keys, dict):
+            return None, lines
+        keys.setdefault(suggested, keys.pop(key))
+    try:
+        return model.model_validate(content), lines
+    except ValidationError:
+        return None, lines
 
 
 def shown(path: Path) -> str:

@@ -213,6 +213,14 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 
+def write_cache(path: Path, text: str, what: str) -> None:
+    """Write what only saves time; where that is not possible, as among results of somebody else, say so and go on."""
+    try:
+        write_text(path, text)
+    except PatchworkError as error:
+        log.warning("%s are not kept for the next command: %s", what, error)
+
+
 SEAL = ',\n  "digest": "'
 
 
@@ -256,14 +264,17 @@ def parse_lines(content: bytes, path: Path, first: int = 1) -> list[dict[str, An
     return records
 
 
-def last_line(path: Path, most_bytes: int = 100_000) -> str:
+def last_line(path: Path) -> str:
     """The last complete line of a text file that another process may be writing; empty without one."""
-    if not path.exists():
-        return ""
+    lines = read_end(path, 100_000).split(b"\n")[:-1] if path.exists() else []
+    return lines[-1].decode() if lines else ""
+
+
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """The last bytes of a file, which may begin inside a line."""
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
-        lines = file.read().split(b"\n")[:-1]
-    return lines[-1].decode() if lines else ""
+        return file.read()
 
 
 def digest(path: Path) -> str | None:

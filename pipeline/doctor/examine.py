@@ -1,13 +1,12 @@
 """Can this site run this scale? Every check, in the order in which one would fix what they find."""
 
-import os
 from collections.abc import Callable, Iterator
 
-from pipeline.core.config import CONFIGS, shown
+from pipeline.core.config import shown
 from pipeline.core.errors import PatchworkError
 from pipeline.doctor import cluster, data, job, machine
 from pipeline.doctor.finding import Finding, Subject, failed
-from pipeline.site import Site
+from pipeline.site import Site, site_path
 from pipeline.study.resolve.entries import Graph
 
 Check = Callable[[Subject], Iterator[Finding]]
@@ -26,9 +25,7 @@ CLUSTER: list[Check] = [
 
 def examine(graph: Graph, site: Site) -> Iterator[Finding]:
     """Each finding as soon as it is known."""
-    name = os.environ.get("PATCHWORK_SITE", "local")
-    file = name if name.endswith(".yaml") else shown(CONFIGS / "site" / f"{name}.yaml")
-    subject = Subject(graph, site, file)
+    subject = Subject(graph, site, shown(site_path()))
     for check in [*HERE, *DATA, *LATER]:
         yield from _carefully(check, subject)
     for check in CLUSTER if site.slurm else []:

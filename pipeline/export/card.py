@@ -11,22 +11,11 @@ from pipeline.data.dense.pictures import MODES
 from pipeline.data.kind import kind_of
 from pipeline.engine.run import RunConfig
 from pipeline.export.numbers import TRAIN, Number
+from pipeline.published_sets.sets import catalogue
 from pipeline.results import RunFolder
 
 MOST = 12  # numbers of one evaluation; ImageNet-C has a hundred
-# Terms of the data sets that this project reads, by their `source`; those of others are for their owners to state.
-LICENCES = {
-    "fashion_mnist": "MIT",
-    "fashion_attributes": "MIT",
-    "speech_commands": "CC BY 4.0",
-    "spoken_words": "CC BY 4.0",
-    "coco": "annotations CC BY 4.0; images under the terms of Flickr",
-    **dict.fromkeys(
-        ("imagenet", "imagenet_a", "imagenet_o", "tiny_imagenet"),
-        "the terms of access of ImageNet: non-commercial research and education",
-    ),
-    "celeba": "non-commercial research",
-}
+BUNDLED_LICENCES = {"fashion_mnist": "MIT", "fashion_attributes": "MIT", "spoken_words": "CC BY 4.0"}
 UNKNOWN_LICENCE = "not known here; whoever publishes the model has to state it"
 
 
@@ -73,13 +62,19 @@ def _training(run: RunConfig, folder: RunFolder) -> str:
         "What it was trained on",
         f"- Data set: `{data.name}` (source `{source}`), {data.num_train:,} train and {data.num_val:,} validation "
         f"{kind_of(data).unit}; fingerprint {facts.get('data_fingerprint') or 'not recorded'}",
-        f"- Licence of the data: {LICENCES.get(source, UNKNOWN_LICENCE)}",
+        f"- Licence of the data: {_licence(source)}",
         f"- Started from: {_start(run)}",
         f"- Recipe: {_length(run)}, batches of {run.optim.global_batch}, base learning rate {run.optim.base_lr:g}, "
         f"seed {run.seed}; all of it in the config of the run `{run.name}`",
         f"- Computed on: {facts.get('device', 'not recorded')}, {facts.get('precision', 'unknown precision')}, commit "
         f"{facts.get('commit', 'not recorded')}",
     )
+
+
+def _licence(source: str) -> str:
+    """The terms of a data set; those of sets that this project does not know are for their owners to state."""
+    published = {entry.source or name: entry.licence for name, entry in catalogue().items()}
+    return (published | BUNDLED_LICENCES).get(source, UNKNOWN_LICENCE)
 
 
 def _start(run: RunConfig) -> str:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
 
-from pipeline.core.config import parse_file, read_yaml
+from pipeline.core.config import read_yaml
 from pipeline.engine.run import RunConfig
 from pipeline.report.tables.seed_noise import pooled
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.results.records import EvalResult, Measured, TrainRecord, read_intact
-from pipeline.study.resolve.graph import noise_file
-from pipeline.study.spec import Noise
+from pipeline.study.resolve.graph import read_noise
 
 TRAIN = "train"
 
@@ -35,7 +34,7 @@ class Number:
 def numbers_of(run: RunConfig, folder: RunFolder) -> list[Number]:
     """Those of validation, then those of each evaluation of this run by itself."""
     others = {name: _values(RunFolder(folder.results, name)) for name in _siblings(folder)}
-    known = _known_noise(folder.results.name)
+    known = read_noise(folder.results.name)
     return [
         Number(
             evaluation,
@@ -92,11 +91,6 @@ def _over_seeds(value: float, others: list[float]) -> str:
         return ""
     values = [value, *others]
     return f"{stdev(values):.2g} over {len(values)} seeds, mean {sum(values) / len(values):.4g}"
-
-
-def _known_noise(scale: str) -> Mapping[str, Any]:
-    path = noise_file(scale)
-    return parse_file(Noise, path).metrics if path.exists() else {}
 
 
 def _at_scale(known: Mapping[str, Any], run: RunConfig, evaluation: str, metric: str) -> str:

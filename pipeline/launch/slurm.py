@@ -117,13 +117,14 @@ class Launcher:
     @contextmanager
     def _sole_submitter(self) -> Iterator[None]:
         """Hold the lock of submissions, after the launcher that has it: it may hang in sbatch or squeue."""
+
+        def tell() -> None:
+            self._tell(f"{holder_of(self.paths.submit_lock)} submits this run; waiting for it")
+
         with closing(LockFile(self.paths.submit_lock)) as lock:
-            if not self.stop.wait_for(lock.take, LOOK_S, self._tell_who_submits):
+            if not self.stop.wait_for(lock.take, LOOK_S, tell):
                 raise Interrupted(self.stop.why)  # the other one cancels what it has submitted
             yield
-
-    def _tell_who_submits(self) -> None:
-        self._tell(f"{holder_of(self.paths.submit_lock)} submits this run; waiting for it")
 
     def _cancel(self, job: Job, record: JobRecord) -> None:
         """End a job that works on what is no longer asked for."""

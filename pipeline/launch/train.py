@@ -42,7 +42,8 @@ def train(scale: str, run: str | None = None, config: Path | None = None) -> int
     elif site.slurm:
         code = train_on_cluster(paths, site, shape, _submitted(paths, content), inputs, stop)
     else:
-        code = _train_on_this_machine(content, paths, site, shape, _same_command(scale, run, config))
+        again = ["train", "--scale", scale, *(["--run", run] if run else ["--config", str(config)])]
+        code = _train_on_this_machine(content, paths, site, shape, again)
     if code == 0:
         paths.publish()
     return code
@@ -92,7 +93,3 @@ def _submitted(paths: RunFolder, content: dict[str, Any]) -> str:
     write_text(paths.submitted, yaml.safe_dump(content, sort_keys=False))
     site = os.environ.get("PATCHWORK_SITE", "local")
     return str(Path(site).absolute()) if site.endswith(".yaml") else site
-
-
-def _same_command(scale: str, run: str | None, config: Path | None) -> list[str]:
-    return ["train", "--scale", scale, *(["--run", run] if run else ["--config", str(config)])]

@@ -6,26 +6,21 @@ their code changes.
 
 import functools
 import json
-import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from pipeline.core.config import Layers, fingerprint
-from pipeline.core.errors import PatchworkError
-from pipeline.core.files import write_json
+from pipeline.core.files import write_cache
 from pipeline.core.processes import end_with_parent
 from pipeline.core.registry import KINDS, METHODS, TASKS
 from pipeline.core.source import PACKAGE, digest_behind
 from pipeline.study.resolve.entries import Graph
-
-log = logging.getLogger(__name__)
 
 Cost = dict[str, float]
 FEW = 4  # steps that are counted before other processes would have started
@@ -39,15 +34,9 @@ def costs_of(graph: Graph, runs: Iterable[str]) -> dict[str, Cost]:
     missing = {key: graph.runs[name].config for name, key in keys.items() if key not in known}
     if missing:
         known |= _count(missing)
-        _keep(path, {"code": _code(), "costs": known})
+        content = {"code": _code(), "costs": known}
+        write_cache(path, json.dumps(content, indent=2) + "\n", "the counted operations")
     return {name: known[key] for name, key in keys.items()}
-
-
-def _keep(path: Path, content: dict[str, Any]) -> None:
-    try:
-        write_json(path, content)
-    except PatchworkError as error:  # results of somebody else may be planned all the same
-        log.warning("the counted operations are not kept for the next command: %s", error)
 
 
 def _key(config: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ are recorded as CUDA graphs.
 import functools
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.core.config import CONFIGS, read_yaml
+from pipeline.core.files import read_end
 from pipeline.launch.resources import shape_of
 from pipeline.plan.costs import Cost, costs_of
 from pipeline.plan.device import matmul_gflop_per_s, trains_on_gpu
@@ -130,9 +130,7 @@ def _from_steps(steps: "Benchmark", loops: Loops, asked: Pass) -> Speed:
 
 
 def _last_rates(path: Path) -> list[float]:
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-        lines = file.read().split(b"\n")[1:-1]  # the first may be cut or a warm-up, the last unfinished
+    lines = read_end(path, TAIL).split(b"\n")[1:-1]  # the first may be cut or a warm-up, the last unfinished
     return [json.loads(line)["images_per_s"] for line in lines]
 
 

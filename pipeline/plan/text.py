@@ -26,12 +26,11 @@ def plan(freshness: Freshness, targets: list[str]) -> str:
     runs, device = estimate(graph, site, work), "GPU" if trains_on_gpu(site) else "CPU"
     header = ("study", "runs", "evaluations", "tables", f"{device} hours", "storage", "longest run")
     parts = [_heading(graph, work, targets), aligned([header, *_rows(work, runs, device)])]
-    parts += [text for text in (_sets(freshness, work), _evaluations(graph, work, site)) if text]
+    parts += [_sets(freshness, work), _evaluations(graph, work, site)]
     if runs:
         when = _queue(runs, device) if site.slurm else _here(runs, site, device)
         parts += [_sources(runs, device), _storage(graph, runs), when]
-    parts += [text for text in (_patience(graph, work),) if text]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, [*parts, _patience(graph, work)]))
 
 
 def _heading(graph: Graph, work: Work, targets: list[str]) -> str:
@@ -61,7 +60,7 @@ def _sets(freshness: Freshness, work: Work) -> str:
     sets = [data_of(graph, name) for name in sorted(asked) if freshness.why(data_file(name))]
     verified = [data.name for data in sets if not source_set(data)]
     parts = Counter((data.folder_name, source_set(data)) for data in sets if source_set(data))
-    made = [f"{name} from {source} in {count} job{'s' * (count > 1)}" for (name, source), count in parts.items()]
+    made = [f"{name} from {source} in {counted(count, 'job')}" for (name, source), count in parts.items()]
     texts = [f"Data sets to verify first: {', '.join(verified)}." if verified else ""]
     texts += [f"To make where the site has none: {', '.join(made)}." if made else ""]
     return _wrapped(" ".join(filter(None, texts)))
@@ -100,8 +99,7 @@ def _row(label: str, work: Work, runs: list[RunEstimate], device: str, study: st
 
 
 def _processes(run: RunEstimate, device: str) -> str:
-    count, one = run.shape.size, "GPU" if device == "GPU" else "process"
-    return f"1 {one}" if count == 1 else f"{count} {'GPUs' if device == 'GPU' else 'processes'}"
+    return counted(run.shape.size, "GPU") if device == "GPU" else counted(run.shape.size, "process", "processes")
 
 
 def _sources(runs: list[RunEstimate], device: str) -> str:
@@ -135,7 +133,7 @@ def _queue(runs: list[RunEstimate], device: str) -> str:
     useful = [
         count for count in (1, 2, 4, 8, 16, 32, 64) if count == 1 or hours_on(count // 2, runs) > chain_hours(runs)
     ]
-    times = ", ".join(f"{hours(hours_on(count, runs))} h on {count} node{'s' * (count > 1)}" for count in useful)
+    times = ", ".join(f"{hours(hours_on(count, runs))} h on {counted(count, 'node')}" for count in useful)
     each = "GPUs" if device == "GPU" else "processes"
     return _wrapped(
         f"At most {most} training jobs at once, each on up to {shape.nodes} x {shape.processes} processes (nodes x "
@@ -153,7 +151,7 @@ def _here(runs: list[RunEstimate], site: Site, device: str) -> str:
     total = sum(run.hours for run in runs)
     at_once = max(1, (os.cpu_count() or 1) // (site.threads * site.processes))
     least = max(total / at_once, chain_hours(runs))
-    return f"On this machine, {at_once} run{'s' * (at_once > 1)} at a time: {hours(least)} h."
+    return f"On this machine, {counted(at_once, 'run')} at a time: {hours(least)} h."
 
 
 def _wrapped(text: str) -> str:

@@ -22,9 +22,7 @@ class RemoteFile(Strict):
     is_exact: bool = Field(True, description="false: the size is approximate")
     address: str | None = Field(None, pattern=r"^https?://", description="null: obtained by hand")
     digest: str | None = Field(
-        None,
-        pattern=r"^(md5|sha1|sha256):[0-9a-f]+$",
-        description="checksum of the file; null: none is known",
+        None, pattern=r"^(md5|sha1|sha256):[0-9a-f]+$", description="checksum of the file; null: none is known"
     )
     top: str = Field("", description="folder in the archive whose content is the set; empty: the whole archive")
 
@@ -56,8 +54,7 @@ class SetEntry(Strict):
     folder: str = Field(description="name of its folder below a data root")
     names: tuple[str, ...] = Field((), description="other names of this folder; case and punctuation do not count")
     holds: tuple[str, ...] = Field(
-        (),
-        description="files by which it is recognised, ` | ` between alternatives; none: it is never looked for",
+        (), description="files by which it is recognised, ` | ` between alternatives; none: it is never looked for"
     )
     lacks: tuple[str, ...] = Field((), description="files and folders that only similar sets have")
     is_distinct: bool = Field(True, description="no other set has these files, so that the folder may have any name")

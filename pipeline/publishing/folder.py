@@ -19,14 +19,7 @@ from pipeline.publishing.from_metrics import (
     hide_commands,
     tables_as_data,
 )
-from pipeline.publishing.metrics import (
-    gather,
-    gather_images,
-    read_arrays,
-    read_metrics,
-    write_arrays,
-    write_metrics,
-)
+from pipeline.publishing.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
 from pipeline.publishing.picture import picture
 from pipeline.publishing.provenance import provenance_of
 from pipeline.publishing.selection import ROWS, changes_between, place_results, published_part

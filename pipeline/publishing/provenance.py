@@ -43,12 +43,11 @@ def _version(facts: dict[str, Any], name: str) -> str | None:
 
 def provenance_sentences(facts: dict[str, Any]) -> list[str]:
     """For people: what ran, where, for how long, and which versions it ran with."""
-    seeds = counted(len(facts["seeds"]), "seed")
+    runs, seeds = counted(facts["num_runs"], "training run"), counted(len(facts["seeds"]), "seed")
     training, evaluating = facts["hours_of_training"], facts["hours_of_evaluating"]
     versions = [f"{name} {_listed(found)}" for name, found in facts["versions"].items() if found]
     return [
-        f"{counted(facts['num_runs'], 'training run')} with {seeds} in all, and "
-        f"{counted(facts['num_evaluations'], 'evaluation')}.",
+        f"{runs} ({seeds}) and {counted(facts['num_evaluations'], 'evaluation')}.",
         f"Training took {training:.1f} hours, evaluating {evaluating:.1f} hours, on {_listed(facts['devices'])} "
         f"({_listed(facts['machines'])}).",
         f"Commit {_listed({short[:12]: count for short, count in facts['commits'].items()})}; {', '.join(versions)}.",

@@ -3,13 +3,12 @@
 It is kept beside the numbers, so that tables and verdicts can be drawn again whatever the configs say later.
 """
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline.report.words import counted
-from pipeline.results import ScaleFolder
-from pipeline.study.resolve.entries import Graph, RowEntry, TableEntry
+from pipeline.results import RESULT, ScaleFolder
+from pipeline.study.resolve.entries import Graph, TableEntry
 
 ROWS = "headline"
 WITHOUT_NUMBERS = ("pictures", "curves")
@@ -33,7 +32,8 @@ def published_part(graph: Graph) -> Graph:
     """The headline of a graph, with every run and evaluation that one of its rows names."""
     tables = {key: _part_of(graph, key) for key in graph.selected(ROWS) if _has_numbers(graph.tables[key])}
     rows = [row for table in tables.values() for row in table.rows.values()]
-    evals = {name: graph.evals[name] for name in graph.evals if name in {*_evaluations(rows)}}
+    sources = {source for row in rows for source in row.sources()}
+    evals = {name: entry for name, entry in graph.evals.items() if f"evals/{name}/{RESULT}" in sources}
     subjects = {run for entry in evals.values() for run in entry.subjects.values()}
     runs = graph.with_inits([*(name for row in rows for name in row.run_names()), *subjects])
     studies = {table.study for table in tables.values()}
@@ -82,15 +82,10 @@ def _num_unequal(one: dict[str, Any], other: dict[str, Any]) -> int:
     return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
-def _evaluations(rows: Iterable[RowEntry]) -> Iterator[str]:
-    sources = (source for row in rows for cell in row.cells.values() for source in cell.sources)
-    return (source.split("/")[1] for source in sources if source.startswith("evals/"))
-
-
 def sources_of(graph: Graph) -> list[str]:
     """Result files behind the cells of the headline, and those of every run that led to them."""
     rows = [row for key in graph.tables for row in graph.rows(key, ROWS).values()]
-    found = dict.fromkeys(source for row in rows for cell in row.cells.values() for source in cell.sources)
+    found = dict.fromkeys(source for row in rows for source in row.sources())
     evaluations = [source.split("/")[1] for source in found if source.startswith("evals/")]
     subjects = [run for name in evaluations for run in graph.evals[name].subjects.values()]
     trained = [source.split("/")[1] for source in found if source.startswith("runs/")]

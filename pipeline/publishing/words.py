@@ -147,7 +147,7 @@ def block_text(publication: Publication, folder: str) -> str:
         not graph.comparable
     )
     about += provenance_sentences(publication.provenance)[:2]
-    about.append(f"[{folder}]({folder}/README.md) has every claim with its reason.")
+    about.append(f"[{folder}]({folder}/README.md) lists every claim, with the reason for its verdict.")
     lines = [" ".join(about), "", *(overview_tables(publication) or [*number_table(publication), ""])]
     lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
     return "\n".join([*lines, *verdict_table(publication)]) + "\n"

@@ -17,7 +17,7 @@ from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy,
 from pipeline.report.site.here import run_here
 from pipeline.report.tables.fill import fill_table, judge_tables
 from pipeline.results.records import EvalResult, TrainRecord, read_record
-from pipeline.study.resolve.entries import Graph, RowEntry, StudyEntry
+from pipeline.study.resolve.entries import Graph, StudyEntry
 
 
 class Content(NamedTuple):
@@ -32,7 +32,8 @@ def collect(graph: Graph, selection: str, freshness: Freshness | None = None, st
     """Everything that a report shows of a selection of rows (of one study)."""
     tables, claims = collect_tables(graph, selection, freshness, study)
     rows = [row for key in graph.selected(selection, study) for row in graph.rows(key, selection).values()]
-    evaluations = _evaluations_of(graph, rows)
+    sources = dict.fromkeys(source for row in rows for source in row.sources())
+    evaluations = [source.split("/")[1] for source in sources if source.startswith("evals/")]
     wanted = graph.with_inits([*(run for row in rows for run in row.run_names()), *_chosen_with(graph, evaluations)])
     done = [name for name in graph.runs if name in wanted and graph.results.run(name).done.exists()]
     runs = [_run(graph, name, study) for name in done]
@@ -80,11 +81,6 @@ def collect_tables(
     filled = {key: fill_table(graph, key, selection, freshness) for key in keys}
     claims = [judge_tables(graph, each, [filled[key] for key in named]) for each, named in judged_on.items()]
     return [filled[key] for key in shown], claims
-
-
-def _evaluations_of(graph: Graph, rows: Iterable[RowEntry]) -> list[str]:
-    sources = dict.fromkeys(source for row in rows for cell in row.cells.values() for source in cell.sources)
-    return [source.split("/")[1] for source in sources if source.startswith("evals/")]
 
 
 def _chosen_with(graph: Graph, evaluations: Iterable[str]) -> list[str]:

@@ -39,24 +39,26 @@ class Cell(Record):
     provenance: dict[str, Any] | None = Field(None, description="file, metric and run, then the facts of the result")
 
 
-class FilledColumn(Record):
+class Labelled(Record):
+    """A row or a column."""
+
     id: str
     label: str
     here: str = Field("", description="what ran, where `label` names something of the paper that did not")
-    direction: Direction = "none"
-    decimals: int = 1
-    x: float | None = None  # place on a figure's axis
-    same_as: str = ""  # label of the earlier column of this table that has the same sources in every row
 
     @property
     def name(self) -> str:
         return self.here or self.label
 
 
-class FilledRow(Record):
-    id: str
-    label: str
-    here: str = Field("", description="like that of a column")
+class FilledColumn(Labelled):
+    direction: Direction = "none"
+    decimals: int = 1
+    x: float | None = None  # place on a figure's axis
+    same_as: str = ""  # label of the earlier column of this table that has the same sources in every row
+
+
+class FilledRow(Labelled):
     runs: dict[str, list[str]]  # by role, one per seed
     fidelity: str
     cells: dict[str, Cell]  # by column
@@ -64,10 +66,6 @@ class FilledRow(Record):
     selected: bool = True  # the selection runs it
     has_curve: bool = False  # in a figure of curves, which has no cells: one of its runs is trained
     same_as: str = ""  # label of the earlier row of this table that has the same sources in every column
-
-    @property
-    def name(self) -> str:
-        return self.here or self.label
 
 
 class FilledTable(Record):

@@ -36,12 +36,9 @@ def summarise(freshness: Freshness, selection: str) -> str:
     parts += [_claims(study) for study in claims if study.claims]
     parts += [_times(graph.results.benchmarks)]
     left_out = len(graph.tables) - len(tables)
-    more = (
-        [f"{left_out} more tables and figures, and the other rows: {command_for('all', graph.scale)}"]
-        if left_out
-        else []
-    )
-    return "\n\n".join([*parts, *more, _report(freshness, selection)])
+    if left_out:
+        parts.append(f"{left_out} more tables and figures, and the other rows: {command_for('all', graph.scale)}")
+    return "\n\n".join([*parts, _report(freshness, selection)])
 
 
 def _stale(freshness: Freshness, tables: Iterable[FilledTable], target: str) -> list[str]:
@@ -157,5 +154,5 @@ def _times(folder: Path) -> str:
             rule = path.relative_to(folder).parts[0]
             seconds[rule] += [float(line["s"]) for line in csv.DictReader(file, delimiter="\t")]
     by_time = sorted(seconds.items(), key=lambda item: -sum(item[1]))
-    entries = [f"{rule} {sum(values):.0f} s in {len(values)} job{'s' * (len(values) > 1)}" for rule, values in by_time]
+    entries = [f"{rule} {sum(values):.0f} s in {counted(len(values), 'job')}" for rule, values in by_time]
     return "time, summed over jobs: " + ("; ".join(entries) or "none measured")

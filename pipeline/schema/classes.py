@@ -65,6 +65,16 @@ def _is_title(key: str, value: Any) -> bool:
     return key == "title" and isinstance(value, str)
 
 
+def keys_of(schemas: Iterable[Schema]) -> dict[str, list[Schema]]:
+    """Every key that one of the schemas has, with the different schemas of the key."""
+    found: dict[str, list[Schema]] = {}
+    for schema in schemas:
+        for key, below in schema["properties"].items():
+            if below not in found.setdefault(key, []):
+                found[key].append(below)
+    return found
+
+
 def partial(schema: Mapping[str, Any]) -> Schema:
     """The same for a fragment, which need not have all keys."""
     return {key: value for key, value in schema.items() if key != "required"}

@@ -15,7 +15,7 @@ from pipeline.data.kind import BaseDataConfig
 from pipeline.engine.run import RunConfig
 from pipeline.evals.base import EvalConfig
 from pipeline.methods.base import MethodConfig
-from pipeline.schema.classes import Schema, partial, schemas_of
+from pipeline.schema.classes import Schema, keys_of, partial, schemas_of
 from pipeline.schema.meaning import meaning_of
 
 NOT_IN_FRAGMENTS = ("init", "train")  # a run of a study says them
@@ -90,11 +90,7 @@ def _branch(key: str, name: str, registry: Registry, is_default: bool = False, n
 
 def _any_config(registry: Registry) -> Schema:
     """Keys of all that a registry has: what one of them allows is allowed."""
-    keys: dict[str, list[Schema]] = {}
-    for schema in [_definition(_config(registry, name)) for name in registry.names()]:
-        for key, below in schema["properties"].items():
-            if below not in keys.setdefault(key, []):
-                keys[key].append(below)
+    keys = keys_of(_definition(_config(registry, name)) for name in registry.names())
     merged = {key: each[0] if len(each) == 1 else _either(each) for key, each in keys.items()}
     return {"type": "object", "additionalProperties": False, "properties": merged}
 

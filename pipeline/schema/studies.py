@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.schema.classes import Schema, partial, schemas_of
+from pipeline.schema.classes import Schema, keys_of, partial, schemas_of
 from pipeline.schema.runs import RUN, run
 from pipeline.study.spec import Scale, Study
 
@@ -78,11 +78,7 @@ def _entry(schema: Schema, forms: dict[str, Schema]) -> Schema:
 
 def _axis(found: dict[str, Schema]) -> Schema:
     """The values of an axis: a label, or what a value changes in a run, a column or a row."""
-    keys: dict[str, list[Schema]] = {}
-    for name in ENTRIES:
-        for key, below in found[name]["properties"].items():
-            if below not in keys.setdefault(key, []):
-                keys[key].append(below)
+    keys = keys_of(found[name] for name in ENTRIES)
     changes = {key: each[0] if len(each) == 1 else {"anyOf": each} for key, each in keys.items()}
     label = {"type": ["string", "number", "null"], "description": "Label of the value"}
     change = {"type": "object", "additionalProperties": False, "properties": changes | {"label": label}}

@@ -62,10 +62,9 @@ def expand(raw: Mapping[str, Any]) -> Expanded:
     expander.check_maps(study)
     expander.axes = study.map.get("axes", Node({}, ())).map
     sections = study.without(*SHORT_FORMS).map
-    if "recipes" in sections:
-        sections["recipes"] = expander.likes(sections["recipes"])
-    if "evals" in sections:
-        sections["evals"] = expander.likes(sections["evals"])
+    for key in ("recipes", "evals"):
+        if key in sections:
+            sections[key] = expander.likes(sections[key])
     if "runs" in sections:
         sections["runs"] = expander.entries(sections["runs"], OF_RUNS)
     for key in ("tables", "figures"):

@@ -4,17 +4,17 @@ A scale may replace the models and data sets of runs, and every key of a recipe.
 all of them share one line; a study of one's own gets a line with its keys.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.core.config import CONFIGS, Layers, Record, merge, names, parse_file, problems, shown
+from pipeline.core.config import CONFIGS, Layers, Record, dotted, leaves, merge, names, problems, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import KINDS, METHODS
 from pipeline.study.scales import OWN, runs_at
-from pipeline.study.spec import RunSpec, Scale
+from pipeline.study.spec import RunSpec, Scale, read_scale
 
 MOST_NAMED = 6  # values of a study in its line
 Place = tuple[Any, ...]
@@ -47,21 +47,13 @@ def replaced_fragments(spec: RunSpec, scale: Scale) -> list[Override]:
 def replaced_keys(stated: Iterable[dict[str, Any]], here: dict[str, Any]) -> dict[Place, Override]:
     """The keys of the run config that some of these mappings state and that have another value here."""
     found: dict[Place, Override] = {}
-    for place, value in _leaves(merge(*stated)):
+    for place, value in leaves(merge(*stated)):
         actual: Any = here
         for part in place:
             actual = actual.get(part) if isinstance(actual, dict) else None
-        if actual != value:
-            found[place] = Override(key=".".join(map(str, place)), stated=value, here=actual)
+        if actual != value and value != {}:
+            found[place] = Override(key=dotted(place), stated=value, here=actual)
     return found
-
-
-def _leaves(content: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from _leaves(value, (*above, key))
-    else:
-        yield above, content
 
 
 def problems_of_replaced(layers: Layers, places: Iterable[Place]) -> list[str]:
@@ -119,7 +111,7 @@ def _scale_that_keeps(study: str) -> str:
     """The scale that runs a study as it is written: one of its own scales, if any of them replaces nothing."""
     for name in names(CONFIGS / "scale"):
         with suppress(ConfigError):
-            scale = parse_file(Scale, CONFIGS / "scale" / f"{name}.yaml")
+            scale = read_scale(name)
             if scale.replaces_nothing and runs_at(study, name, scale.papers):
                 return name
     return OWN

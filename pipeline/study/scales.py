@@ -6,11 +6,8 @@ configs/expected) runs at every scale that has papers, and any other study runs 
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-from pipeline.core.config import CONFIGS, names, read_yaml
+from pipeline.core.config import CONFIGS, names, read_yaml_once
 from pipeline.core.errors import ConfigError
 
 DEFAULT, OWN = "demo", "own"
@@ -29,7 +26,7 @@ def runs_at(study: str, scale: str, papers: bool) -> bool:
 def run_at(targets: Iterable[str], scale: str) -> bool:
     """Whether the studies of all these targets run at a scale."""
     path = CONFIGS / "scale" / f"{scale}.yaml"
-    papers = not path.exists() or _read(path, path.read_bytes()).get("papers", True)
+    papers = not path.exists() or read_yaml_once(path).get("papers", True)
     return all(runs_at(study, scale, papers) for target in targets if (study := study_of(target)))
 
 
@@ -37,16 +34,10 @@ def stated_scales(study: str) -> list[str]:
     """The scales that a study names; every scale where its file is wrong, so that each of them reports that."""
     path, known = CONFIGS / "study" / f"{study}.yaml", names(CONFIGS / "scale")
     try:
-        stated = _read(path, path.read_bytes()).get("scales", [])
+        stated = read_yaml_once(path).get("scales", [])
     except (ConfigError, OSError):
         return known
     return stated if isinstance(stated, list) and all(scale in known for scale in stated) else known
-
-
-@cache
-def _read(path: Path, text: bytes) -> dict[str, Any]:
-    """Every command that is printed asks for it: each file is parsed once for what is written in it."""
-    return read_yaml(path)
 
 
 def default_scale(targets: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from pipeline.core.config import FILE, Strict, nearest
+from pipeline.core.config import CONFIGS, FILE, Strict, nearest, parse_file
 from pipeline.study.claims.formula import matching_names
 
 Direction = Literal["up", "down", "none"]
@@ -453,8 +453,7 @@ class Scale(Strict):
     weight_files: bool = True
     """Whether weight files are used; false: a run with a `stand_in` starts from that run, not from its file."""
     recipe: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="file of configs/recipe -> its keys at this scale; later recipes override it",
+        default_factory=dict, description="file of configs/recipe -> its keys at this scale; later recipes override it"
     )
     run: dict[str, Any] = Field(default_factory=dict)
     """Keys of the run config that every run has at this scale; overrides a study's recipes."""
@@ -487,6 +486,10 @@ class Scale(Strict):
         for word, other in self.words.items():
             text = text.replace(word, other)
         return text
+
+
+def read_scale(name: str) -> Scale:
+    return parse_file(Scale, CONFIGS / "scale" / f"{name}.yaml")
 
 
 class SeedValues(Strict):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.core.config import UNKNOWN_KEY, Layers, SafeLoader, parse, read_yaml, shown
+from pipeline.core.config import UNKNOWN_KEY, Layers, SafeLoader, parse, parse_as_meant, read_yaml, shown
 from pipeline.core.errors import ConfigError
 from pipeline.study.expand import Expanded, Place, expand
 from pipeline.study.spec import Study
@@ -27,6 +27,11 @@ class StudyFile:
             return parse(Study, Layers((shown(self.path), self.expanded.content)))
         except ConfigError as error:
             raise ConfigError(self.in_written_terms(str(error))) from None
+
+    def parse_as_meant(self) -> tuple[Study | None, list[str]]:
+        """The study and its problems, as far as it can be read."""
+        study, lines = parse_as_meant(Study, Layers((shown(self.path), self.expanded.content)))
+        return study, self.in_written_terms("\n".join(lines)).splitlines()
 
     def in_written_terms(self, text: str) -> str:
         """Lines of an error, each once, with the key and the line that were written, not what was made of them."""

@@ -5,7 +5,7 @@ ever overwritten. A derived study has no part in `make demo`, no claims and no n
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.core.config import CONFIGS, fingerprint, merge, names, nearest, read_yaml, shown
+from pipeline.core.config import CONFIGS, dotted, fingerprint, leaves, merge, names, nearest, read_yaml, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_text
 from pipeline.study.expand import expand
@@ -123,7 +123,7 @@ def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy
         raise ConfigError(f"--config set={change}: expected keys of a run, such as set='{{optim: {{epochs: 2}}}}'")
     change = typed(change)
     raw = read_study_file(parent) if parent in targets else _part_of(parent, tables_of(graph, targets))
-    words = [f"{key} {value}" for key, value in leaves(change)]
+    words = [f"{dotted(place)} {value}" for place, value in leaves(change)]
     kept = {key: value for key, value in raw.items() if key not in NOT_COPIED}
     content = {
         **kept,
@@ -134,7 +134,7 @@ def changed_study(graph: Graph, targets: list[str], change: Any) -> DerivedStudy
         "set": merge(raw.get("set", {}), change),
     }
     heading = f"{parent} with {', '.join(words)}, made by `snakemake {' '.join(targets)} --config set=...`.\n{ABOUT}"
-    short = [f"{key.rpartition('.')[2]}_{value}" for key, value in leaves(change)]
+    short = [f"{place[-1]}_{value}" for place, value in leaves(change)]
     return DerivedStudy(derived_name([parent, *short], content), parent, content, heading, _of_set)
 
 
@@ -194,12 +194,3 @@ def typed(value: Any) -> Any:
     except yaml.YAMLError:
         return value
     return found if found is None or isinstance(found, bool) else value
-
-
-def leaves(content: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values: {optim: {epochs: 2}} -> optim.epochs 2."""
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

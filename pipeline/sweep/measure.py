@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.core.config import CONFIGS, parse_file
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import METHODS, TASKS
 from pipeline.methods.base import Primary
@@ -12,7 +11,7 @@ from pipeline.study.resolve.draft import Draft
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.resolve.runs import add_run, in_init_order
-from pipeline.study.spec import TRAIN, Direction, Expected, Scale, Study
+from pipeline.study.spec import TRAIN, Direction, Expected, Study, read_scale
 
 LOSS = "val_loss"
 
@@ -52,7 +51,7 @@ def groups_of(scale: str, parent: str, study: Study, chosen: list[str], metric: 
 
 def _primaries(scale: str, parent: str, study: Study, chosen: list[str]) -> dict[str, Primary | None]:
     """The metric by which each run is judged, which may depend on the data set that it has at this scale."""
-    spec = parse_file(Scale, CONFIGS / "scale" / f"{scale}.yaml")
+    spec = read_scale(scale)
     draft = Draft(Graph(scale=scale, note="", comparable=False), spec, parent, study.at(spec, scale), Expected())
     for key in in_init_order(draft.study.runs, draft.file, nullcontext()):
         add_run(draft, key)

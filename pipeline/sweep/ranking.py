@@ -1,14 +1,11 @@
 """What a sweep found, on the terminal: each combination of values with mean and deviation over seeds, best marked."""
 
-from pathlib import Path
-
 from pipeline.core.config import shown
-from pipeline.freshness.outputs import table_file
 from pipeline.freshness.remake import Freshness
 from pipeline.report.records import Cell, FilledTable
 from pipeline.report.tables.fill import fill_table
 from pipeline.report.tables.view import drawing_suffix
-from pipeline.report.words import MARK, MARKED, aligned
+from pipeline.report.words import MARK, MARKED, aligned, counted
 
 VALUE = "value"  # the one column of a sweep's table
 BEST = {"up": "highest", "down": "lowest"}
@@ -33,7 +30,7 @@ def _ranked(table: FilledTable) -> str:
     notes = [f"no table shows whether high or low values of {column.label} are good: none is marked"] * (
         column.direction == "none"
     )
-    notes += [f"{MARKED}"] * any(cell.stale for cell in cells.values())
+    notes += [MARKED] * any(cell.stale for cell in cells.values())
     return "\n".join([table.title, aligned(lines), *notes])
 
 
@@ -47,12 +44,10 @@ def _best(cells: dict[str, Cell], direction: str) -> str | None:
 def _number(cell: Cell, decimals: int) -> str:
     if cell.ours is None:
         return "n/a"
-    seeds = f"{cell.n} seed{'s' * (cell.n != 1)}"
     spread = f" +/- {cell.spread:.{decimals}f}" if cell.spread is not None else ""
-    return f"{cell.ours:.{decimals}f}{MARK * bool(cell.stale)}{spread} ({seeds})"
+    return f"{cell.ours:.{decimals}f}{MARK * bool(cell.stale)}{spread} ({counted(cell.n, 'seed')})"
 
 
 def _place(freshness: Freshness, figure: FilledTable) -> str:
-    path = freshness.results.folder / table_file(figure.id, "all")
-    drawn = Path(path).with_suffix(drawing_suffix(figure))
+    drawn = freshness.results.table(figure.id, "all").with_suffix(drawing_suffix(figure))
     return f"picture: {shown(drawn)}" if drawn.exists() else "picture: drawn when all of it is finished"

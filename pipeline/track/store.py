@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.core.config import dotted, leaves
 from pipeline.core.errors import LaunchError
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
@@ -210,15 +211,9 @@ def numbers(values: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in values.items() if isinstance(value, (int, float))}
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def _flat(content: dict[str, Any]) -> dict[str, str]:
     """{"optim": {"epochs": 5}} -> {"optim.epochs": "5"}; MLflow takes 6,000 characters a value."""
-    flat: dict[str, str] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = str(value)[:6000]
-    return flat
+    return {dotted(place): str(value)[:6000] for place, value in leaves(content) if value != {}}
 
 
 def _name(metric: str) -> str:

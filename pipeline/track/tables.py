@@ -11,9 +11,8 @@ from pipeline.report.records import FilledTable, JudgedStudy
 from pipeline.results.records import read_record
 from pipeline.study.claims.decide import Verdict
 from pipeline.study.resolve.entries import Graph
+from pipeline.study.targets import ROWS
 from pipeline.track.store import NOTE, PARENT, Experiment, TrackedRun, numbers
-
-SELECTIONS = ("headline", "all")
 
 
 class TableMirror:
@@ -23,7 +22,7 @@ class TableMirror:
         self.graph, self.experiment = graph, experiment
 
     def drawings(self, table: str) -> list[Path]:
-        return [self.graph.results.table(table, selection) for selection in SELECTIONS]
+        return [self.graph.results.table(table, selection) for selection in ROWS]
 
     def pages(self, study: str) -> list[Path]:
         """The claims of a study and the reports that show them."""
@@ -65,10 +64,10 @@ class TableMirror:
         return self.experiment.open(study, study, {"scale": self.graph.scale, "study": study}, start=drawn)
 
     def _claims(self, study: str) -> list[Path]:
-        return [self.graph.results.claims(study, selection) for selection in SELECTIONS]
+        return [self.graph.results.claims(study, selection) for selection in ROWS]
 
     def _reports(self, study: str) -> list[Path]:
-        return [self.graph.results.report(name) for name in (*SELECTIONS, study)]
+        return [self.graph.results.report(name) for name in (*ROWS, study)]
 
 
 def _newest(paths: list[Path]) -> Path | None:

@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.freshness.outputs import table_file
 from pipeline.report.site.page import write_single
 from pipeline.report.tables import seed_noise
-from pipeline.study import overrides, scales
+from pipeline.study import overrides, scales, spec
 from pipeline.study.resolve import draft, graph
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import load_graph
@@ -96,9 +96,9 @@ def finished_table(project, finished) -> Graph:
 def copy_configs(root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     shutil.copytree(config.CONFIGS, root / "configs", ignore=left_out, copy_function=shutil.copyfile)
     copy = Project(root)
-    for module in (check, config, explain, seed_noise, site, valid_names, draft, graph, overrides, scales):
+    for module in (check, config, explain, seed_noise, site, valid_names, draft, graph, overrides, scales, spec):
         monkeypatch.setattr(module, "CONFIGS", copy.configs)
-    for name in ("derived", "measure", "start", "study"):
+    for name in ("derived", "start", "study"):
         monkeypatch.setattr(f"pipeline.sweep.{name}.CONFIGS", copy.configs)
     monkeypatch.setattr("pipeline.results.RESULTS", copy.results)
     monkeypatch.delenv("PATCHWORK_SITE", raising=False)

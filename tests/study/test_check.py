@@ -49,8 +49,11 @@ def test_check__mistake_that_only_one_scale_shows__is_found_and_names_the_scale(
 @pytest.mark.slow
 def test_check__mistake_in_a_site_that_is_not_chosen__is_found(project, capsys):
     project.edit("site/slurm.yaml", "  partition: gpu", "  partitoin: gpu")
+    project.edit("site/slurm.yaml", "  imagenet1k: /data", "  imagnet1k: /data")
     assert main(["check"]) == 1
-    assert "site/slurm.yaml: slurm.partitoin: unknown key; did you mean 'partition'?" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "site/slurm.yaml: slurm.partitoin: unknown key; did you mean 'partition'?" in errors
+    assert "site/slurm.yaml: data.imagnet1k: no data set 'imagnet1k'; did you mean 'imagenet1k'?" in errors
 
 
 def test_architectures__read_from_the_source__are_those_that_timm_registers():

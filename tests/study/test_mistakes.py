@@ -77,6 +77,62 @@ def test_check__mistakes_in_several_files__come_all_at_once(project):
     ]
 
 
+def test_check__wrong_names_next_to_mistyped_keys__come_at_once(project):
+    runs = {
+        "a": {"lable": "A", "method": "supervised", "model": "vit_demo", "data": "fashion_mnist"},
+        "b": {"label": "B", "method": "mjpp", "modle": "vit_dmo", "data": "fashion_mnist", "recipe": ["demmo"]},
+        "c": {"label": "C", "method": "mjpp", "model": "vit_demo", "data": "fashion", "init": "b"},
+    }
+    wrong = {"grup": "x", "data": {"corrupted": "c"}}
+    columns = {
+        "one": {"label": "One", "eval": "clasify", "metric": "top1"},
+        "two": {"label": "Two", "eval": "classify", "metric": "topp1", "set": {"shufle_ratio": 0.1}},
+        "three": {"label": "Three", "eval": "classify", "metric": "top11", "run": {"first": "a"}},
+        "four": {"label": "Four", "eval": "corruptions", "metric": "mce", "set": wrong},
+    }
+    table = {"label": "Table", "title": "T", "columns": columns, "rows": {"a": {"label": "A", "run": "aa"}}}
+    project.write("study/mine.yaml", {"titel": "Mine", "scales": ["demo"], "runs": runs, "tables": {"t1": table}})
+    project.edit(DEMO, "replace_data:", "replace_date:")
+    project.edit(DEMO, "replace_model:\n", "replace_model:\n  deitt: vit_demo\n")
+
+    found = [line.split("; ")[0].removeprefix("configs/") for line in project.problems()]
+
+    assert sorted(re.sub(r" \(line \d+\)", "", line) for line in found) == sorted(
+        [
+            f"{DEMO}: replace_date: unknown key",
+            f"{DEMO}: replace_model: no model 'deitt'",
+            "study/mine.yaml: title: required, not given",
+            "study/mine.yaml: titel: unknown key",
+            "study/mine.yaml: runs.a.label: required, not given",
+            "study/mine.yaml: runs.a.lable: unknown key",
+            "study/mine.yaml: runs.b.model: required, not given",
+            "study/mine.yaml: runs.b.modle: unknown key",
+            "study/mine.yaml: runs.b.method: no method 'mjpp'",
+            "study/mine.yaml: runs.b.model: no model 'vit_dmo'",
+            "study/mine.yaml: runs.b.recipe: no recipe 'demmo'",
+            "study/mine.yaml: runs.c.method: no method 'mjpp'",
+            "study/mine.yaml: runs.c.data: no data 'fashion'",
+            "study/mine.yaml: tables.t1.columns.one.eval: no eval 'clasify'",
+            "study/mine.yaml: tables.t1.columns.two.set: shufle_ratio: unknown key",
+            "study/mine.yaml: tables.t1.columns.two.metric: classify has no metric 'topp1'",
+            "study/mine.yaml: tables.t1.columns.three.run: found the roles first",
+            "study/mine.yaml: tables.t1.columns.three.metric: classify has no metric 'top11'",
+            "study/mine.yaml: tables.t1.columns.four.set: grup: unknown key",
+            "study/mine.yaml: tables.t1.columns.four.set: data.corrupted: no data 'c'",
+            "study/mine.yaml: tables.t1.rows.a.run: no run 'aa'",
+        ]
+    )
+
+
+def test_check__unknown_key_near_no_other__leaves_names_for_later(project):
+    run = {"label": "A", "method": "mjpp", "model": "vit_demo", "data": "fashion_mnist"}
+    project.write("study/mine.yaml", {"title": "Mine", "scales": ["demo"], "zzz": 1, "runs": {"a": run}})
+
+    (line,) = project.problems()
+
+    assert line.startswith("configs/study/mine.yaml: zzz: unknown key")
+
+
 def test_check__files_that_do_not_parse__are_all_named(project):
     project.edit(DEMO, "comparable", "comparible")
     project.edit(STUDY, "\ntitle:", "\ntitel:")

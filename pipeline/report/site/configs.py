@@ -1,11 +1,10 @@
 """Resolved configs of runs, compared: which run is most like another one, and where the two differ."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
-from pipeline.core.config import SafeLoader
+from pipeline.core.config import SafeLoader, dotted, leaves
 from pipeline.report.records import RunSummary
 from pipeline.report.words import plain
 
@@ -28,17 +27,9 @@ class ConfigLine(NamedTuple):
 def flatten(text: str) -> Flat:
     """A config as key paths and values; a damaged one has none."""
     try:
-        return dict(_pairs(yaml.load(text, SafeLoader) or {}))
+        return {dotted(place): plain(value) for place, value in leaves(yaml.load(text, SafeLoader) or {})}
     except yaml.YAMLError:
         return {}
-
-
-def _pairs(part: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for key, value in part.items():
-        is_map = isinstance(value, dict) and value
-        pairs += _pairs(value, f"{path}{key}.") if is_map else [(f"{path}{key}", plain(value))]
-    return pairs
 
 
 def nearest_runs(runs: list[RunSummary]) -> dict[str, Neighbour]:

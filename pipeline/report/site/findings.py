@@ -126,8 +126,7 @@ def key_numbers(tables: Iterable[FilledTable], claims: list[JudgedClaim]) -> Key
     found = [keys for table in tables if table.figure is None for keys in _key_columns(view(table))]
 
     def weight(keys: KeyNumbers) -> tuple[int, int]:
-        columns = [keys.column.first, *keys.column.others]
-        return sum(compared[keys.table.id, column.id] for column in columns), len(keys.rows)
+        return sum(compared[keys.table.id, column.id] for column in keys.column.sides), len(keys.rows)
 
     return max(found, key=weight, default=None)
 
@@ -213,9 +212,9 @@ def _doubt(claim: JudgedClaim) -> float:
     return math.inf if claim.doubt is None else claim.doubt
 
 
-def value_of(cell: Cell, decimals: int, mark: str = "\u00b1") -> str:
+def value_of(cell: Cell, decimals: int) -> str:
     """Our number with its error."""
-    return " ".join(filter(None, [number(cell.ours, decimals), error(cell.error, decimals, mark)]))
+    return f"{number(cell.ours, decimals)} {error(cell.error, decimals)}".strip()
 
 
 def in_words(

@@ -96,11 +96,7 @@ def to_markdown(table: FilledTable) -> str:
         for column in table.columns:
             entries += _markdown_cell(row.cells.get(column.id), column.decimals, reasons, table.has_paper)
         lines.append(_markdown_line(entries))
-    heading = [
-        f"### {_markdown(table.label)}: {_markdown(table.title)}",
-        "",
-        _markdown(scale_line(table)),
-    ]
+    heading = [f"### {_markdown(table.label)}: {_markdown(table.title)}", "", _markdown(scale_line(table))]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
     remarks = [*same_runs(view(table)), few_seeds([table]), table.scale_note, table.note]
     remark = [" ".join(_markdown(text) for text in remarks if text), ""]

@@ -7,27 +7,39 @@ ViT-L where both are one small ViT, are one row or column with both names.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 
 Side = TypeVar("Side", FilledRow, FilledColumn)
 
 
-class ShownRow(NamedTuple):
-    """A row, and later ones that are the same runs."""
+@dataclass(frozen=True)
+class Shown(Generic[Side]):
+    """A row or a column, and later ones that are the same runs."""
 
-    first: FilledRow
-    others: list[FilledRow]
+    sides: list[Side]
+
+    @property
+    def first(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def others(self) -> list[Side]:
+        return self.sides[1:]
 
     @property
     def label(self) -> str:
-        return join_labels([self.first.name, *[row.name for row in self.others]])
+        return join_labels([side.name for side in self.sides])
 
     @property
     def paper_label(self) -> str:
         """The paper's name, where it is not what ran."""
-        return _paper_label(self.first, self.others)
+        return join_labels(side.label for side in self.sides) if any(side.here for side in self.sides) else ""
+
+
+class ShownRow(Shown[FilledRow]):
+    """A row of a table."""
 
     def runs(self) -> dict[str, str]:
         """Each run once, with its role, and its seed where the role has several seeds."""
@@ -39,19 +51,8 @@ class ShownRow(NamedTuple):
         return found
 
 
-class ShownColumn(NamedTuple):
-    """A column, and later ones that are the same runs."""
-
-    first: FilledColumn
-    others: list[FilledColumn]
-
-    @property
-    def label(self) -> str:
-        return join_labels([self.first.name, *[column.name for column in self.others]])
-
-    @property
-    def paper_label(self) -> str:
-        return _paper_label(self.first, self.others)
+class ShownColumn(Shown[FilledColumn]):
+    """A column of a table."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,7 @@ class TableView:
     def merged(self, row: ShownRow, column: ShownColumn) -> list[tuple[FilledRow, FilledColumn, Cell]]:
         """Every cell that this one stands for, itself first."""
         return [
-            (one, other, one.cells[other.id])
-            for one in (row.first, *row.others)
-            for other in (column.first, *column.others)
-            if other.id in one.cells
+            (one, other, one.cells[other.id]) for one in row.sides for other in column.sides if other.id in one.cells
         ]
 
     def papers(self, row: ShownRow, column: ShownColumn) -> list[float]:
@@ -131,8 +129,8 @@ def view(table: FilledTable) -> TableView:
     filled = [column for column in table.columns if any(has_content(row.cells.get(column.id)) for row in ran)]
     return TableView(
         table,
-        [ShownColumn(*pair) for pair in _once(filled)],
-        [ShownRow(*pair) for pair in _once(ran)],
+        [ShownColumn(group) for group in _once(filled)],
+        [ShownRow(group) for group in _once(ran)],
         [row for row in table.rows if row not in ran],
         [column for column in table.columns if column not in filled],
     )
@@ -147,22 +145,17 @@ def has_content(cell: Cell | None) -> bool:
     return cell is not None and (cell.ours is not None or bool(cell.picture) or bool(cell.stale))
 
 
-def _once(sides: Sequence[Side]) -> list[tuple[Side, list[Side]]]:
+def _once(sides: Sequence[Side]) -> list[list[Side]]:
     """Each that is not the same as an earlier one, with the later ones that are."""
-    groups: list[tuple[Side, list[Side]]] = []
+    groups: list[list[Side]] = []
     for side in sides:
         # The first of them may itself be the same as one that did not run.
-        known = [others for first, others in groups if side.same_as and side.same_as in (first.label, first.same_as)]
+        known = [group for group in groups if side.same_as and side.same_as in (group[0].label, group[0].same_as)]
         if known:
             known[0].append(side)
         else:
-            groups.append((side, []))
+            groups.append([side])
     return groups
-
-
-def _paper_label(first: FilledRow | FilledColumn, others: Sequence[FilledRow] | Sequence[FilledColumn]) -> str:
-    sides: list[FilledRow | FilledColumn] = [first, *others]
-    return join_labels(side.label for side in sides) if any(side.here for side in sides) else ""
 
 
 def join_labels(labels: Iterable[str]) -> str:

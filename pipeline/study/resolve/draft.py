@@ -3,11 +3,10 @@
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml, shown
+from pipeline.core.config import CONFIGS, Layers, names, nearest, read_yaml_once, shown
 from pipeline.core.errors import ConfigError
 from pipeline.study.claims.formula import matching_names
 from pipeline.study.resolve.entries import Graph
@@ -58,21 +57,17 @@ class Draft:
 def check_names(study: Study, file: str) -> None:
     """Every scale, table and row that a study names must exist; a mistyped one would silently run nothing."""
     scales = fragment_names("scale")
-    unknown = [(at, scale) for at, scale in enumerate(study.scales) if scale not in scales]
-    lines = [f"{file}: scales.{at}: no scale {scale!r}; {nearest(scale, scales)}" for at, scale in unknown]
-    for scale in study.headline_at:
-        if scale not in scales:
-            lines.append(f"{file}: headline_at.{scale}: no scale {scale!r}; {nearest(scale, scales)}")
-    for place, headline in [("headline", study.headline or {}), *_headlines_at(study)]:
+    named = [*((f"scales.{at}", scale) for at, scale in enumerate(study.scales))]
+    named += [(f"headline_at.{scale}", scale) for scale in study.headline_at]
+    unknown = [(place, scale) for place, scale in named if scale not in scales]
+    lines = [f"{file}: {place}: no scale {scale!r}; {nearest(scale, scales)}" for place, scale in unknown]
+    headlines = {f"headline_at.{scale}": headline for scale, headline in study.headline_at.items()}
+    for place, headline in {"headline": study.headline or {}, **headlines}.items():
         lines += _headline_problems(study, headline, f"{file}: {place}")
     if study.overview and study.overview not in study.tables:
         lines.append(f"{file}: overview: no table {study.overview!r}; {nearest(study.overview, study.tables)}")
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def _headlines_at(study: Study) -> list[tuple[str, dict[str, list[str]]]]:
-    return [(f"headline_at.{scale}", headline) for scale, headline in study.headline_at.items()]
 
 
 def _headline_problems(study: Study, headline: dict[str, list[str]], where: str) -> list[str]:
@@ -107,13 +102,7 @@ def fragment(kind: str, name: str, where: str) -> tuple[str, dict[str, Any]]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(f"{where}: no {kind} {name!r}; {nearest(name, fragment_names(kind))}")
-    content = deepcopy(_content(path, path.read_bytes()))
+    content = deepcopy(read_yaml_once(path))
     if kind in ("method", "model", "data") and kind not in content:
         raise ConfigError(f"{shown(path)}: {kind}: required, not given; the keys of a {kind} are below it")
     return shown(path), content
-
-
-@cache
-def _content(path: Path, text: bytes) -> dict[str, Any]:
-    """Hundreds of runs name the same few files: each is parsed once for what is written in it."""
-    return read_yaml(path)

@@ -88,6 +88,10 @@ class RowEntry(Record):
     def run_names(self) -> list[str]:
         return [name for names in self.runs.values() for name in names]
 
+    def sources(self) -> list[str]:
+        """Result files behind its cells."""
+        return [source for cell in self.cells.values() for source in cell.sources]
+
 
 class TableEntry(Record):
     """A table, or a figure: a figure is drawn from cells, too, and has a `figure` that says how."""
@@ -192,8 +196,7 @@ class Graph(Record):
 
     def files(self, table_id: str, selection: str) -> list[str]:
         """What a table waits for, below the scale's results: train.json of runs, and the files of evaluation jobs."""
-        rows = self.rows(table_id, selection).values()
-        sources = {source for row in rows for cell in row.cells.values() for source in cell.sources}
+        sources = {source for row in self.rows(table_id, selection).values() for source in row.sources()}
         return sorted({self.written_by(source) for source in sources})
 
     def written_by(self, source: str) -> str:

@@ -7,7 +7,6 @@ torch nor timm, so that tables, report and Snakemake start quickly.
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from pipeline.core.config import CONFIGS, REQUIRED, Layers, Record, names, nearest, parse_file, shown
-from pipeline.core.errors import ConfigError, PatchworkError
-from pipeline.core.files import write_text
+from pipeline.core.config import (
+    CONFIGS,
+    REQUIRED,
+    Layers,
+    Record,
+    names,
+    nearest,
+    parse_as_meant,
+    parse_file,
+    read_yaml,
+    shown,
+)
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_cache
 from pipeline.core.naming import file_name_problems
 from pipeline.core.registry import KINDS, TASKS
 from pipeline.results import results_of
@@ -35,8 +45,6 @@ from pipeline.study.study_file import StudyFile, read_study, unknown_keys_once
 
 if TYPE_CHECKING:
     from pipeline.study.resolve.buildable import ModelBuilder
-
-log = logging.getLogger(__name__)
 
 
 class StoredGraph(Record):
@@ -66,7 +74,8 @@ def load_graph(scale: str, check: bool = False) -> Graph:
     else:
         graph = build_graph(scale)
     if path.parent.exists() or not check:
-        _write_stored(path, StoredGraph(key=key, built=built, is_checked=check, graph=graph))
+        kept = StoredGraph(key=key, built=built, is_checked=check, graph=graph)
+        write_cache(path, _one_entry_per_line(kept), "the resolved studies")
     return graph
 
 
@@ -75,13 +84,6 @@ def _read_stored(path: Path) -> StoredGraph | None:
         return StoredGraph.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None  # missing, damaged, or of an older version; it is made anew
-
-
-def _write_stored(path: Path, kept: StoredGraph) -> None:
-    try:
-        write_text(path, _one_entry_per_line(kept))
-    except PatchworkError as error:  # results of somebody else may be looked at all the same
-        log.warning("the resolved studies are not kept for the next command: %s", error)
 
 
 def _one_entry_per_line(kept: StoredGraph) -> str:
@@ -173,8 +175,10 @@ def build_graph(
     collector.lines += file_name_problems(CONFIGS)
     path, spec = CONFIGS / "scale" / f"{scale}.yaml", None
     with collector:
-        spec = parse_file(Scale, path)
-        _check_scale(spec, shown(path))
+        spec, lines = parse_as_meant(Scale, Layers((shown(path), read_yaml(path))))
+        collector.add(lines)
+        if spec:
+            _check_scale(spec, shown(path))
     graph = Graph(scale=scale, note=spec.note if spec else "", comparable=bool(spec and spec.comparable))
     graph.stand_ins = spec.stand_ins if spec else {}
     has_papers = spec is None or spec.papers
@@ -199,7 +203,10 @@ def _read_studies(scale: str, has_papers: bool, collector: "_Collector", unsaved
         with collector:
             written = unsaved if unsaved and unsaved.path == path else read_study(path)
             collector.renames.append(written.in_written_terms)
-            found[path.stem] = written.parse()
+            study, lines = written.parse_as_meant()
+            collector.add(lines)
+            if study:
+                found[path.stem] = study
     in_order = sorted(found, key=lambda name: (bool(found[name].derived_from), not has_paper(name)))
     return {name: found[name] for name in in_order}
 
@@ -235,8 +242,11 @@ class _Collector:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, ConfigError):
-            self.lines += [line for line in str(error).splitlines() if line not in self.lines]
+            self.add(str(error).splitlines())
         return isinstance(error, ConfigError)
+
+    def add(self, lines: Iterable[str]) -> None:
+        self.lines += [line for line in lines if line not in self.lines]
 
     @contextmanager
     def of_runs(self, draft: Draft) -> Iterator[None]:
@@ -315,11 +325,15 @@ def noise_file(scale: str) -> Path:
     return CONFIGS / "noise" / f"{scale}.yaml"
 
 
+def read_noise(scale: str) -> dict[str, list[SeedValues]]:
+    """What was measured at a scale."""
+    path = noise_file(scale)
+    return parse_file(Noise, path).metrics if path.exists() else {}
+
+
 def _noise(scale: str, runs: Container[str]) -> dict[str, list[SeedValues]]:
     """What was measured at this scale, of runs that the configs still name."""
-    path = noise_file(scale)
-    measured = parse_file(Noise, path).metrics if path.exists() else {}
-    known = {kind: [each for each in values if each.run in runs] for kind, values in measured.items()}
+    known = {kind: [each for each in values if each.run in runs] for kind, values in read_noise(scale).items()}
     return {kind: values for kind, values in known.items() if values}
 
 

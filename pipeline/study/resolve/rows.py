@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.config import Layers, fingerprint, nearest, parse, science
+from pipeline.core.config import Layers, fingerprint, nearest, parse_as_meant, science
 from pipeline.core.errors import ConfigError
 from pipeline.core.registry import METHODS, TASKS
 from pipeline.study.resolve.data import data_configs
@@ -175,19 +175,23 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
         rows = {row_id: row for row_id, row in table.rows.items() if row.eval_of(key, column) == name}
         try:
             source = None if name == TRAIN else _source(draft, asked, where)
-            _check_roles(asked, _roles(source), where)
         except ConfigError as error:
-            return str(error).splitlines()
+            lines += str(error).splitlines()
+            continue
+        wrong_roles = _role_problems(asked, _roles(source), where)
+        lines += [*(source.problems if source else ()), *wrong_roles]
         lines += _promise_problems(draft, asked, key, rows, source, where)
-        for row_id, row in rows.items():
+        for row_id, row in rows.items() if not wrong_roles else ():
             cells[row_id][key] = _cell(draft, row, asked, key, source)
+    if lines:
+        return lines
     filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
     known = ("", PROBLEM, MISSING, _elsewhere(draft, column))
     reasons = [cell.why for row, cell in filled if cell.why not in (*known, row.why, _elsewhere(draft, row))]
     is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
-    if reasons and not is_possible and not lines:
-        lines.append(f"{where}.eval: {column.eval} applies to no row of this table: {reasons[0]}")
-    return lines
+    if reasons and not is_possible:
+        return [f"{where}.eval: {column.eval} applies to no row of this table: {reasons[0]}"]
+    return []
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,7 @@ class _Source:
     evaluation: "type[Evaluation]"
     cfg: "EvalConfig"
     data: "dict[str, BaseDataConfig]"
+    problems: list[str]  # of the keys of its config
     names: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)  # of results, by subjects
 
     @cached_property
@@ -223,13 +228,14 @@ def _roles(source: _Source | None) -> tuple[str, ...]:
     return ("model",) if source is None else source.evaluation.roles()
 
 
-def _check_roles(column: Column, wanted: tuple[str, ...], where: str) -> None:
+def _role_problems(column: Column, wanted: tuple[str, ...], where: str) -> list[str]:
     if isinstance(column.run, dict) and set(column.run) != set(wanted):
         found, has = ", ".join(column.run) or "none", ", ".join(wanted) or "none: it needs no run"
-        raise ConfigError(f"{where}.run: found the roles {found}; {column.eval} has {has}")
+        return [f"{where}.run: found the roles {found}; {column.eval} has {has}"]
     if not isinstance(column.run, dict) and len(wanted) > 1:
         roles = ", ".join(f"{role}: ..." for role in wanted)
-        raise ConfigError(f"{where}.run: {column.eval} compares several runs; name a role for each: {{{roles}}}")
+        return [f"{where}.run: {column.eval} compares several runs; name a role for each: {{{roles}}}"]
+    return []
 
 
 def _read_source(draft: Draft, column: Column, where: str) -> _Source:
@@ -241,8 +247,14 @@ def _read_source(draft: Draft, column: Column, where: str) -> _Source:
         evaluation = EVALS.get(layers.merged().get("name", ""))
     except ConfigError as error:
         raise ConfigError(f"{layers.origin(('name',))}: name: {error}") from None
-    cfg = parse(evaluation.Config, layers)
-    return _Source(name, draft.file_of_eval(name), evaluation, cfg, _data_sets(draft, evaluation, cfg, layers))
+    cfg, lines = parse_as_meant(evaluation.Config, layers)
+    if cfg is None:
+        raise ConfigError("\n".join(lines))
+    try:
+        data = _data_sets(draft, evaluation, cfg, layers)
+    except ConfigError as error:
+        raise ConfigError("\n".join([*lines, str(error)])) from None
+    return _Source(name, draft.file_of_eval(name), evaluation, cfg, data, lines)
 
 
 def _data_sets(

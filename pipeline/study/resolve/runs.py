@@ -21,14 +21,14 @@ NUM_FRAGMENTS = 3  # method, model and data: the first layers of every run
 
 
 def add_run(draft: Draft, key: str) -> None:
-    """Resolve one run, once per seed, unless the one it starts from has problems: those are reported already."""
+    """Resolve one run, once per seed; of one that starts from a run with problems, only names of files are checked."""
     spec, where = draft.study.runs[key], f"{draft.file}: runs.{key}"
-    if spec.init in draft.study.runs and spec.init not in draft.runs:
-        return
     if not spec.train and spec.init in draft.runs:  # a stand-in for the file
         draft.runs[key] = draft.runs[spec.init]
         return
     layers = _layers(draft, key)
+    if spec.init in draft.study.runs and spec.init not in draft.runs:
+        return
     for source, content in layers:
         for name in ("init", "train"):
             if name in content:
@@ -129,7 +129,7 @@ def _layers(draft: Draft, key: str) -> list[Layer]:
 
 def _fragments(draft: Draft, key: str) -> list[Layer]:
     """Method, model and data, with the scale's model and data in place of the paper's."""
-    fragments, lines, scale = [], [], draft.scale
+    fragments, lines, scale = [], _recipe_problems(draft, key), draft.scale
     for kind, replace in (("method", {}), ("model", scale.replace_model), ("data", scale.replace_data)):
         name, where = getattr(draft.study.runs[key], kind), f"{draft.file}: runs.{key}.{kind}"
         if name in replace:
@@ -157,16 +157,19 @@ def _recipes(draft: Draft, key: str) -> list[Layer]:
     """Those of the study, and files of configs/recipe, which several studies share, with the scale's own keys."""
     own, here, layers = draft.study.recipes, draft.scale.recipe, []
     for name in draft.study.runs[key].recipe:
-        where = f"{draft.file}: runs.{key}.recipe"
         if name in own:
             layers.append((f"{draft.file}: recipes.{name}", own[name]))
             continue
-        if name not in (shared := fragment_names("recipe")):
-            raise ConfigError(f"{where}: no recipe {name!r}; {nearest(name, (*own, *shared))}")
-        layers.append(fragment("recipe", name, where))
+        layers.append(fragment("recipe", name, f"{draft.file}: runs.{key}.recipe"))
         if name in here:
             layers.append((f"{draft.scale_file}: recipe.{name}", here[name]))
     return layers
+
+
+def _recipe_problems(draft: Draft, key: str) -> list[str]:
+    known, where = [*draft.study.recipes, *fragment_names("recipe")], f"{draft.file}: runs.{key}.recipe"
+    wrong = [name for name in draft.study.runs[key].recipe if name not in known]
+    return [f"{where}: no recipe {name!r}; {nearest(name, known)}" for name in wrong]
 
 
 def _kind_of(data_fragment: dict[str, Any]) -> str | None:
