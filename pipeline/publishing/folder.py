@@ -23,7 +23,7 @@ from pipeline.publishing.metrics import gather, gather_images, read_arrays, read
 from pipeline.publishing.picture import picture
 from pipeline.publishing.provenance import provenance_of
 from pipeline.publishing.selection import ROWS, changes_between, place_results, published_part
-from pipeline.publishing.words import PICTURE, Publication, block_text, folder_text
+from pipeline.publishing.words import PICTURE, Publication, folder_text
 from pipeline.report.collect import collect_tables
 from pipeline.results import ScaleFolder, published_folder
 from pipeline.study.resolve.entries import Graph
@@ -75,7 +75,9 @@ def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None)
         raise DataError(
             f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
         )
-    for name, content in _drawings(part, drawn, provenance_of(metrics), report is not None and _fits(folder, report)):
+    for name, content in _drawings(
+        part, drawn, provenance_of(part, metrics), report is not None and _fits(folder, report)
+    ):
         write_text(folder / name, content)
     if report and _fits(folder, report):
         write_text(folder / REPORT, report.read_text())
@@ -162,7 +164,7 @@ def _has_text(path: Path, text: str) -> bool:
 def _compare(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """What differs from the metrics, cells and verdicts; and the texts that follow from them, by name."""
     graph, drawn = _draw(folder)
-    claims, facts = read_json(folder / CLAIMS), provenance_of(read_metrics(folder / METRICS))
+    claims, facts = read_json(folder / CLAIMS), provenance_of(graph, read_metrics(folder / METRICS))
     lines = differences(drawn, read_json(folder / TABLES), claims)
     has_report = (folder / REPORT).exists()
     return lines, [] if lines else [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, has_report)]
@@ -199,9 +201,10 @@ def read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{shown(path)} is no JSON ({error}); restore it with git, or publish again") from None
 
 
-def shown_in_readme(scale: str) -> str:
-    """The part of README about a published scale."""
+def read_publication(scale: str) -> Publication:
+    """What is published of a scale, its tables drawn from its metrics."""
     folder = published_folder(scale)
     graph, drawn = _draw(folder)
-    claims, facts = claims_from_data(read_json(folder / CLAIMS)), read_json(folder / PROVENANCE)
-    return block_text(Publication(graph, drawn.tables, claims, facts), f"results/published/{scale}")
+    return Publication(
+        graph, drawn.tables, claims_from_data(read_json(folder / CLAIMS)), read_json(folder / PROVENANCE)
+    )

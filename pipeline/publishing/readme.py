@@ -6,7 +6,8 @@ from pathlib import Path
 from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import write_text
-from pipeline.publishing.folder import published_scales, shown_in_readme
+from pipeline.publishing.folder import published_scales, read_publication
+from pipeline.publishing.words import about, numbers, verdicts
 from pipeline.results import published_folder
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
@@ -20,12 +21,28 @@ def readme() -> Path:
 
 
 def block() -> str:
-    """What stands between the marks: the largest scale, and links to the others."""
+    """What stands between the marks: the largest scale, and links to the others.
+
+    While results of the largest scale are missing, few of its claims are decided: the verdicts of the largest scale
+    without gaps are shown instead.
+    """
     places = {scale: place for place, scale in enumerate(LARGEST_FIRST)}
     scales = sorted(published_scales(), key=lambda scale: (places.get(scale, len(places)), scale))
-    links = [f"[scale {scale}](results/published/{scale}/README.md)" for scale in scales[1:]]
-    others = f"\nAlso published: {', '.join(links)}.\n" if links else ""
-    return shown_in_readme(scales[0]) + others if scales else NOTHING_YET
+    if not scales:
+        return NOTHING_YET
+    found = {scale: read_publication(scale) for scale in scales}
+    largest = scales[0]
+    judged = next((scale for scale in scales if not found[scale].is_partial), largest)
+    lines = [about(found[largest], _folder(largest)), "", *numbers(found[largest])]
+    lines += [about(found[judged], _folder(judged)), ""] * (judged != largest)
+    lines += verdicts(found[judged], _folder(judged))
+    if links := [f"[scale {name}]({_folder(name)}/README.md)" for name in scales if name not in (largest, judged)]:
+        lines += ["", f"Also published: {', '.join(links)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _folder(scale: str) -> str:
+    return f"results/published/{scale}"
 
 
 def block_of(text: str) -> str:

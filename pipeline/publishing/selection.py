@@ -90,4 +90,4 @@ def sources_of(graph: Graph) -> list[str]:
     subjects = [run for name in evaluations for run in graph.evals[name].subjects.values()]
     trained = [source.split("/")[1] for source in found if source.startswith("runs/")]
     runs = [name for name in graph.runs if name in graph.with_inits([*trained, *subjects])]
-    return [*(f"runs/{name}/train.json" for name in runs if graph.runs[name].trained), *found]
+    return [*dict.fromkeys([*(f"runs/{name}/train.json" for name in runs if graph.runs[name].trained), *found])]

@@ -27,6 +27,11 @@ class Publication(NamedTuple):
     provenance: dict[str, Any]
 
     @property
+    def is_partial(self) -> bool:
+        """Whether results of the headline are missing."""
+        return bool(self.provenance["num_missing"])
+
+    @property
     def in_words(self) -> dict[str, list[ClaimInWords]]:
         """The claims of each study; commands name their scale whatever the configs say, now or later."""
         tables, scale = self.tables, self.graph.scale
@@ -92,13 +97,17 @@ def verdict_table(publication: Publication) -> list[str]:
     return lines
 
 
-def overview_tables(publication: Publication) -> list[str]:
-    """The tables that studies call their overview: a column for each row of the study, a line for each number."""
+def overview_tables(publication: Publication, mostly_filled: bool = False) -> list[str]:
+    """The tables that studies call their overview: a column for each row of the study, a line for each number.
+
+    `mostly_filled` leaves out lines in which half of the rows or fewer have a number.
+    """
     chosen = {story.overview for story in publication.graph.stories.values()}
-    return [line for table in publication.tables if table.id in chosen for line in _turned(table)]
+    tables = [table for table in publication.tables if table.id in chosen]
+    return [line for table in tables for line in _turned(table, mostly_filled)]
 
 
-def _turned(table: FilledTable) -> Iterator[str]:
+def _turned(table: FilledTable, mostly_filled: bool) -> Iterator[str]:
     """The table with its columns as lines, without rows and columns that have no number."""
     cells = {(row.id, column.id): cell for row, column, cell in table.cells() if row.selected and cell.ours is not None}
     rows = [row for row in table.rows if row.id in {row_id for row_id, _ in cells}]
@@ -108,8 +117,9 @@ def _turned(table: FilledTable) -> Iterator[str]:
     yield "|---" * (len(rows) + 1) + "|"
     for column in [column for column in table.columns if column.id in {key for _, key in cells}]:
         found = [cells.get((row.id, column.id)) for row in rows]
-        numbers = [value_of(cell, column.decimals) if cell else "n/a" for cell in found]
-        yield f"| {_plain(column.name)} {ARROWS[column.direction]} | {' | '.join(numbers)} |"
+        if not mostly_filled or sum(cell is not None for cell in found) > len(rows) / 2:
+            texts = [value_of(cell, column.decimals) if cell else "n/a" for cell in found]
+            yield f"| {_plain(column.name)} {ARROWS[column.direction]} | {' | '.join(texts)} |"
     yield ""
 
 
@@ -139,15 +149,28 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def block_text(publication: Publication, folder: str) -> str:
-    """What the project's README shows of a published folder."""
+def about(publication: Publication, folder: str) -> str:
+    """What a published scale is, as one paragraph of the project's README."""
     graph = publication.graph
-    about = [f"**Scale {graph.scale}.**", *sentences(graph.note)[:1]]
-    about += ["Its numbers cannot be compared with the papers', which are shown for orientation."] * (
+    texts = [f"**Scale {graph.scale}.**", *sentences(graph.note)[:1]]
+    texts += ["Its numbers cannot be compared with the papers', which are shown for orientation."] * (
         not graph.comparable
     )
-    about += provenance_sentences(publication.provenance)[:2]
-    about.append(f"[{folder}]({folder}/README.md) lists every claim, with the reason for its verdict.")
-    lines = [" ".join(about), "", *(overview_tables(publication) or [*number_table(publication), ""])]
-    lines += [f"![Claims at scale {graph.scale}, and our numbers against the papers']({folder}/{PICTURE})", ""]
-    return "\n".join([*lines, *verdict_table(publication)]) + "\n"
+    texts += provenance_sentences(publication.provenance)[:2]
+    texts.append(f"[{folder}]({folder}/README.md) lists every claim, with the reason for its verdict.")
+    return " ".join(texts)
+
+
+def numbers(publication: Publication) -> list[str]:
+    """The numbers that the project's README shows; while results are missing, only those that most models have."""
+    return overview_tables(publication, publication.is_partial) or [*number_table(publication), ""]
+
+
+def verdicts(publication: Publication, folder: str) -> list[str]:
+    """The picture of all claims, and their number by verdict."""
+    name = publication.graph.scale
+    return [
+        f"![Claims at scale {name}, and our numbers against the papers']({folder}/{PICTURE})",
+        "",
+        *verdict_table(publication),
+    ]

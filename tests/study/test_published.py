@@ -17,10 +17,11 @@ from pipeline.freshness.remake import Freshness
 from pipeline.publishing import folder as published
 from pipeline.publishing import from_metrics
 from pipeline.publishing.compare import compare
-from pipeline.publishing.folder import changed_since, check, publish, published_scales, redraw, shown_in_readme
+from pipeline.publishing.folder import changed_since, check, publish, published_scales, read_publication, redraw
 from pipeline.publishing.metrics import gather_images
 from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.publishing.selection import published_part
+from pipeline.publishing.words import numbers
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
 from pipeline.report.tables.fill import fill_table
@@ -197,7 +198,7 @@ def test_readme__block__is_written_between_its_marks(made):
 
     text = readme().read_text()
     assert text.startswith(f"# Title\n\n{BEGIN}\n**Scale toy.**") and text.endswith(f"{END}\n\nrest\n")
-    assert block_of(text) == block() == shown_in_readme("toy")
+    assert block_of(text) == block()
     assert "| Toy study | 1 | 1 | 0 | 1 | B beats A: **holds** |" in text
     assert "| Toy study | Table 1, Row B: Top-1 (%) | 84.0 \u00b1 2.9 | 80.5 |" in text
     assert "results/published/toy/verdicts.svg" in text and "shows them already" in write_block()
@@ -207,7 +208,7 @@ def test_readme__study_with_an_overview__shows_that_table_with_its_columns_as_li
     measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
     folder = publish(measured, measured.results)
 
-    lines = shown_in_readme("toy").splitlines()
+    lines = block().splitlines()
     at = lines.index("| Toys | Row A | Row B |")
     assert lines[at + 3] == "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 | 84.0 \u00b1 2.9 |"
     assert "| Toy study | Table 1, Row B" not in "\n".join(lines)  # the paper's numbers are in the folder's own text
@@ -215,10 +216,36 @@ def test_readme__study_with_an_overview__shows_that_table_with_its_columns_as_li
 
 
 def test_readme__several_scales__shows_the_largest_and_links_the_others(made):
-    shutil.copytree(made, made.parent / "demo")
+    alone = block()
+    shutil.copytree(made, made.parent / "zoo")
+    assert block() == alone + "\nAlso published: [scale zoo](results/published/zoo/README.md).\n"
+
+
+@pytest.fixture
+def partial(measured):
+    """The toy study without the last evaluation of its second model."""
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
+    (measured.results.folder / "evals" / name_of("consistency", B) / "result.json").unlink()
+    return publish(measured, measured.results)
+
+
+def test_readme__partial_results__show_the_numbers_that_most_models_have(partial):
+    shown = [line.split(" |")[0].strip("| \u2191\u2193") for line in numbers(read_publication("toy"))[2:-1]]
+    assert shown == ["Parameters (M)", "Top-1 (%)", "Against A"]
+    assert "Diff. Norm." in (partial / "README.md").read_text()
+
+
+def test_readme__results_of_the_largest_scale_missing__takes_verdicts_from_the_largest_without_gaps(partial):
+    assert "evaluations; 1 more result is planned." in block()
+    whole = partial.with_name("zoo")
+    shutil.copytree(partial, whole)
+    facts = json.loads((whole / "provenance.json").read_text())
+    (whole / "provenance.json").write_text(json.dumps({**facts, "num_missing": 0}))
+
     text = block()
-    assert text.startswith(shown_in_readme("demo"))
-    assert text.endswith("\nAlso published: [scale toy](results/published/toy/README.md).\n")
+    order = ["(results/published/toy/README.md)", "| Toys | Row A | Row B |", "(results/published/zoo/README.md)"]
+    assert sorted(order, key=text.index) == order
+    assert "zoo/verdicts.svg" in text and "toy/verdicts.svg" not in text and "Also published" not in text
 
 
 @pytest.mark.parametrize("stop", [ValueError("any"), KeyboardInterrupt()])

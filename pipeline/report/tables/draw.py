@@ -200,7 +200,9 @@ def few_seeds(tables: Iterable[FilledTable]) -> str:
         return ""
     least, most = min(cell.n for cell in few), max(cell.n for cell in few)
     seeds = f"{least}" if least == most else f"{least} to {most}"
-    return f"{len(few)} of {len(shown)} numbers have {seeds} of {max(cell.planned for cell in few)} planned seeds so far."
+    return (
+        f"{len(few)} of {len(shown)} numbers have {seeds} of {max(cell.planned for cell in few)} planned seeds so far."
+    )
 
 
 class Folded(NamedTuple):
