@@ -145,8 +145,8 @@ def test_chosen_evaluations__a_group__is_the_clean_accuracy_and_the_group():
 @pytest.mark.slow
 def test_evaluate_foreign__at_the_demo__computes_once_and_reports_what_is_missing(tmp_path, results, monkeypatch):
     small = {"imagenet1k": "fashion_mnist", "imagenet_a": "fashion_mnist_a", "imagenet_o": "fashion_mnist_o"}
-    scale = foreign._scale("demo").model_copy(update={"replace_data": small})
-    monkeypatch.setattr(foreign, "_scale", lambda name: scale)
+    scale = foreign.read_scale("demo").model_copy(update={"replace_data": small})
+    monkeypatch.setattr(foreign, "read_scale", lambda name: scale)
     path = weights_of(tmp_path, "test_resnet", **DEMO)
     wanted = ["calibration", "outliers", "adversarial", "ensemble"]
 
@@ -305,8 +305,8 @@ def small_fashion(monkeypatch):
     """The demo's set as a small ViT of timm sees it, and a short probe."""
     changes = {"replace_data": {"imagenet1k": "fashion_mnist"}}
     changes |= {"eval": {"position_probe": {"epochs": 1, "train_limit": 40}}}
-    scale = foreign._scale("demo").model_copy(update=changes)
-    monkeypatch.setattr(foreign, "_scale", lambda name: scale)
+    scale = foreign.read_scale("demo").model_copy(update=changes)
+    monkeypatch.setattr(foreign, "read_scale", lambda name: scale)
 
 
 @pytest.mark.slow
