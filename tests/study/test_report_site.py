@@ -182,7 +182,7 @@ def test_scatter__number_in_another_unit__is_counted_and_not_drawn():
 
 
 def test_first_page__surprises__are_the_claims_that_do_not_hold_with_their_numbers(site):
-    text = words_of(site).partition("Most surprising")[2].partition("Studies")[0]
+    text = words_of(site).partition("Claims to look at first")[2].partition("Studies")[0]
     assert text.index("MJP hampers attacks.") < text.index("Attentive reconstruction helps.")
     assert "MSE: 0.506" in text
 

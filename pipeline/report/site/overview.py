@@ -1,4 +1,4 @@
-"""The first screen: every claim as a mark, our numbers against the papers', and what is most surprising."""
+"""The first screen: every claim as a mark, our numbers against the papers', and the claims to look at first."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
