@@ -167,8 +167,12 @@ def noise_facts(cell: Cell) -> list[tuple[str, str]]:
     """What the error of a number comes from."""
     seeds = ", ".join(plain(value) for value in cell.values)
     count = f"{cell.n} of {cell.planned}" if cell.n < cell.planned else f"{cell.n}"
-    pairs = [("seeds", f"{count}: {seeds}" if max(cell.n, cell.planned) > 1 else ""), ("spread over seeds", cell.spread)]
-    pairs += [("images", cell.count)]
+    has_seeds = max(cell.n, cell.planned) > 1
+    pairs = [
+        ("seeds", f"{count}: {seeds}" if has_seeds else ""),
+        ("spread over seeds", cell.spread),
+        ("images", cell.count),
+    ]
     return [(name, plain(value)) for name, value in pairs if value not in (None, "")]
 
 
