@@ -24,7 +24,7 @@ from pipeline.engine.meters import MetricsFile
 from pipeline.engine.signals import StopRequest
 from pipeline.site import Site
 from pipeline.study.resolve.entries import Graph, RunEntry
-from pipeline.track.follow import follow
+from pipeline.tracking.follow import follow
 
 SITUATIONS = {"alone": None, "MLflow follows (SQLite)": "", "MLflow is down": "http://127.0.0.1:9"}
 RUN = RunEntry(config={}, label="benchmark", studies=["benchmark"], data="none", init=None)

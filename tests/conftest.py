@@ -33,7 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker and of every pro
 
 # Folders and files that start first: a long one at the end would leave the other processes idle. The other files of
 # workflow/ come late, when test_workflow.py has finished the small project that they share.
-SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "track"]
+SLOWEST = ["cluster", "workflow/test_workflow.py", "engine/test_kill.py", "unit/test_methods.py", "engine", "tracking"]
 SLOWEST += ["workflow"]
 REWRITTEN = pytest.StashKey[str]()
 ALL_SLOW = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.M)

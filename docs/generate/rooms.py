@@ -16,7 +16,6 @@ from pipeline.core.source import PACKAGE
 LAYERS = {
     "Commands": ("commands", "cli"),
     "Before and after": (
-        "adhoc",
         "audit",
         "doctor",
         "export",
@@ -25,8 +24,9 @@ LAYERS = {
         "plan",
         "publishing",
         "schema",
+        "standalone",
         "sweep",
-        "track",
+        "tracking",
     ),
     "Jobs and reports": ("freshness", "launch", "report"),
     "Studies": ("study",),

@@ -18,7 +18,7 @@ from pipeline.launch.slurm import waiting_job
 from pipeline.report.words import size
 from pipeline.results import RunFolder
 from pipeline.study.resolve.entries import Graph
-from pipeline.track.workers import Workers
+from pipeline.tracking.workers import Workers
 
 TITLES = {
     "abandoned": "runs that no config names any more",

@@ -83,11 +83,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.adhoc.attack import AttackRequest, attack_images
     from pipeline.launch.gpus import hold_gpus
     from pipeline.launch.memory import explain_memory
     from pipeline.results import results_of
     from pipeline.site import load_site
+    from pipeline.standalone.attack import AttackRequest, attack_images
 
     given = {key: getattr(options, key) for key in AttackRequest.__dataclass_fields__ if key != "model"}
     request = AttackRequest(named_model(options), **given)

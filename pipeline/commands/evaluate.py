@@ -97,8 +97,8 @@ def _evaluate_model(options: argparse.Namespace) -> int:
 
 
 def _print_evaluations(options: argparse.Namespace, site: "Site") -> int:
-    from pipeline.adhoc.foreign import CLEAN, Foreign, chosen_evaluations, evaluate_foreign
     from pipeline.core.config import shown
+    from pipeline.standalone.foreign import CLEAN, Foreign, chosen_evaluations, evaluate_foreign
 
     chosen, count = chosen_evaluations(options.evaluations or [CLEAN if options.data else "robustness"]), 0
     foreign = Foreign.of(named_model(options), options.data, options.scale or "paper", site, options.train)

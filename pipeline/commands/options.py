@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.adhoc.named_model import NamedModel
     from pipeline.freshness.remake import Freshness
+    from pipeline.standalone.named_model import NamedModel
 
 TARGETS = "studies (mjp), tables and figures (mjp_table4, mp3_figure3) or `all`"
 
@@ -28,7 +28,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
-    """What `pipeline.adhoc.named_model.NamedModel` holds, apart from the name and the weights."""
+    """What `pipeline.standalone.named_model.NamedModel` holds, apart from the name and the weights."""
     parser.add_argument(
         "--set",
         action="append",
@@ -58,7 +58,7 @@ def add_model_of_timm(parser: argparse.ArgumentParser) -> None:
 
 
 def named_model(options: argparse.Namespace) -> "NamedModel":
-    from pipeline.adhoc.named_model import NamedModel
+    from pipeline.standalone.named_model import NamedModel
 
     return NamedModel(
         options.model, options.weights, tuple(options.settings), options.may_resample, options.mean, options.std

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.engine.signals import StopRequest
     from pipeline.site import load_site
     from pipeline.study.resolve.graph import load_graph
-    from pipeline.track.follow import follow, mirror_once
+    from pipeline.tracking.follow import follow, mirror_once
 
     if options.follow:
         stop = StopRequest().listen()  # before MLflow is imported, which takes seconds

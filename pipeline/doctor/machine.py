@@ -17,7 +17,7 @@ from pipeline.core.files import LockFile
 from pipeline.doctor.finding import Finding, Subject, failed, not_applicable, ok
 from pipeline.launch.gpus import gpus_of, in_words
 from pipeline.report.words import hours, size
-from pipeline.track.store import tracking_uri, without_password
+from pipeline.tracking.store import tracking_uri, without_password
 
 LONGEST_H = 7 * 24  # what somebody may want to wait for on a CPU
 ANSWER_S = 5  # a tracking server that takes longer would slow everything down

@@ -86,7 +86,7 @@ def test_attack__on_a_machine_with_gpus__holds_one_as_other_jobs_do(tmp_path, mo
     (tmp_path / "gpus.yaml").write_text("gpus: [3]\n")
     monkeypatch.setattr(gpus, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(gpus, "_found_gpus", dict)
-    monkeypatch.setattr("pipeline.adhoc.attack.attack_images", attack_images)
+    monkeypatch.setattr("pipeline.standalone.attack.attack_images", attack_images)
     monkeypatch.setenv("PATCHWORK_SITE", str(tmp_path / "gpus.yaml"))
     for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER"):  # both are as they were afterwards
         monkeypatch.setenv(name, "3")

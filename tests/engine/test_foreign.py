@@ -14,10 +14,6 @@ from PIL import Image, ImageOps
 from project import ROOT, copy_project
 from safetensors.torch import save_file
 
-from pipeline.adhoc import foreign
-from pipeline.adhoc.evaluated_set import own_set
-from pipeline.adhoc.foreign import Foreign, TimmClassifier, chosen_evaluations, evaluate_foreign
-from pipeline.adhoc.named_model import NamedModel
 from pipeline.cli import main
 from pipeline.core.errors import CheckpointError, ConfigError
 from pipeline.data.derived.corruptions import corrupt, seed_of
@@ -29,6 +25,10 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.fitting import fit
 from pipeline.models.foreign import _grid, build_foreign, download, view_of
 from pipeline.site import Site
+from pipeline.standalone import foreign
+from pipeline.standalone.evaluated_set import own_set
+from pipeline.standalone.foreign import Foreign, TimmClassifier, chosen_evaluations, evaluate_foreign
+from pipeline.standalone.named_model import NamedModel
 
 CORRUPTED = 3  # photographs that are put through every corruption
 LISTS = "pipeline/data/readers/class_lists"

@@ -11,7 +11,6 @@ from foreign_encoders import IMAGE_SIZE, KINDS, build_kind
 from small_set import ALONE, config_of, make_world
 from threaded_server import server_in_a_thread
 
-from pipeline.adhoc.foreign import TimmClassifier
 from pipeline.core.errors import PatchworkError
 from pipeline.data.derived.severities import CORRUPTIONS
 from pipeline.engine.optim import OptimConfig
@@ -26,6 +25,7 @@ from pipeline.methods.supervised import Supervised
 from pipeline.models.encoder import ModelConfig
 from pipeline.models.foreign import ForeignModel, _grid
 from pipeline.models.position import encode
+from pipeline.standalone.foreign import TimmClassifier
 
 pytestmark = pytest.mark.slow
 NAMES = [name for name in EVALS.names() if EVALS.get(name).roles() == ("model",)]

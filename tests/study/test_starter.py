@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from pipeline.adhoc.evaluated_set import own_set
 from pipeline.core.config import CONFIGS, Layers, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.data.kind import parse_data
 from pipeline.models.foreign import ForeignView
+from pipeline.standalone.evaluated_set import own_set
 from pipeline.study import starter
 from pipeline.study.resolve import draft
 from pipeline.study.resolve.graph import build_graph

@@ -191,7 +191,7 @@ def test_primary__of_every_task__is_a_share_or_a_perplexity(name):
     assert primary is None or primary.is_lower_better == (primary.name == "perplexity")
 
 
-@pytest.mark.parametrize("package", ["engine", "data", "models", "study", "plan", "report", "track"])
+@pytest.mark.parametrize("package", ["engine", "data", "models", "study", "plan", "report", "tracking"])
 def test_no_package__but_tasks_and_methods__names_pretraining(package):
     """A branch for one task elsewhere would have to be edited for the next."""
     files = Path(pipeline.__file__).parent.glob(f"{package}/*.py")

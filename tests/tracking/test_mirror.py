@@ -9,11 +9,11 @@ from result_writers import COMMIT, begin, classify_of, draw_table, evaluate, fin
 from pipeline.core.errors import DataError
 from pipeline.engine.meters import MetricsFile
 from pipeline.site import Site
-from pipeline.track.follow import mirror_once
-from pipeline.track.mirror import Mirror
-from pipeline.track.store import KEY
-from pipeline.track.tail import Tail
-from pipeline.track.workers import Workers
+from pipeline.tracking.follow import mirror_once
+from pipeline.tracking.mirror import Mirror
+from pipeline.tracking.store import KEY
+from pipeline.tracking.tail import Tail
+from pipeline.tracking.workers import Workers
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pipeline.results.records import read_record, write_record
 from pipeline.study.resolve import graph as graph_module
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.resolve.graph import StoredGraph, build_graph
-from pipeline.track.store import Experiment
+from pipeline.tracking.store import Experiment
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ from pipeline.launch.slurm import JobRecord
 from pipeline.results import RunFolder, ScaleFolder
 from pipeline.results.records import Inputs, write_record
 from pipeline.site import Site
-from pipeline.track.follow import mirror_once
-from pipeline.track.mirror import Mirror
-from pipeline.track.workers import Workers
+from pipeline.tracking.follow import mirror_once
+from pipeline.tracking.mirror import Mirror
+from pipeline.tracking.workers import Workers
 
 FORK = multiprocessing.get_context("fork")
 

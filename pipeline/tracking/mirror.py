@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pipeline.core.errors import DataError
 from pipeline.study.resolve.entries import Graph
-from pipeline.track import page
-from pipeline.track.runs import RunMirror
-from pipeline.track.store import Experiment, artifact_folder
-from pipeline.track.tables import TableMirror
-from pipeline.track.workers import Workers
+from pipeline.tracking import page
+from pipeline.tracking.runs import RunMirror
+from pipeline.tracking.store import Experiment, artifact_folder
+from pipeline.tracking.tables import TableMirror
+from pipeline.tracking.workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from pipeline.core.files import held, is_held
 from pipeline.engine.signals import StopRequest
 from pipeline.site import Site
 from pipeline.study.resolve.entries import Graph
-from pipeline.track.mirror import Mirror
-from pipeline.track.page import curves_of, how_to_open
-from pipeline.track.store import answering, tracking_uri, without_password
-from pipeline.track.workers import Workers
+from pipeline.tracking.mirror import Mirror
+from pipeline.tracking.page import curves_of, how_to_open
+from pipeline.tracking.store import answering, tracking_uri, without_password
+from pipeline.tracking.workers import Workers
 
 log = logging.getLogger(__name__)
 

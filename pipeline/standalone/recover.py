@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.adhoc.victim import Victim
 from pipeline.core.config import Layers, parse
 from pipeline.core.errors import ConfigError
 from pipeline.evals.parts import Arrays, Parts, key_of
@@ -24,6 +23,7 @@ from pipeline.evals.privacy.gradient_matching import GradientMatching, bounds_of
 from pipeline.evals.privacy.leakage import PictureColumn, pixels_of
 from pipeline.privacy import april, matching
 from pipeline.privacy.similarity import as_png, similarity
+from pipeline.standalone.victim import Victim
 from pipeline.study.resolve.draft import fragment
 from pipeline.study.spec import read_scale
 

@@ -8,7 +8,7 @@ from patience import PATIENCE_S, wait_until
 from result_writers import begin, classify_of, draw_table, evaluate, finish, log_steps, points
 
 from pipeline.core.files import held
-from pipeline.track.store import KEY
+from pipeline.tracking.store import KEY
 
 pytestmark = pytest.mark.slow
 

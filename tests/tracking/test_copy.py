@@ -10,8 +10,8 @@ from project import Project
 from result_writers import begin, draw_table, finish, log_steps
 
 from pipeline.site import Site
-from pipeline.track.follow import mirror_once
-from pipeline.track.moved_database import database_of, is_moved
+from pipeline.tracking.follow import mirror_once
+from pipeline.tracking.moved_database import database_of, is_moved
 
 
 def digests(folder):

@@ -16,10 +16,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pipeline.adhoc.evaluated_set import input_of_data, labelled_images
-from pipeline.adhoc.named_model import NamedModel
-from pipeline.adhoc.recover import Attack, AttackName, Numbers, RecoveredImage, Target, attack_of, finite
-from pipeline.adhoc.victim import Victim, find_victim
 from pipeline.core.config import shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import digest, remove, write_atomic, write_json
@@ -34,6 +30,10 @@ from pipeline.privacy.lpips import LPIPS, lpips_reason
 from pipeline.privacy.similarity import as_png
 from pipeline.results import attack_folder
 from pipeline.site import Site, site_file
+from pipeline.standalone.evaluated_set import input_of_data, labelled_images
+from pipeline.standalone.named_model import NamedModel
+from pipeline.standalone.recover import Attack, AttackName, Numbers, RecoveredImage, Target, attack_of, finite
+from pipeline.standalone.victim import Victim, find_victim
 
 FILES = ("original.png", "recovered.png", "ceiling.png", "loss.png", "comparison.png", "numbers.json")
 PRINTED = {

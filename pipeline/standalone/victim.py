@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from pipeline.adhoc.evaluated_set import input_of
-from pipeline.adhoc.named_model import NamedModel, find_model
 from pipeline.core.config import Layers, read_yaml
 from pipeline.core.dynamo import dynamo_deferred
 from pipeline.core.errors import CheckpointError, ConfigError, DataError
@@ -31,6 +29,8 @@ from pipeline.models.foreign import ForeignView, build_foreign
 from pipeline.privacy.client import Client
 from pipeline.results import find_run
 from pipeline.site import Site
+from pipeline.standalone.evaluated_set import input_of
+from pipeline.standalone.named_model import NamedModel, find_model
 
 PLAIN = ("vision_transformer", "deit")  # modules of timm
 SAME = 1e-6  # relative difference of logits in float64

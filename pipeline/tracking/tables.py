@@ -12,7 +12,7 @@ from pipeline.results.records import read_record
 from pipeline.study.claims.decide import Verdict
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.targets import ROWS
-from pipeline.track.store import NOTE, PARENT, Experiment, TrackedRun, numbers
+from pipeline.tracking.store import NOTE, PARENT, Experiment, TrackedRun, numbers
 
 
 class TableMirror:

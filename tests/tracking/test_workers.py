@@ -17,8 +17,8 @@ from pipeline.launch.slurm import JobRecord
 from pipeline.results import ScaleFolder
 from pipeline.results.records import Inputs
 from pipeline.site import Site, Slurm
-from pipeline.track import follow
-from pipeline.track.workers import Workers
+from pipeline.tracking import follow
+from pipeline.tracking.workers import Workers
 
 SUBMITTED = 1000.0  # seconds ago
 

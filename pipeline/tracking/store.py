@@ -21,7 +21,7 @@ from pipeline.core.config import dotted, leaves
 from pipeline.core.errors import LaunchError
 from pipeline.results import ScaleFolder
 from pipeline.site import Site
-from pipeline.track.moved_database import database_of, is_moved, move_artifacts
+from pipeline.tracking.moved_database import database_of, is_moved, move_artifacts
 
 KEY = "patchwork.name"  # the tag by which a run is found again
 FILES = "patchwork.files"  # the digest of the artifacts that a run has

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.adhoc.evaluated_set import evaluated_set, seen_by
-from pipeline.adhoc.named_model import FoundModel, NamedModel, find_model
 from pipeline.core.config import CONFIGS, FILE, Layers, names, nearest, parse, read_yaml
 from pipeline.core.errors import CheckpointError, ConfigError, DataError, NumericsError
 from pipeline.core.sizes import pair
@@ -36,6 +34,8 @@ from pipeline.models.foreign import ForeignModel, build_foreign
 from pipeline.results import ScaleFolder, results_of
 from pipeline.results.records import EvalResult
 from pipeline.site import Site, data_folder
+from pipeline.standalone.evaluated_set import evaluated_set, seen_by
+from pipeline.standalone.named_model import FoundModel, NamedModel, find_model
 from pipeline.study.resolve.draft import fragment
 from pipeline.study.resolve.graph import load_graph
 from pipeline.study.resolve.rows import evaluation_name, evaluation_science

@@ -12,9 +12,9 @@ from typing import Any
 from pipeline.results import RunFolder
 from pipeline.results.records import EvalResult, Measured, Started, TrainRecord, read_record
 from pipeline.study.resolve.entries import Graph
-from pipeline.track.store import COMPLETE, PARENT, Experiment, Point, TrackedRun, numbers
-from pipeline.track.tail import Tail
-from pipeline.track.workers import Workers
+from pipeline.tracking.store import COMPLETE, PARENT, Experiment, Point, TrackedRun, numbers
+from pipeline.tracking.tail import Tail
+from pipeline.tracking.workers import Workers
 
 # MLflow groups charts by what is before the slash, in the order of the alphabet: loss and validation come first.
 CURVES, METHOD, OPTIMISER, RESULT, SPEED = "curves", "method", "optimiser", "result", "speed"
