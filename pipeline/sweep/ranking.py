@@ -35,7 +35,9 @@ def _ranked(table: FilledTable) -> str:
 
 
 def _best(cells: dict[str, Cell], direction: str) -> str | None:
-    known = {label: cell.ours for label, cell in cells.items() if cell.ours is not None and not cell.stale}
+    """Among those that have all their seeds."""
+    complete = {label: cell for label, cell in cells.items() if cell.n == cell.planned and not cell.stale}
+    known = {label: cell.ours for label, cell in complete.items() if cell.ours is not None}
     if direction not in BEST or not known:
         return None
     return (max if direction == "up" else min)(known, key=lambda label: known[label])
@@ -45,7 +47,8 @@ def _number(cell: Cell, decimals: int) -> str:
     if cell.ours is None:
         return "n/a"
     spread = f" +/- {cell.spread:.{decimals}f}" if cell.spread is not None else ""
-    return f"{cell.ours:.{decimals}f}{MARK * bool(cell.stale)}{spread} ({counted(cell.n, 'seed')})"
+    seeds = counted(cell.n, "seed") if cell.n == cell.planned else f"{cell.n} of {cell.planned} seeds so far"
+    return f"{cell.ours:.{decimals}f}{MARK * bool(cell.stale)}{spread} ({seeds})"
 
 
 def _place(freshness: Freshness, figure: FilledTable) -> str:

@@ -50,10 +50,13 @@ def test_ranking__of_a_loss__marks_the_lowest(project):
     assert marked == ["base_lr 3e-4                0.400 +/- 0.000 (2 seeds)  <- lowest"]
 
 
-def test_ranking__value_that_failed__says_what_is_missing_and_the_best_of_the_others_is_marked(project):
-    graph, study = finished(project, [(60.0, 62.0), (99.0,), (70.0, 70.0)])
+@pytest.mark.parametrize(
+    ("seeds", "number"), [((), "  n/a  results/demo/runs/"), ((99.0,), "  99.00 (1 of 2 seeds so far)")]
+)
+def test_ranking__value_with_missing_seeds__says_so_and_the_best_of_the_others_is_marked(project, seeds, number):
+    graph, study = finished(project, [(60.0, 62.0), seeds, (70.0, 70.0)])
     found = {line.split("  ")[0]: line for line in lines_of(graph, study)}
-    assert "  n/a  results/demo/runs/" in found["base_lr 3e-4"] and found["base_lr 1e-3"].endswith("<- highest")
+    assert number in found["base_lr 3e-4"] and found["base_lr 1e-3"].endswith("<- highest")
 
 
 def test_ranking__stale_number__is_marked_and_not_the_best(project):
