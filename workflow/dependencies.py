@@ -68,9 +68,11 @@ class Dependencies:
     def _inputs(self, scale: str, file: str) -> list[Any]:
         """List what a file is made from. A weight file from elsewhere that is missing is left out: its job names it."""
         freshness = self.freshness_of(scale)
-        inputs = [f"results/{scale}/{each}" for each in or_message(freshness.inputs_of, file)]
+        is_stale = or_message(freshness.why, file)
+        inputs = or_message(freshness.inputs_of if is_stale else freshness.inputs_here, file)
+        inputs = [f"results/{scale}/{each}" for each in inputs]
         inputs += [str(path) for path in or_message(freshness.files_elsewhere, file) if path.exists()]
-        if or_message(freshness.why, file):
+        if is_stale:
             self.force(f"results/{scale}/{file}")
             return inputs
         return [ancient(each) for each in inputs]

@@ -29,6 +29,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.freshness.outputs import is_output
 from pipeline.freshness.remake import Freshness
 from pipeline.launch.gpus import gpus_of
+from pipeline.report.words import counted
 from pipeline.site import Site
 from pipeline.study.overrides import override_notices
 from pipeline.study.resolve.entries import Graph
@@ -118,12 +119,29 @@ def limit_gpus(workflow: Workflow, site: Site) -> None:
 
 
 def problems_of(freshness: Freshness, targets: Iterable[str], known: Mapping[str, list[str]]) -> list[str]:
-    """What is wrong with results that the targets need, a line each."""
+    """What is wrong with results that the targets need, and what their jobs lack, a line each."""
     folder = f"results/{freshness.graph.scale}/"
     wanted = [file for name in [*targets] or ["all"] for file in known.get(name, [name.removeprefix(folder)])]
     files = [str(Path(file).with_suffix(".html")) if file.startswith("report/") else file for file in wanted]
-    found = freshness.problems(file for file in files if is_output(file))
-    return [f"{folder}{file}: {why}; it is made again" for file, why in found.items()]
+    files = [file for file in files if is_output(file)]
+    found = freshness.problems(files)
+    return [
+        *(f"{folder}{file}: {why}; it is made again" for file, why in found.items()),
+        *_absent_weights(freshness, files),
+    ]
+
+
+def _absent_weights(freshness: Freshness, files: Iterable[str]) -> list[str]:
+    """One line for all finished runs that were merged without the weights which jobs need."""
+    jobs = [file for file in freshness.stale(files) if file.startswith(("runs/", "evals/"))]
+    needed = {job: {*filter(freshness.is_without_weights, freshness.inputs_of(job))} for job in jobs}
+    if not (runs := sorted({Path(file).parent.name for found in needed.values() for file in found})):
+        return []
+    return [
+        f"{counted(sum(map(bool, needed.values())), 'job')} will fail: merged runs whose weights are elsewhere are "
+        f"needed; copy the weights, or delete the folders of these runs in {shown(freshness.results.runs)} to train "
+        f"them again: {', '.join(runs)}"
+    ]
 
 
 def check_config(config: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Bring finished results of one scale here from another machine, usually without their weights.
+"""Bring finished results of one scale here: from another machine, usually without their weights, or published ones.
 
 Every file is compared with its record before anything is copied, and all contradictions are reported at once: a file
 that is damaged, a run that is here with other weights, an evaluation of other weights or data. What is here already is
@@ -6,7 +6,9 @@ skipped, so that an interrupted merge continues when it is started again.
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,20 +16,22 @@ from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import digest, draft_of, explained, is_held, remove_folder
 from pipeline.data.store.manifest import read_manifest
-from pipeline.results import RESULT, ScaleFolder, changed_file
+from pipeline.publishing.metrics import METRICS, lay_out, read_metrics
+from pipeline.results import RESULT, WEIGHTS, RunFolder, ScaleFolder, changed_file
 from pipeline.results.records import (
     EvalInputs,
     EvalJobRecord,
     EvalResult,
+    FilesElsewhere,
     TrainRecord,
-    WeightsElsewhere,
     read_record,
     short_digest,
     write_record,
 )
 from pipeline.study.resolve.entries import Graph
+from pipeline.study.scales import DEFAULT
 
-WEIGHTS = ".safetensors"
+KINDS = ("runs", "evals")
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Merge:
     there: ScaleFolder
     graph: Graph
     files: dict[str, list[str]] = field(default_factory=dict)  # folder below results/<scale> -> its files to copy
-    weights: dict[str, dict[str, str]] = field(default_factory=dict)  # run -> weight files that were not brought along
+    elsewhere: dict[str, dict[str, str]] = field(default_factory=dict)  # run -> files that were not brought along
     num_same: int = 0
     unknown: list[str] = field(default_factory=list)  # no config of this project names them
     conflicts: list[str] = field(default_factory=list)
@@ -48,14 +52,38 @@ class Merge:
         return sum(folder.startswith(f"{kind}/") for folder in self.files)
 
 
+@contextmanager
+def open_results(folder: Path, scale: str | None) -> Iterator[tuple[str, ScaleFolder]]:
+    """The scale and the results in a folder; those of a published folder are laid out for as long as the block runs."""
+    published = _find_published(folder, scale or DEFAULT)
+    if not published:
+        yield scale or DEFAULT, find_results(folder, scale or DEFAULT)
+        return
+    found = read_metrics(published / METRICS).scale
+    if scale and scale != found:
+        raise DataError(f"{published} has results of scale {found}, expected {scale}; leave out `--scale {scale}`")
+    with tempfile.TemporaryDirectory() as place:
+        results = ScaleFolder(Path(place))
+        lay_out(published, results)
+        yield found, results
+
+
+def _find_published(folder: Path, scale: str) -> Path | None:
+    """The folder itself, or one in `results/published` or in a project that has no other results of the scale."""
+    if any((folder / "results" / scale / kind).is_dir() for kind in KINDS):
+        return None
+    candidates = (folder, folder / scale, folder / "results" / "published" / scale)
+    return next((each for each in candidates if (each / METRICS).is_file()), None)
+
+
 def find_results(folder: Path, scale: str) -> ScaleFolder:
     """Results of a scale in a folder: of a project, its `results`, or those of the scale themselves."""
     for candidate in (folder / "results" / scale, folder / scale, folder):
-        if any((candidate / kind).is_dir() for kind in ("runs", "evals")):
+        if any((candidate / kind).is_dir() for kind in KINDS):
             return ScaleFolder(candidate)
     raise DataError(
         f"{folder}: found neither runs nor evals, expected results of scale {scale}: a folder such as "
-        f"results/{scale} of another machine"
+        f"results/{scale} of another machine, or results/published/{scale}"
     )
 
 
@@ -101,20 +129,20 @@ def _compare_run(merge: Merge, name: str) -> None:
         else:
             merge.conflicts.append(
                 f"runs/{name}: trained here, too, to other weights; keep one: delete {shown(here.folder)} and "
-                f"{shown(here.state)}, or leave it out of {merge.there.folder}"
+                f"{shown(here.state)}, or merge a copy of the other results without it"
             )
         return
     if is_held(here.lock) or here.last_step():
         merge.conflicts.append(f"runs/{name}: its training has begun here; let it end, or delete {shown(here.state)}")
         return
-    absent = {file: sha for file, sha in record.files.items() if _is_left_out(there.folder, file)}
+    absent = _left_out(there, record)
     present = {file: sha for file, sha in record.files.items() if file not in absent}
     _require_intact(f"runs/{name}", there.folder, present)
     _compare_fingerprint(merge, f"runs/{name}", {merge.graph.runs[name].data: record.inputs.data})
     extra = [there.done.name, *([there.timing.name] if there.timing.exists() else [])]
     merge.files[f"runs/{name}"] = [*present, *extra]
     if absent:
-        merge.weights[name] = absent
+        merge.elsewhere[name] = absent
 
 
 def _compare_evaluation(merge: Merge, name: str) -> None:
@@ -127,7 +155,7 @@ def _compare_evaluation(merge: Merge, name: str) -> None:
     found = read_record(there.result, EvalResult)
     if here.result.exists():
         known = read_record(here.result, EvalResult)
-        if (known.inputs, known.metrics, known.files) == (found.inputs, found.metrics, found.files):
+        if (known.inputs, known.metrics) == (found.inputs, found.metrics):  # files may not all be published
             merge.num_same += 1
         else:
             merge.conflicts.append(
@@ -167,8 +195,11 @@ def _fingerprints(merge: Merge, names: dict[str, str]) -> dict[str, str]:
     return {name: read_manifest(path).fingerprint for name, path in found.items() if path}
 
 
-def _is_left_out(folder: Path, name: str) -> bool:
-    return name.endswith(WEIGHTS) and not (folder / name).exists()
+def _left_out(there: RunFolder, record: TrainRecord) -> dict[str, str]:
+    """Files that may stay where they are: weights, and whatever is not there either."""
+    known = there.files_elsewhere()
+    may_miss = {*(known.files if known else ()), *(name for name in record.files if name.endswith(WEIGHTS))}
+    return {name: sha for name, sha in record.files.items() if name in may_miss and not (there.folder / name).exists()}
 
 
 def _require_intact(what: str, folder: Path, files: dict[str, str]) -> None:
@@ -189,9 +220,9 @@ def carry_out(merge: Merge, place: str) -> Iterator[str]:
             for name in files:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(merge.there.folder / folder / name, draft / name)
-        if absent := merge.weights.get(Path(folder).name):
+        if absent := merge.elsewhere.get(Path(folder).name):
             elsewhere = merge.here.run(Path(folder).name).elsewhere
-            write_record(draft / elsewhere.name, WeightsElsewhere(place=place, files=absent))
+            write_record(draft / elsewhere.name, FilesElsewhere(place=place, files=absent))
         remove_folder(merge.here.folder / folder)
         draft.rename(merge.here.folder / folder)
         yield folder

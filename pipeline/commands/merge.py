@@ -2,22 +2,31 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.commands.options import add_scale
 
-SUMMARY = "import finished results of a scale from another machine, with or without their weights"
+if TYPE_CHECKING:
+    from pipeline.audit.merge import Merge
+
+SUMMARY = "import finished results of a scale: published ones, or those of another machine, with or without weights"
 DETAILS = (
-    "Copy results/SCALE of the other machine here, for example with `rsync -a --exclude state "
-    "--exclude '*.safetensors'`, and name that copy. Each file is compared with its record first, and nothing is "
-    "copied if anything contradicts the results here. Snakemake draws tables and the report when it is started next."
+    "`merge results/published/SCALE` imports what is published, of this project or of another one, so that more seeds "
+    "can be added to it. To import from another machine, copy its results/SCALE here, for example with `rsync -a "
+    "--exclude state --exclude '*.safetensors'`, and name that copy. Each file is compared with its record first, and "
+    "nothing is copied if anything contradicts the results here. Snakemake draws tables and the report when it is "
+    "started next."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="results of the other machine, or the project that has them"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="a published folder, results of the other machine, or the project that has them",
     )
-    add_scale(parser)
+    add_scale(parser, None, "that of a published folder, else demo")
     parser.add_argument(
         "--weights-at",
         default="the machine that trained it",
@@ -28,13 +37,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.audit.merge import carry_out, find_results, plan_merge
-    from pipeline.core.errors import DataError
-    from pipeline.report.words import counted
+    from pipeline.audit.merge import open_results, plan_merge
     from pipeline.study.resolve.graph import load_graph
 
-    graph = load_graph(options.scale)
-    merge = plan_merge(graph, find_results(options.folder.expanduser(), options.scale))
+    with open_results(options.folder.expanduser(), options.scale) as (scale, results):
+        _merge(plan_merge(load_graph(scale), results), options)
+
+
+def _merge(merge: "Merge", options: argparse.Namespace) -> None:
+    from pipeline.audit.merge import carry_out
+    from pipeline.core.errors import DataError
+    from pipeline.report.words import counted
+
     if merge.conflicts:
         problems = "\n".join(f"- {each}" for each in merge.conflicts)
         raise DataError(f"{counted(len(merge.conflicts), 'contradiction')}, so nothing was copied:\n{problems}")
@@ -44,5 +58,5 @@ def run(options: argparse.Namespace) -> None:
         print(f"{'would copy' if options.dry_run else 'copied'} {folder}")
     kinds = {"data": "data set", "runs": "run", "evals": "evaluation"}
     new = ", ".join(counted(merge.counted(kind), word) for kind, word in kinds.items())
-    elsewhere = f"; weights of {counted(len(merge.weights), 'run')} stay elsewhere" if merge.weights else ""
+    elsewhere = f"; weights of {counted(len(merge.elsewhere), 'run')} stay elsewhere" if merge.elsewhere else ""
     print(f"{new} new, {merge.num_same} here already{elsewhere}")

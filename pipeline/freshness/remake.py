@@ -73,7 +73,7 @@ class Freshness:
         """Why a file must be made, or made again; empty if it is as it should be."""
         if file not in self.reasons:
             for each in self.needed_for([file], known=self.reasons):
-                self.reasons[each] = self.own_reason(each) or self._stale_input(self.inputs_of(each))
+                self.reasons[each] = self.own_reason(each) or self._stale_input(self.inputs_here(each))
         return self.reasons[file]
 
     def own_reason(self, file: str) -> str:
@@ -131,11 +131,17 @@ class Freshness:
         """File -> what is wrong with it, of those that were made and of what they were made from."""
         needed = self.needed_for(files)
         made = [file for file in needed if self.was_made(file)]
-        expected = {*made, *(each for file in made for each in self.inputs_of(file))}
+        expected = {*made, *(each for file in made for each in self.inputs_here(file))}
         return {file: why for file in needed if file in expected and (why := self.own_reason(file))}
 
     def exists(self, file: str) -> bool:
         return (self.results.folder / file).exists()
+
+    def is_without_weights(self, file: str) -> bool:
+        """Whether a file stands for a finished run that was merged without its weights, and is not made again."""
+        kind, name, *_ = file.split("/")
+        run = self.results.run(name)
+        return kind == "runs" and run.elsewhere.exists() and not run.encoder.exists() and not self.why(file)
 
     def was_made(self, file: str) -> bool:
         """Whether a file is there, or is a drawing that was there: its record stays."""
@@ -148,6 +154,20 @@ class Freshness:
         if file not in self.inputs:
             self.inputs[file] = self._inputs_of(file)
         return self.inputs[file]
+
+    def inputs_here(self, file: str) -> list[str]:
+        """The inputs that a finished file is compared with: published results are merged without data."""
+        kind, inputs = file.split("/")[0], self.inputs_of(file)
+        if kind not in ("runs", "evals"):
+            return inputs
+        return self._without_absent_data(inputs, [file] if kind == "runs" else inputs)
+
+    def _without_absent_data(self, inputs: list[str], files: list[str]) -> list[str]:
+        """Inputs of results of these runs; where all of these came from elsewhere, data may never have been here."""
+        runs = [self.results.run(file.split("/")[1]) for file in files if file.startswith("runs/")]
+        if not all(run.elsewhere.exists() for run in runs):
+            return inputs
+        return [each for each in inputs if not each.startswith("data/") or self.exists(each)]
 
     def _inputs_of(self, file: str) -> list[str]:
         kind, name, *rest = file.split("/")
@@ -325,7 +345,8 @@ class Freshness:
         except DataError as error:
             return str(error)
         trained = [run_file(run) for run in entry.subjects.values() if self.graph.runs[run].trained]
-        return self._stale_input([*trained, *map(data_file, self.graph.data_behind(name))])
+        inputs = [*trained, *map(data_file, self.graph.data_behind(name))]
+        return self._stale_input(self._without_absent_data(inputs, trained))
 
     # Tables, claims, the report
 

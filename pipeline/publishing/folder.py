@@ -19,22 +19,36 @@ from pipeline.publishing.from_metrics import (
     hide_commands,
     tables_as_data,
 )
-from pipeline.publishing.metrics import gather, gather_images, read_arrays, read_metrics, write_arrays, write_metrics
+from pipeline.publishing.metrics import (
+    METRICS,
+    PER_IMAGE,
+    RUNS,
+    Metrics,
+    gather,
+    gather_images,
+    read_metrics,
+    runs_without_curve,
+    write_arrays,
+    write_metrics,
+    write_run_files,
+)
 from pipeline.publishing.picture import picture
 from pipeline.publishing.provenance import provenance_of
 from pipeline.publishing.selection import ROWS, changes_between, place_results, published_part
 from pipeline.publishing.words import PICTURE, Publication, folder_text
 from pipeline.report.collect import collect_tables
+from pipeline.report.words import counted
 from pipeline.results import ScaleFolder, published_folder
 from pipeline.study.resolve.entries import Graph
 
 MOST_BYTES = 10_000_000
-GRAPH, METRICS, PER_IMAGE = "graph.json", "metrics.json", "per_image.npz"
+GRAPH = "graph.json"
 TABLES, CLAIMS, PROVENANCE = "tables.json", "claims.json", "provenance.json"
 TABLES_TEXT, TEXT, REPORT = "tables.md", "README.md", "report.html"
 FILES = {
     METRICS: "every metric of every run and evaluation, with its standard error, seed, fingerprints and versions",
     PER_IMAGE: "values per image of the cells that claims compare",
+    RUNS: "what training wrote beside the metrics of each run: its config, its learning curve, its speed",
     GRAPH: "what was asked: the full config of each run and evaluation, tables and claims",
     f"{TABLES}` and `{TABLES_TEXT}": "the tables, drawn from the metrics",
     CLAIMS: "the verdicts, with the numbers of every comparison",
@@ -69,15 +83,15 @@ def _write(folder: Path, part: Graph, results: ScaleFolder, report: Path | None)
     tables, studies = collect_tables(place_results(part, results.folder), ROWS)
     write_text(folder / GRAPH, part.model_dump_json(indent=None) + "\n")
     write_metrics(folder / METRICS, metrics)
-    write_arrays(folder / PER_IMAGE, gather_images(part, results, tables))
-    drawn = draw_from(part, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
+    write_arrays(folder / PER_IMAGE, gather_images(part, results, metrics))
+    write_run_files(folder / RUNS, metrics, results)
+    drawn = draw_from(part, folder)
     if lost := differences(drawn, tables_as_data(hide_commands(tables)), claims_as_data(studies)):
         raise DataError(
             f"the metrics do not give the tables of {shown(results.folder)}: {lost[0]}; this is a mistake here"
         )
-    for name, content in _drawings(
-        part, drawn, provenance_of(part, metrics), report is not None and _fits(folder, report)
-    ):
+    about = _about_files(folder, metrics, report is not None and _fits(folder, report))
+    for name, content in _drawings(part, drawn, provenance_of(part, metrics), about):
         write_text(folder / name, content)
     if report and _fits(folder, report):
         write_text(folder / REPORT, report.read_text())
@@ -92,31 +106,38 @@ def _size(folder: Path) -> int:
 
 
 def _drawings(
-    graph: Graph, drawn: PublishedTables, facts: dict[str, Any], has_report: bool
+    graph: Graph, drawn: PublishedTables, facts: dict[str, Any], about: Iterable[str]
 ) -> Iterable[tuple[str, str]]:
     """Name and text of everything that is drawn from the metrics."""
     yield TABLES, _json(tables_as_data(drawn.tables))
     yield CLAIMS, _json(claims_as_data(drawn.studies))
     yield PROVENANCE, _json(facts)
-    yield from _texts(graph, drawn, claims_as_data(drawn.studies), facts, has_report)
+    yield from _texts(graph, drawn, claims_as_data(drawn.studies), facts, about)
 
 
 def _texts(
-    graph: Graph, drawn: PublishedTables, claims: dict[str, Any], facts: dict[str, Any], has_report: bool
+    graph: Graph, drawn: PublishedTables, claims: dict[str, Any], facts: dict[str, Any], about: Iterable[str]
 ) -> Iterable[tuple[str, str]]:
     from pipeline.report.tables.draw import to_markdown
 
     judged = claims_from_data(claims)
     yield TABLES_TEXT, "\n".join(to_markdown(table) for table in drawn.tables)
     yield PICTURE, picture(graph, drawn.tables, judged)
-    yield TEXT, folder_text(Publication(graph, drawn.tables, judged, facts), _about_files(graph.scale, has_report))
+    yield TEXT, folder_text(Publication(graph, drawn.tables, judged, facts), about)
 
 
-def _about_files(scale: str, has_report: bool) -> Iterable[str]:
-    yield from (f"- `{name}`: {what}" for name, what in FILES.items())
+def _about_files(folder: Path, metrics: Metrics, has_report: bool) -> Iterable[str]:
+    files = {name: what for name, what in FILES.items() if name != RUNS or (folder / name).exists()}
+    yield from (f"- `{name}`: {what}" for name, what in files.items())
+    if without := runs_without_curve(folder / RUNS, metrics):
+        yield f"- The learning curves of {counted(without, 'run')} were not kept."
     yield f"- `{REPORT}`: the report as one page" if has_report else "- The report would not fit here."
     yield ""
-    yield f"`python -m pipeline published --check {scale}` draws tables and verdicts from the metrics, and compares."
+    yield (
+        f"`python -m pipeline published --check {metrics.scale}` draws tables and verdicts from the metrics, and "
+        f"compares. `python -m pipeline merge results/published/{metrics.scale}` imports these results, so that more "
+        "seeds can be added."
+    )
 
 
 def _json(content: Any) -> str:
@@ -163,11 +184,11 @@ def _has_text(path: Path, text: str) -> bool:
 
 def _compare(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """What differs from the metrics, cells and verdicts; and the texts that follow from them, by name."""
-    graph, drawn = _draw(folder)
-    claims, facts = read_json(folder / CLAIMS), provenance_of(graph, read_metrics(folder / METRICS))
+    (graph, drawn), metrics = _draw(folder), read_metrics(folder / METRICS)
+    claims, facts = read_json(folder / CLAIMS), provenance_of(graph, metrics)
     lines = differences(drawn, read_json(folder / TABLES), claims)
-    has_report = (folder / REPORT).exists()
-    return lines, [] if lines else [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, has_report)]
+    about = _about_files(folder, metrics, (folder / REPORT).exists())
+    return lines, [] if lines else [(PROVENANCE, _json(facts)), *_texts(graph, drawn, claims, facts, about)]
 
 
 def changed_since(scale: str, now: Graph) -> str:
@@ -177,7 +198,7 @@ def changed_since(scale: str, now: Graph) -> str:
 
 def _draw(folder: Path) -> tuple[Graph, PublishedTables]:
     graph = _read_graph(folder)
-    return graph, draw_from(graph, read_metrics(folder / METRICS), read_arrays(folder / PER_IMAGE))
+    return graph, draw_from(graph, folder)
 
 
 def _read_graph(folder: Path) -> Graph:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.publishing.metrics import Arrays, Metrics, lay_out
+from pipeline.publishing.metrics import lay_out
 from pipeline.publishing.selection import ROWS, place_results
 from pipeline.report.collect import collect_tables
 from pipeline.report.records import Cell, FilledTable, JudgedStudy
@@ -33,11 +33,11 @@ class PublishedTables(NamedTuple):
     studies: list[JudgedStudy]
 
 
-def draw_from(graph: Graph, metrics: Metrics, arrays: Arrays) -> PublishedTables:
-    """Fill every table and judge every claim, from nothing but what is published."""
+def draw_from(graph: Graph, published: Path) -> PublishedTables:
+    """Fill every table and judge every claim, from nothing but the results in a published folder."""
     with tempfile.TemporaryDirectory() as folder:
         results = ScaleFolder(Path(folder))
-        lay_out(metrics, arrays, results)
+        lay_out(published, results)
         tables, studies = collect_tables(place_results(graph, results.folder), ROWS)
         return PublishedTables(hide_commands(tables), studies)
 

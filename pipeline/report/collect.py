@@ -11,11 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import yaml
+
 from pipeline.core.errors import DataError
 from pipeline.freshness.remake import Freshness
 from pipeline.report.records import EvaluationSummary, FilledTable, JudgedStudy, RunSummary
 from pipeline.report.site.here import run_here
 from pipeline.report.tables.fill import fill_table, judge_tables
+from pipeline.results import RunFolder
 from pipeline.results.records import EvalResult, TrainRecord, read_record
 from pipeline.study.resolve.entries import Graph, StudyEntry
 
@@ -98,13 +101,20 @@ def _run(graph: Graph, name: str, study: str) -> RunSummary:
         label=graph.runs[name].label,
         here=run_here(graph, name),
         studies=[study] if study else graph.runs[name].studies,
-        metrics_file=str(folder.metrics),
+        metrics_file=str(folder.metrics) if folder.metrics.exists() else None,
         summary={**record.metrics, "wall_s": record.provenance["wall_s"]},
         provenance=record.provenance,
-        config=folder.config.read_text(),
+        config=_config(graph, folder),
         init=graph.runs[name].init,
         files={_below_results(graph, folder.folder / file): sha256 for file, sha256 in record.files.items()},
     )
+
+
+def _config(graph: Graph, folder: RunFolder) -> str:
+    """As training wrote it; of a run that was published without it, as the configs have it, with that fingerprint."""
+    if folder.config.exists():
+        return folder.config.read_text()
+    return yaml.safe_dump(graph.runs[folder.name].config, sort_keys=False)
 
 
 def _evaluation(graph: Graph, name: str) -> EvaluationSummary | None:

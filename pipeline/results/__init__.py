@@ -12,9 +12,9 @@ from pipeline.core.files import digest, digest_by_stat, lock_of, remove, write_t
 from pipeline.results.records import (
     EvalInputs,
     EvalResult,
+    FilesElsewhere,
     Inputs,
     TrainRecord,
-    WeightsElsewhere,
     read_intact,
     read_record,
     short_digest,
@@ -27,6 +27,8 @@ ROOT = CONFIGS.parent
 RESULTS = ROOT / "results"
 RESULT = "result.json"  # of an evaluation
 PER_IMAGE = "per_image.npz"
+LOGGED = "metrics.jsonl"  # by training, line by line
+WEIGHTS = ".safetensors"  # how the names of weight files end
 
 DigestOf = Callable[[Path], str | None]  # SHA-256 of a file, or None without one
 
@@ -94,6 +96,11 @@ class ScaleFolder:
 
     def run(self, name: str) -> "RunFolder":
         return RunFolder(self.folder, name)
+
+    @property
+    def runs(self) -> Path:
+        """What training wrote, a folder for each run."""
+        return self.folder / "runs"
 
     def run_names(self) -> list[str]:
         """Every run that left something here, whether or not a config still names it."""
@@ -250,7 +257,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self.folder / LOGGED
 
     @property
     def timing(self) -> Path:
@@ -279,7 +286,7 @@ class RunFolder:
 
     @property
     def elsewhere(self) -> Path:
-        """Which weights are not here; `merge` writes it."""
+        """Which files are not here; `merge` writes it."""
         return self.folder / "weights_elsewhere.json"
 
     @property
@@ -342,13 +349,13 @@ class RunFolder:
         """Why to train it again: other inputs than there are now, or files that are not as recorded; else empty."""
         if change := now.change_since(record.inputs):
             return f"{change} since it was trained"
-        elsewhere = self.weights_elsewhere()
+        elsewhere = self.files_elsewhere()
         absent = {name for name in elsewhere.files if not (self.folder / name).exists()} if elsewhere else set()
         return changed_file(self.folder, {k: v for k, v in record.files.items() if k not in absent}, digest_of)
 
-    def weights_elsewhere(self) -> WeightsElsewhere | None:
-        """Which weights stayed on the machine that trained this run, if it was merged without them."""
-        return read_intact(self.elsewhere, WeightsElsewhere) if self.elsewhere.exists() else None
+    def files_elsewhere(self) -> FilesElsewhere | None:
+        """Which files stayed on the machine that trained this run, if it was merged without them."""
+        return read_intact(self.elsewhere, FilesElsewhere) if self.elsewhere.exists() else None
 
     def record(self) -> TrainRecord | None:
         """What training wrote when it came to its end. A run that was brought from elsewhere has no state."""
@@ -364,11 +371,12 @@ class RunFolder:
     def verified(self, path: Path) -> Path:
         """A file of this finished run, after comparing it with what training recorded."""
         known, found = self.trained().files.get(path.name), digest(path)
-        elsewhere = self.weights_elsewhere()
+        elsewhere = self.files_elsewhere()
         if found is None and elsewhere and path.name in elsewhere.files:
             raise CheckpointError(
                 f"{path} not found: run {self.name} was merged without its weights, which are at {elsewhere.place}; "
-                f"copy {path.name} (SHA-256 {short_digest(known)}) into {path.parent}"
+                f"copy {path.name} (SHA-256 {short_digest(known)}) into {path.parent}, or delete that folder to train "
+                "the run again"
             )
         if found is None or found != known:
             state = f"has SHA-256 {short_digest(found)}" if found else "not found"

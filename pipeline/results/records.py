@@ -82,8 +82,8 @@ class TrainRecord(Measured):
     inputs: Inputs
 
 
-class WeightsElsewhere(Record):
-    """Weights of a finished run that were left on the machine that trained it."""
+class FilesElsewhere(Record):
+    """Files of a finished run that are not here: its weights, or whatever was not published."""
 
     place: str = Field(description="where they are, in the user's words")
     files: dict[str, str] = Field(description="SHA-256 by name")

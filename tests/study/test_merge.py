@@ -118,6 +118,7 @@ def test_weights__brought_later__count_if_they_are_those_of_the_record(graph, th
     folder = graph.results.run(run)
     write_text(folder.encoder, f"content of {folder.encoder.name} of {run}")
     assert folder.verified(folder.encoder) == folder.encoder
+    assert "weights       of 5 finished runs are elsewhere" in str(read_status(Freshness(graph, SITE)))
     write_text(folder.encoder, "other weights")
     assert "encoder.safetensors has SHA-256" in Freshness(graph, SITE).why(run_file(run))
 

@@ -18,13 +18,12 @@ from pipeline.publishing import folder as published
 from pipeline.publishing import from_metrics
 from pipeline.publishing.compare import compare
 from pipeline.publishing.folder import changed_since, check, publish, published_scales, read_publication, redraw
-from pipeline.publishing.metrics import gather_images
+from pipeline.publishing.metrics import gather, gather_images
 from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.publishing.selection import published_part
 from pipeline.publishing.words import numbers
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
-from pipeline.report.tables.fill import fill_table
 from pipeline.results import published_folder
 from pipeline.study import targets
 from pipeline.study.resolve.entries import StudyEntry
@@ -166,7 +165,7 @@ def test_gather_images__difference_between_columns__has_the_values_of_both(measu
     norms, about = np.arange(200.0), {"count": 200, "images": "the same"}
     write_evaluation(measured, name_of("consistency", B), {"diff_norm": norms.mean()}, {"diff_norm": norms}, **about)
     measured.claims.clear()
-    arrays = gather_images(measured, measured.results, [fill_table(measured, "toy.t1", "headline")])
+    arrays = gather_images(measured, measured.results, gather(measured, measured.results))
     names = [f"{name_of('classify', run)}/top1" for run in (A, B)]
     assert {*arrays} == {*names, f"{name_of('consistency', B)}/diff_norm"}
 

@@ -32,8 +32,8 @@ def extract(archive: Path, folder: Path, progress: bool = False) -> None:
 
 
 def unpacked_size(archive: Path) -> int:
-    """Bytes of all files in a zip archive; 0 for a tar archive, which has no table of contents."""
-    if archive.suffix != ".zip":
+    """Bytes of all files in a zip archive, as numpy's are; 0 for a tar archive, which has no table of contents."""
+    if archive.suffix not in (".zip", ".npz"):
         return 0
     with zipfile.ZipFile(archive) as found:
         return sum(member.file_size for member in found.infolist())
