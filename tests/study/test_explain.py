@@ -161,14 +161,14 @@ def test_explain__a_key_that_several_files_give__lists_them_in_order_and_the_one
     said = explain(Freshness(graph, SITE), run, "optim.base_lr").splitlines()
     value = graph.runs[run].config["optim"]["base_lr"]
     assert said[0] == f"optim.base_lr of {run} is {value!r}"
-    assert said[1].startswith("  1. configs/recipe/") and "<- this one" not in said[1]
-    assert said[-1] == f"  {len(said) - 1}. configs/scale/demo.yaml: run: {value!r}  <- this one"
+    assert said[1].startswith("  1. configs/recipe/") and "<- in effect" not in said[1]
+    assert said[-1] == f"  {len(said) - 1}. configs/scale/demo.yaml: run: {value!r}  <- in effect"
 
 
 def test_explain__a_key_of_a_run_of_the_study__names_its_line(graph, project):
     name = next(name for name, run in graph.runs.items() if run.config["method"].get("shuffle") == "none")
     last = explain(Freshness(graph, SITE), name, "method.shuffle").splitlines()[-1]
-    assert "configs/study/mjp.yaml" in last and "(line " in last and last.endswith("'none'  <- this one")
+    assert "configs/study/mjp.yaml" in last and "(line " in last and last.endswith("'none'  <- in effect")
 
 
 def test_explain__a_key_that_no_file_gives__is_the_default(graph, run):

@@ -122,4 +122,4 @@ def test_explain__code_changed__says_so_in_the_last_line_and_when_it_was_accepte
     said = explain(Freshness(graph, SITE), run)
     assert f"method supervised {before}, which is changed today" in said
     accept_code(graph, [])
-    assert "which is changed today, accepted on 20" in explain(Freshness(graph, SITE), run)
+    assert "today's code is changed, accepted on 20" in explain(Freshness(graph, SITE), run)
