@@ -61,7 +61,7 @@ def test_explain__weights_changed_since__says_that_and_why(graph, run):
 def test_explain__code_changed_since__shows_both_digests(graph, run):
     inputs = Inputs(data="data fashion_mnist", init=None)
     write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
-    assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {graph.code_of_run(run)} today"
+    assert lines_of(graph, run)["code"] == f"method supervised 0123; today's code is {graph.code_of_run(run)}"
 
 
 def test_explain__code_changed_since__does_not_say_that_nothing_has_changed(graph, run):
