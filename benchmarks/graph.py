@@ -6,7 +6,7 @@
 A study is generated at scale demo (a learning rate for every ten runs, ten seeds each) in a copy of this project. Each
 step is a process of its own: resolve the study, read the graph that was kept, or what one job needs of it, ask what
 must be made, and Snakemake's dry run. Then all results are written as the tests write them, without training, and the
-last two are asked again.
+last two are run again.
 """
 
 import argparse
@@ -51,7 +51,7 @@ STEPS = {
     "`snakemake -n`, nothing finished": DRY_RUN,
     WRITE: ("-c", FINISH),
     "list what to do, everything finished": ("-c", ASK),
-    "list what to do, asked again": ("-c", ASK),
+    "list what to do, a second time": ("-c", ASK),
     "`snakemake -n`, everything finished": DRY_RUN,
 }
 

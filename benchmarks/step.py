@@ -3,7 +3,7 @@
     python benchmarks/step.py                    # all cases, on the GPU that is there
     python benchmarks/step.py --only vit_b       # cases whose name contains this; those measured before are kept
     python benchmarks/step.py --device cpu --batch 4 --only vit_b/supervised
-    python benchmarks/step.py --only deit_s/supervised --positions learn rope rope_mixed  # kinds of positions, in turns
+    python benchmarks/step.py --only deit_s/supervised --positions learn rope rope_mixed  # types, in turns
 
 Synthetic images; a step is what the training loop does: draw, forward, backward, gradient norm, AdamW. On a GPU it
 runs in bf16, is compiled as one graph and recorded as CUDA graphs; a graph break, a recompilation or a wait for the
@@ -135,7 +135,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def compare_positions(case: Case, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure images per second of each kind of positions, and its step time over that of the first kind, in turns."""
+    """Measure images per second with each type of position embedding, and step time over the first, in turns."""
     kinds = {kind: replace(case, model_keys={**case.model_keys, "pos_embed": kind}) for kind in options.positions}
     methods = {kind: build(each, device) for kind, each in kinds.items()}
     size, is_gpu = case.batch or options.batch, device.type == "cuda"

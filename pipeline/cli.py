@@ -14,7 +14,7 @@ from pipeline.core.logs import start_logging
 
 ABOUT = """\
 Patchwork's commands, for checking, planning, reading results and single steps. `snakemake TARGET` runs all steps of a
-TARGET in the right order: of a study (mjp), of one of its tables or figures (mjp_table4, mp3_figure3), or of `all`."""
+TARGET in the right order. TARGET is a study (mjp), a table or figure of it (mjp_table4, mp3_figure3), or `all`."""
 
 # The verbs in the order in which people need them; each is a file of commands/.
 VERBS = {
@@ -29,15 +29,13 @@ VERBS = {
         "explain",
         "frame",
         "noise",
-        "attack",
-        "export",
         "clean",
     ],
+    "on a finished run, or on a model of your own without any run": ["evaluate", "attack", "export"],
     "to lock a model with a key": ["key", "lock", "unlock", "infer"],
-    "the steps of the workflow, in this order; snakemake calls them": [
+    "the steps of the workflow besides evaluate; snakemake calls them": [
         "prepare",
         "train",
-        "evaluate",
         "table",
         "claims",
         "report",

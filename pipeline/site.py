@@ -1,4 +1,8 @@
-"""Reads the facts of one machine or cluster from `configs/site`. Nothing here changes a result's fingerprint."""
+"""Reads the facts of one machine or cluster from `configs/site`.
+
+Nothing here changes a result's fingerprint, but `cache`, `precision` and a few other keys change numbers slightly
+(GUIDE, section What is computed again after a change); the records of results name them.
+"""
 
 import os
 from pathlib import Path
@@ -49,7 +53,7 @@ class Site(Strict):
     """Folder of each data set, by its name."""
     data_root: Path | None = Field(
         None,
-        description="folder in which published sets are found by their usual names and layouts, such as "
+        description="folder in which public data sets are found by their usual names and layouts, such as "
         "tiny-imagenet-200; `data` wins; `doctor` prints what was found",
     )
     cache: Path | None = Field(
@@ -79,7 +83,7 @@ class Site(Strict):
         description="GPUs of this machine that jobs may use, by their numbers in nvidia-smi; null: all. "
         "CUDA_VISIBLE_DEVICES restricts both; SLURM hands them out by itself",
     )
-    runs_per_gpu: int = Field(1, ge=1, description="trainings and evaluations that share one of these GPUs at a time")
+    runs_per_gpu: int = Field(1, ge=1, description="runs and evaluations that share one of these GPUs at a time")
     processes: int = Field(1, ge=1, description="the most training processes of a run on one node, one per GPU")
     workers: int = Field(0, ge=0)
     """Loader workers of each training process."""
@@ -100,7 +104,7 @@ class Site(Strict):
     )
     graphs: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="record training steps as CUDA graphs, so that small models do not wait for the host; auto: on "
+        description="capture training steps as CUDA graphs, so that small models do not wait for the CPU; auto: on "
         "GPUs of one node, where compile is true",
     )
     recompute: bool = Field(
@@ -170,7 +174,7 @@ def data_folder(site: Site, data: BaseDataConfig) -> Path:
 
 
 def _looked_for(site: Site, data: BaseDataConfig) -> str:
-    """Lines on where a published set was looked for, and how to get one; empty for a set that has neither."""
+    """Lines on where a public set was looked for, and how to get one; empty for a set that has neither."""
     looked, origin = looked_for(site.data_root, data.folder_name), kind_of(data).origin()
     return "".join(f"\n{line}" for line in (looked, f"to get it: {origin}" if origin else "") if line)
 

@@ -1,7 +1,6 @@
-"""What may be deleted: runs that no config names any more, and checkpoints of runs that are finished.
+"""Finds and deletes runs and evaluations that no config names any more, and checkpoints of finished runs.
 
-Results of current runs are never touched, and nothing of a scale that Snakemake works on or of a run that may still
-be training.
+Never touched: results of current runs, a scale that Snakemake works on, and a run that may still be training.
 """
 
 import shutil
@@ -48,7 +47,7 @@ class Leftovers:
             found = [item for item in self.items if item.kind == kind]
             lines += [f"{title}: {size(_total(found))}"] if found else []
             lines += [f"  {size(item.num_bytes):>10}  {item.label}" for item in found]
-        return "\n".join([*lines, f"{len(self.items)} entries may be deleted: {size(_total(self.items))}"])
+        return "\n".join([*lines, f"{len(self.items)} items may be deleted: {size(_total(self.items))}"])
 
 
 def _total(items: Iterable[Leftover]) -> int:
@@ -64,20 +63,20 @@ def find_leftovers(scales: Iterable[Freshness]) -> Leftovers:
             found.notes.append(f"scale {graph.scale} is skipped: Snakemake is working on it")
             continue
         for name in graph.results.run_names():
-            _look_at(freshness, graph.results.run(name), found)
+            _add_leftovers_of(freshness, graph.results.run(name), found)
         found.items += _old_evaluations(graph)
     return found
 
 
 def _old_evaluations(graph: Graph) -> list[Leftover]:
-    """Folders of results that no table asks for, and files of jobs that there are no more."""
+    """Folders of results that no table asks for, and files of jobs that no longer exist."""
     folders = [each.folder for each in graph.results.evaluations() if each.name not in graph.evals]
     jobs = sorted(graph.results.folder.glob("evals/*.json"))
     old = [*folders, *(path for path in jobs if path.stem not in graph.eval_jobs)]
     return [_leftover("evaluation", shown(path), [path]) for path in old]
 
 
-def _look_at(freshness: Freshness, folder: RunFolder, found: Leftovers) -> None:
+def _add_leftovers_of(freshness: Freshness, folder: RunFolder, found: Leftovers) -> None:
     if is_held(folder.lock):
         found.notes.append(f"{folder.name} is skipped: it is training")
     elif folder.name in freshness.graph.runs:

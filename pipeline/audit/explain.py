@@ -1,4 +1,4 @@
-"""Where a number comes from: from the line of a study to data, weights and code, and whether any of it has changed."""
+"""Traces a number from the line of its study to data, weights and code, and tells whether any of these has changed."""
 
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -21,7 +21,7 @@ SHOWN_FACTS = ("commit", "device", "precision", "eval_fidelity", "seed", "wall_s
 
 
 def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
-    """A cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and what it is."""
+    """Explain a cell (mjp.t1.deit-s:top1), a run, or a key of a run (optim.base_lr), in lines of a name and a text."""
     graph = freshness.graph
     if key is not None:
         lists = f"python -m pipeline check --scale {graph.scale}"
@@ -40,7 +40,7 @@ def explain(freshness: Freshness, number: str, key: str | None = None) -> str:
 def _check_known(
     name: str, known: dict[str, Any], what: str, listed_by: str = "python -m pipeline check --names"
 ) -> str:
-    """The one of these names that is meant: itself, or the only one that begins or ends so."""
+    """Resolve a name: one of the known names, or the beginning or end of exactly one of them."""
     alike = [each for each in known if each.startswith(name) or each.endswith(name)]
     if name not in known and len(alike) != 1:
         few = f"; {len(alike)} begin or end with it: {', '.join(alike[:4])}, ..." if len(alike) > 1 else ""
@@ -59,7 +59,7 @@ def _cell(freshness: Freshness, table_id: str, row_id: str, column: str) -> Iter
     cell = next(row for row in filled.rows if row.id == row_id).cells[column]
     paper = "" if cell.paper is None else f", in the paper {cell.paper:g}"
     paper += "" if cell.difference is None else f": difference {cell.difference:+.6g}"
-    yield f"{row_id}:{column} is {'not there: ' + cell.reason if cell.ours is None else f'{cell.ours:.6g}'}{paper}"
+    yield f"{row_id}:{column} {'has no value: ' + cell.reason if cell.ours is None else f'is {cell.ours:.6g}'}{paper}"
     yield _line("study", _study_line(table, table_id, row_id))
     spec, entry = table.columns[column], table.rows[row_id].cells.get(column, CellEntry())
     if spec.delta:
@@ -88,7 +88,7 @@ def _column(spec: Column, cell: CellEntry) -> str:
 
 
 def _source(freshness: Freshness, source: str) -> Iterator[str]:
-    """One result file behind a cell, and all that is behind it."""
+    """Explain one result file that a cell shows, and everything that the file depends on."""
     graph, path = freshness.graph, freshness.results.folder / source
     yield _line("result", shown(path))
     kind, name, _ = source.split("/")
@@ -169,7 +169,7 @@ def _record_lines(graph: Graph, record: TrainRecord | EvalResult | str, code: Co
         yield _line("site file", f"{key} {short_digest(digest)}")
     made_by = facts.get("code", "not recorded")
     date = accepted_on(graph, code, made_by)
-    change = f", which is {code.today} today{date and f', accepted on {date}'}" if made_by != code.today else ""
+    change = f"; today's code is {code.today}{date and f', accepted on {date}'}" if made_by != code.today else ""
     yield _line("code", f"{code.kind} {code.name} {made_by}{change}")
 
 
@@ -192,10 +192,10 @@ def _key(freshness: Freshness, run: str, key: str) -> Iterator[str]:
     if not given:
         yield "  the default: no config names it"
     for number, (source, said) in enumerate(given, start=1):
-        mark = "  <- this one" if number == len(given) else ""
+        mark = "  <- in effect" if number == len(given) else ""
         yield f"  {number}. {_written(source, key)}: {said!r}{mark}"
     if given and given[-1][1] != value:
-        yield "  the value is worked out from what is written"
+        yield "  the value is derived from these settings"
 
 
 def _value(config: dict[str, Any], key: str) -> Any:

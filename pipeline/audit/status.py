@@ -1,4 +1,7 @@
-"""What of a scale is finished, running, waiting or failed. It reads files only: no torch, no queue, no database."""
+"""Tells which jobs of a scale are finished, running, waiting or failed.
+
+It reads files only: no torch, no queue, no database.
+"""
 
 import json
 import re
@@ -149,9 +152,7 @@ def _job(freshness: Freshness, file: str, has_snakemake: bool) -> Job:
     lines = _last_lines(log)
     if lines and INTERRUPTED in lines[-1]:
         return Job(rule, name, "stopped", "interrupted")
-    return Job(
-        rule, name, "failed", _excerpt(["ended without an error message, as when it is killed", *lines[-2:]], log)
-    )
+    return Job(rule, name, "failed", _excerpt(["ended without an error message (killed?)", *lines[-2:]], log))
 
 
 def stop_of(graph: Graph, run: str) -> str:
@@ -185,7 +186,7 @@ def _locks(freshness: Freshness, rule: str, name: str) -> list[Path]:
 
 
 def _run(folder: RunFolder, has_snakemake: bool) -> Job | None:
-    """A run that some process works on, or will; without a Snakemake that watches its job, it may."""
+    """A run that is training or queued; if no Snakemake watches the SLURM job of a run, the job may have ended."""
     if is_held(folder.lock):
         return Job("train_run", folder.name, "running", _progress(folder))
     if not (job := waiting_job(folder)):
@@ -203,7 +204,7 @@ def _unfinished(folder: RunFolder) -> Job:
 
 
 def _progress(folder: RunFolder, step: int | None = None) -> str:
-    """A step of a run among all its steps; by default the last one that it has written metrics of."""
+    """A step of a run among all its steps; by default the last one for which it has written metrics."""
     if not folder.started.exists():
         return "starting"
     total, line = read_record(folder.started, Started).steps, last_line(folder.metrics)

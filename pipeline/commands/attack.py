@@ -10,7 +10,7 @@ DETAILS = (
     "A client trains on the image and sends its gradient; the attacker has the gradient and the model, and looks for "
     "the image. `attack --model 3fa9c1 --image shirt.png --attack april` attacks the run of a study whose name begins "
     "or ends with 3fa9c1; `attack --model deit_small_patch16_224 --weights "
-    "deit.pth --image cat.jpg --attack gradvit` attacks a ViT of timm. The command prints what the attacker was given "
+    "deit.pth --image cat.jpg --attack gradvit` attacks a timm ViT. The command prints what the attacker was given "
     "and how close the recovered image is, and writes pictures and numbers.json into a folder."
 )
 
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         metavar="NAME",
-        help="a ViT of timm, or a finished run; `check --scale SCALE` lists runs",
+        help="a timm ViT, or a finished run; `check --scale SCALE` lists runs",
     )
     parser.add_argument(
         "--image",
@@ -38,16 +38,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "validation images are attacked, with their classes as labels",
     )
     parser.add_argument(
-        "--count", type=int, metavar="N", help="number of images from --data, one of each class in turn (default: 1)"
+        "--count", type=int, metavar="N", help="number of images from --data, from the classes in turn (default: 1)"
     )
     parser.add_argument(
         "--attack",
         required=True,
         choices=["april", "cosine", "gradvit"],
         help="april: solves for the image in closed form, in seconds, from float64 gradients; for this, the norm and "
-        "the skip connections of the model's first block are removed. cosine (Geiping et al. 2020) and gradvit "
-        "(Hatamizadeh et al. 2022): search for an image with the same gradient, on the unchanged model; use a GPU "
-        "unless the model is tiny",
+        "the skip connections of the model's first block are removed. cosine (Geiping et al. 2020; the evaluation "
+        "gradient_matching) and gradvit (Hatamizadeh et al. 2022): search for an image with the same gradient, on the "
+        "unchanged model; use a GPU unless the model is tiny",
     )
     parser.add_argument(
         "--weights",

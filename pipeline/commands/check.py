@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         metavar="NAME",
-        help="run the tests of a method on the code of this one, with the model and data of a run that uses it, or of "
+        help="test the code of this method, with the model and data of a run that uses it, or of "
         "the baseline; takes half a minute",
     )
     add_site(parser)
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
         trained = runs_trained(graph)
         for name, run in graph.runs.items() if options.scale else ():
             start = f", from {run.config['init']}" if run.config["init"] else ""
-            note = ", not trained: no table shows it" if run.trained and name not in trained else ""
+            note = ", will not be trained: no table uses it" if run.trained and name not in trained else ""
             print(f"{name:60} {run.label}{start}{note}")
         for notice in [*override_notices(graph.overrides, graph.scale, None), *notices(graph)]:
             print(notice)
@@ -75,4 +75,4 @@ def print_method(name: str, scale: str) -> None:
     whose = (
         f"run {checked.run.name}" if checked.has_run else f"the model and data of {BASELINE}; no run at {scale} has it"
     )
-    print(f"method {name}, with {whose}: {', '.join(checked.checks)}: all as they must be")
+    print(f"method {name}, with {whose}: {', '.join(checked.checks)}: all checks passed")

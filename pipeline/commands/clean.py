@@ -6,8 +6,9 @@ from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "delete abandoned runs and checkpoints that nothing needs"
 DETAILS = (
-    "A run is abandoned if no config names it any more. Results of other runs are never deleted. The command lists "
-    "everything with its size, and asks before it deletes."
+    "It deletes runs that no config names any more, evaluations that no config names any more, and checkpoints of "
+    "finished runs; weights and numbers of runs that a config names are kept. The command lists everything with its "
+    "size, and asks before it deletes."
 )
 
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.yes or _agrees("delete all of this?"):
         delete(leftovers)
-        print(f"deleted {len(leftovers.items)} entries")
+        print(f"deleted {len(leftovers.items)} items")
     else:
         print("nothing was deleted")
 

@@ -128,7 +128,7 @@ def _print_next(options: argparse.Namespace, data: Any) -> None:
 
     study = study_name(data.name)
     if study_path(study).exists():
-        print(f"next: `python -m pipeline plan {study}` says what it costs, `snakemake {study}` runs it")
+        print(f"next: `python -m pipeline plan {study}` estimates the cost, `snakemake {study}` runs it")
     elif isinstance(data, DataConfig):
         labels = "" if data.has_labels else " (with --labelled NAME, finetuned on a set that has labels)"
         print(f"next: `{_command(options)} --study` writes a study that is ready to run{labels}")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pipeline.published_sets.sets import SetEntry
     from pipeline.site import Site
 
-SUMMARY = "download a published data set, or list them all"
+SUMMARY = "download a public data set, or list them all"
 DETAILS = (
     "Files are verified and unpacked, and an interrupted download continues. Without NAME it lists every set with its "
     "size, its licence and its folder on this machine."
@@ -23,8 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--to",
         type=Path,
         metavar="FOLDER",
-        help="the set gets a subfolder of this folder (default: the set's folder in the site file, else a subfolder "
-        "of its data_root)",
+        help="the set is put into a subfolder of this folder (default: the set's folder in the site file, else a "
+        "subfolder of its data_root)",
     )
     parser.add_argument(
         "--mirror",

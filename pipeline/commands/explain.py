@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_scale(parser, default=None)
     parser.add_argument(
         "number",
-        metavar="NUMBER",
+        metavar="SUBJECT",
         help="a cell, as STUDY.TABLE.ROW:COLUMN with the keys of the study file, or a run, by its name or by the "
         "beginning or the end of its name",
     )

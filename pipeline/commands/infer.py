@@ -7,8 +7,8 @@ from pipeline.commands.options import add_site
 
 SUMMARY = "run a model, locked or not, on an image or a text"
 DETAILS = (
-    "With its key, a locked model answers as the original does, and its weights stay locked. Without --key, the "
-    "command also prints the answers of a locked model, with a warning: they are right only by chance. A ViT gives the "
+    "With its key, a locked model answers as the original does, and its weights stay locked. Without --key, a "
+    "locked model still answers, but is right only by chance; the command warns. A ViT gives the "
     "classes of an image, a BERT the classes of a text or the words for its [MASK], a GPT-2 the next words. BERT and "
     "GPT-2 need transformers' config.json and tokenizer next to the model."
 )

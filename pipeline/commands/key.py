@@ -43,7 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--kind",
         choices=["independent", "shared", "released"],
         help="independent: every permutation is drawn separately (default); shared: one permutation for all heads of "
-        "a block (default if queries are normalised); released: the small keys of the ST authors' code",
+        "a block (default for models with QK-norm); released: one permutation for everything, as in the ST authors' "
+        "code, so there are fewer possible keys",
     )
 
 

@@ -7,8 +7,8 @@ from pipeline.commands.options import add_rows, add_scale, open_scale
 SUMMARY = "measure how much seeds differ at a scale"
 DETAILS = (
     "It writes configs/noise/SCALE.yaml from results with several seeds; with this file, claims that compare single "
-    "runs can be judged. Before it, write `seeds: 4` in configs/scale/SCALE.yaml and run `snakemake headline --config "
-    "scale=SCALE`. After it, set `seeds: 1` again."
+    "runs can be judged. 1. Write `seeds: 4` in configs/scale/SCALE.yaml. 2. Run `snakemake headline --config "
+    "scale=SCALE`. 3. Run this command. 4. Set `seeds: 1` again."
 )
 
 

@@ -5,7 +5,7 @@ import argparse
 from pipeline.commands.options import TARGETS, add_scale, add_site, open_scale
 
 SUMMARY = "estimate the jobs, hours and storage that targets would need"
-DETAILS = "Only what is not finished yet is counted."
+DETAILS = "Only what is not finished yet is counted: hours of GPUs and on the clock, and bytes."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         if not site.cache:
             raise ConfigError("--cache-only writes to the folder that `cache` names in the site file; found none")
         fill_cache(data, folder, out, site.cache, site.workers, seen=seen)
-        print(f"{data.name}: the cache in {site.cache} has all that runs of scale {options.scale} see")
+        print(f"{data.name}: the cache in {site.cache} is complete for scale {options.scale}")
         return
     if source_set(data):  # needs torch, which verifying a set does not
         from pipeline.study.resolve.graph_configs import sources_of

@@ -56,9 +56,7 @@ def run(options: argparse.Namespace) -> int:
         _publish(options.scale, options.partial)
         print(write_block())
     else:
-        raise ConfigError(
-            "which scale is to be published is not given; name it, or use --check, --compare, --redraw or --readme"
-        )
+        raise ConfigError("no scale given: name the one to publish, or use --check, --compare, --redraw or --readme")
     return 0
 
 
@@ -107,7 +105,7 @@ def _check(scale: str | None) -> int:
             print(f"- {line}")
         changed = changed_since(name, load_graph(name)) if name in names(CONFIGS / "scale") else ""
         if changed:
-            print(f"- note: configs have changed {changed} since then; these numbers are of the configs beside them")
+            print(f"- note: configs have changed {changed} since then; the numbers are of the stored ones")
     if not scales:
         print("nothing is published yet")
     return int(any(found.values()))

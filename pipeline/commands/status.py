@@ -5,7 +5,12 @@ import argparse
 from pipeline.commands.options import add_scale, open_scale
 
 SUMMARY = "list what is finished, running, waiting and failed"
-DETAILS = "It only reads files, so it may be called at any time, also while Snakemake works."
+DETAILS = (
+    "It only reads files, so it may be called at any time, even while Snakemake is running. An unfinished job is "
+    "running, queued (SLURM has the job, Snakemake watches it), submitted (SLURM has the job, nothing watches it), "
+    "stopped (continues from its checkpoint when started again), failed, outdated (finished, but must be made again) "
+    "or waiting (not started)."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric",
         help="a metric of training (val_loss), or of an evaluation (classify:top1) "
-        "(default: the metric by which validations of this task are compared)",
+        "(default: the task's validation metric, such as val_top1)",
     )
     parser.add_argument(
         "--name", help="the new study is called sweep_NAME (default: a name made from the run, the keys and a digest)"

@@ -5,7 +5,7 @@ import argparse
 from pipeline.commands import lock
 
 SUMMARY = "restore the weights of a locked model"
-DETAILS = "The result is the original, byte for byte."
+DETAILS = "With the right key, the result is the original, byte for byte; any other key is rejected."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

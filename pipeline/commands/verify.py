@@ -14,8 +14,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--accept-code",
         nargs="*",
         metavar="NAME",
-        help="record that the code of these methods and evaluations (without a name: of all) has changed in a way that "
-        "affects no number, so that their results are no longer listed as made by other code",
+        help="declare that the changed code of these methods and evaluations (without a name: of all) affects no "
+        "number. Nothing checks this: the decision is yours, and is recorded with its date, so that their results are "
+        "no longer listed as made by other code",
     )
 
 

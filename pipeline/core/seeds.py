@@ -1,4 +1,4 @@
-"""Every random choice is seeded by what it is for and where: (seed, epoch, position) or (seed, step, micro-batch).
+"""Seeds every random draw by its purpose and its place in training: (seed, epoch, sample) or (seed, step, micro-batch).
 
 Results therefore do not depend on the number of processes or workers, and a checkpoint needs no generator state.
 """
@@ -11,7 +11,10 @@ import torch
 
 
 def seed_everything(*key: str | int) -> int:
-    """Seed python, numpy and torch (and the GPU in use) from what the numbers are for, and where; returns the seed."""
+    """Seed python, numpy and torch (and the GPU in use) from a key such as ("view", seed, epoch, index).
+
+    Return the seed.
+    """
     seed = _seed_of(*key)
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -23,7 +26,7 @@ def seed_everything(*key: str | int) -> int:
 
 
 def random_state(generator: torch.Generator) -> tuple[bytes, ...]:
-    """Return the states of this generator and of all that `seed_everything` seeds; they differ once any was used."""
+    """Return the states of this generator and of all that `seed_everything` seeds; they change with every draw."""
     states = [generator.get_state(), torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state())

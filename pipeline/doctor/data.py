@@ -16,7 +16,7 @@ from pipeline.study.resolve.graph_configs import data_of
 
 
 def data_root(subject: Subject) -> Iterator[Finding]:
-    """Which published sets the site's data root has, of all that there are."""
+    """Which public data sets the site's data root has, of all that there are."""
     root, site = subject.site.data_root, subject.site
     if root is None:
         return
@@ -27,7 +27,7 @@ def data_root(subject: Subject) -> Iterator[Finding]:
         return
     found = find_sets(root)
     lines = [f"{name} in {folder}{_overruled(site, name, folder)}" for name, folder in found.items()]
-    yield ok("data root", f"published sets in {root}: {len(found)}" + "".join(f"\n{'':>23}{line}" for line in lines))
+    yield ok("data root", f"public sets in {root}: {len(found)}" + "".join(f"\n{'':>23}{line}" for line in lines))
 
 
 def _overruled(site: Site, name: str, folder: Path) -> str:

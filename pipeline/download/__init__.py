@@ -1,1 +1,1 @@
-"""Downloads published data sets, continues after interruptions, and compares checksums."""
+"""Downloads public data sets, continues after interruptions, and compares checksums."""

@@ -1,4 +1,4 @@
-"""Downloading a published set: its files, their checksums, its folder, and a look at it with the project's own reader.
+"""Downloads a public data set: its files, their checksums, its folder, and a look at it with the project's own reader.
 
 Everything happens in a folder beside the place of the set, .NAME.download; the set is moved to its place when it is
 complete. A kill at any moment leaves no half of a set, and the same command continues.

@@ -1,1 +1,1 @@
-"""Starts a training where it belongs: in this process, on several GPUs, or as a SLURM job."""
+"""Starts a training run where it belongs: in this process, on several GPUs, or as a SLURM job."""

@@ -50,8 +50,8 @@ class MethodConfig(Strict):
     name: str
     """The method, by its name in the registry."""
     fidelity: Fidelity = "corrected"
-    """paper: as the paper says. released: as the authors' code does. corrected: the released code without its mistakes.
-    They differ where the docstring of the method says so.
+    """paper: as the paper says. released: as the authors' code does. corrected: the released code without deviations
+    that disturb a comparison. The docstring of each method lists the differences.
     """
     code_epoch: int = Field(1, ge=1)
     """Raised by hand when a change of code makes earlier runs wrong."""

@@ -1,6 +1,6 @@
-"""Checkpoint files of other projects: read without running anything that is in them, renamed to the models' names.
+"""Reads checkpoint files of other projects without executing code in them, and renames tensors to the models' names.
 
-A layout is told by its keys, not by its file name: DeiT and MAE wrap the state dict in `model`, MoCo v3 keeps its
+A layout is recognised by its keys, not by its file name: DeiT and MAE wrap the state dict in `model`, MoCo v3 keeps its
 encoder under `base_encoder`, DropPos has a decoder without positions, Swin's release counts its downsampling one stage
 lower than timm, and timm's rotary models (RoPE-ViT) have another name for the scales of their blocks. BERT and GPT-2 of
 transformers come with and without the prefix that a head gives them, and old files call the weights of norms gamma and
@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from pipeline.core.errors import CheckpointError
 
-# What pretraining leaves beside the encoder, and buffers that timm computes itself: MAE's decoder and mask token,
-# DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of text models the
-# heads that name words, the pooler, which no language model here has, and old buffers.
+# Tensors that are not the encoder's: what pretraining leaves, and buffers that timm computes itself: MAE's decoder and
+# mask token, DropPos's `mask_pos_token` and `aux_decoder_*`, MoCo v3's other networks, Swin's index and mask; of text
+# models the heads that name words, the pooler, which no language model here has, and old buffers.
 BESIDE = re.compile(
     r"(aux_)?decoder|momentum_encoder\.|predictor\.|.*mask_(pos_)?token|.*\b(relative_position_index|attn_mask)$"
     r"|(cls|lm_head|bert\.pooler)\.|.*\.(position_ids|attn\.bias|attn\.masked_bias)$"
@@ -39,9 +39,9 @@ ROTARY_SCALE = "blocks.0.gamma_1"
 
 
 def normalised(content: Any, path: Path, own: Collection[str] = ()) -> tuple[str, dict[str, Tensor]]:
-    """The layout's name, and the tensors under timm's names with whatever lay beside the encoder.
+    """Return the layout's name and the tensors under timm's names, including those that are not the encoder's.
 
-    `own`: the names of the model that takes them. Where they are those of a rotary model of timm, its file keeps them.
+    `own`: the names of the model that takes them. If they are those of a timm RoPE model, the file's names are kept.
     """
     wrapper, tensors = _unwrapped(content, path)
     tensors = {WRAPPED.sub("", name): value for name, value in tensors.items()}
@@ -68,7 +68,7 @@ def _rope_as_vit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def vit_as_rope(tensors: dict[str, Tensor], has_cls_position: bool = True) -> dict[str, Tensor]:
     """The reverse: the tensors of a plain ViT with rotations under the names of timm's.
 
-    CLS takes its position in. It has none in a DeiT III, whose table is of patches alone, as that of timm's models.
+    The position embedding of CLS is added to the CLS token. In a DeiT III, as in timm's models, CLS has none.
     """
     renamed = {re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", name): value for name, value in tensors.items()}
     if has_cls_position and (positions := renamed.get("pos_embed")) is not None:

@@ -1,7 +1,7 @@
 """Block-wise random jigsaw shuffle (MJP Alg. 1): choose blocks of patches, permute the chosen ones among themselves.
 
 The block generator follows the released code: at most int(N * ratio) patches are chosen, often fewer, because a
-block that does not fit ends the draw. The realised ratio is therefore logged by whoever draws. Two differences:
+block that does not fit ends the draw. The caller (`methods/mjp.py`) therefore logs the realised ratio. Two differences:
 every draw comes from one seeded generator (the released blocks used an unseeded one), and ratio 0 chooses nothing
 (the released code then falls back to 0.1). `exact` tops the blocks up to exactly int(N * ratio) patches.
 """
@@ -29,7 +29,7 @@ def block_mask(grid: Grid, ratio: float, rng: random.Random, exact: bool = False
 
 
 def chosen_patches(grid: Grid, ratio: float, rng: random.Random, exact: bool = False) -> list[int]:
-    """Their numbers, in order."""
+    """Sorted indices of the patches chosen for shuffling."""
     chosen, target = chosen_set(grid, ratio, rng), int(grid.size * ratio)
     patches = _bits(chosen)
     if exact and len(patches) < target:
@@ -39,7 +39,7 @@ def chosen_patches(grid: Grid, ratio: float, rng: random.Random, exact: bool = F
 
 
 def chosen_set(grid: Grid, ratio: float, rng: random.Random) -> int:
-    """The patches of some blocks, as the bits of an integer: many images are drawn for, one by one."""
+    """A bit mask of the chosen patches; an integer is faster than a set, and this runs once per image."""
     chosen, target = 0, int(grid.size * ratio)
     while (room := target - chosen.bit_count()) > 0:
         block = _block(chosen, min(room, MAX_BLOCK), grid, rng)
@@ -50,7 +50,7 @@ def chosen_set(grid: Grid, ratio: float, rng: random.Random) -> int:
 
 
 def _bits(number: int) -> list[int]:
-    """The places of its ones, from the lowest."""
+    """Indices of the set bits of a number, ascending."""
     found = []
     while number:
         found.append((number & -number).bit_length() - 1)
@@ -85,12 +85,12 @@ def _below(count: int, rng: random.Random) -> int:
 
 @cache
 def _rectangle(rows: int, cols: int, width: int) -> int:
-    """The patches of a rectangle in the corner of a grid of this width."""
+    """A bit mask of the patches of a rectangle in the top-left corner of a grid of this width."""
     return sum(((1 << cols) - 1) << number * width for number in range(rows))
 
 
 def _sides(area: float, aspect: float, grid: Grid) -> tuple[int, int]:
-    """Rows and columns of a block; on a grid of one row or column it is a stretch of it."""
+    """Rows and columns of a block; on a grid of one row or column the block is a run of cells."""
     if 1 in grid:
         return min(grid.rows, round(area)), min(grid.cols, round(area))
     return round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
@@ -105,7 +105,9 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
 
 
 def permuted(slots: Iterable[int], rng: random.Random) -> list[int]:
-    """For each of these slots, the patch that is put there: what `rng.sample` draws of all of them, in less time."""
+    """For each of these slots, the patch that is put there: the same result as
+    `rng.sample(slots, len(slots))`, but faster.
+    """
     left, found = list(slots), []
     while left:
         place = _below(len(left), rng)

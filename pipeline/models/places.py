@@ -1,8 +1,8 @@
-"""Where the tokens of an encoder with rotary positions stand: what a method can tell it, and what it cannot.
+"""Assigns positions of the grid to the tokens of an encoder with rotary position embeddings, or no position at all.
 
-A *place* is the number of a patch of the grid, whose row and column decide the rotation, or NOWHERE: no rotation, which
-is what CLS always has. A token without rotation is not told apart from one at an angle of 0: in `rope` and `rope_mixed`
-that is the first patch, row 0 and column 0, in `rope_dinov3` the middle of the image.
+A *place* is the position index that a rotation uses: the number of a patch of the grid, or NOWHERE for no rotation,
+which CLS always has. Not rotating a token is the same as rotating it by an angle of 0: in `rope` and `rope_mixed` that
+is the angle of the first patch, row 0 and column 0, in `rope_dinov3` that of the middle of the image.
 
 Places hold for one pass: the blocks read them from what they share (`rotary.py`), so blocks and hooks of timm stay as
 they are. Without `at_places`, every patch stands at its own.
@@ -30,7 +30,7 @@ def rotary_of(encoder: Encoder) -> Any:
 
 @contextmanager
 def at_places(encoder: Encoder, places: Tensor | None, grid: Grid | None = None) -> Iterator[None]:
-    """Within the block, the patches that pass the blocks are at these places (B or 1, n), on this grid.
+    """Inside the `with` statement, the transformer blocks see the patches at these places (B or 1, n) of this grid.
 
     None: every patch of the grid is there, at its own place, and the grid is the encoder's. Without rotations nothing
     changes.
@@ -49,10 +49,10 @@ def at_places(encoder: Encoder, places: Tensor | None, grid: Grid | None = None)
 
 
 def hidden_at(places: Tensor, hidden: Tensor) -> Tensor:
-    """Places (B or 1, N), without one wherever hidden (B or 1, N) is true."""
+    """Replace the places (B or 1, N) of hidden patches, a mask (B or 1, N), by NOWHERE."""
     return places.masked_fill(hidden, NOWHERE)
 
 
 def all_places(grid: Grid, device: torch.device) -> Tensor:
-    """(1, N): each patch at its own."""
+    """(1, N): each patch at its own place."""
     return torch.arange(grid.size, device=device)[None]

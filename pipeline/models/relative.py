@@ -1,4 +1,4 @@
-"""Attention with 2-D relative position biases (BEiT's, one table a block), for finetuning without absolute
+"""Attention with 2-D relative position biases (BEiT's, one table per block), for finetuning without absolute
 positions."""
 
 import torch

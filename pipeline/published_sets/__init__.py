@@ -1,1 +1,1 @@
-"""Knows the published data sets: where to get them, their terms, and how to recognise their folders."""
+"""Knows the public data sets: where to get them, their terms, and how to recognise their folders."""

@@ -1,4 +1,4 @@
-"""Finding published sets below the data root of a site: by the names that people use, and by their layout."""
+"""Finds public data sets below the data root of a site: by the names that people use, and by their layout."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pipeline.published_sets.sets import SetEntry, catalogue
 
 
 def find_sets(root: Path) -> dict[str, Path]:
-    """Folders of published sets below a data root, or the root itself, by the names of the sets.
+    """Folders of public sets below a data root, or the root itself, by the names of the sets.
 
     A folder of a known name comes first. Another one counts if it is the only one with a layout that no other set has.
     """

@@ -1,4 +1,4 @@
-"""Published data sets: where each is obtained, what it costs in bytes, its terms, and how its folder is recognised.
+"""Public data sets: where each is obtained, what it costs in bytes, its terms, and how its folder is recognised.
 
 All facts are in configs/published_sets.yaml. Messages about missing data quote them.
 """
@@ -15,7 +15,7 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
 class RemoteFile(Strict):
-    """An archive of a published set, or a single file of it."""
+    """An archive of a public set, or a single file of it."""
 
     name: str = Field(description="of the archive; of a single file, its place in the set's folder")
     size: int = Field(gt=0, description="bytes of the download")
@@ -106,7 +106,7 @@ def entry_of(name: str) -> SetEntry:
     known = catalogue()
     if name not in known:
         hint = nearest(name, known, listed_by="python -m pipeline download")
-        raise ConfigError(f"no published set {name!r} in configs/published_sets.yaml; {hint}")
+        raise ConfigError(f"no public data set {name!r} in configs/published_sets.yaml; {hint}")
     return known[name]
 
 
@@ -118,7 +118,7 @@ def how_to_get(name: str, source: str | None, otherwise: str) -> str:
     published = next((key for key, entry in known.items() if source and source == (entry.source or key)), None)
     if published is None:
         return otherwise
-    return f"as the published set {published}: {_obtained(published, known[published])}; or it is a set of your own"
+    return f"as the public data set {published}: {_obtained(published, known[published])}; or it is a set of your own"
 
 
 def _obtained(name: str, entry: SetEntry) -> str:

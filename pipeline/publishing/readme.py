@@ -12,7 +12,7 @@ from pipeline.results import published_folder
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
 BLOCK = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
-NOTHING_YET = "No results have been published yet. GUIDE explains how to publish them (section Published results).\n"
+NOTHING_YET = "No results have been published yet. CONTRIBUTING has a section Publishing results.\n"
 LARGEST_FIRST = ("paper", "tiny", "demo")
 
 

@@ -1,1 +1,1 @@
-"""Writes the JSON Schemas with which an editor completes and explains config keys."""
+"""Writes the JSON Schemas with which editors complete and explain config keys; `core` validates configs."""

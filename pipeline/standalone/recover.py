@@ -30,6 +30,10 @@ from pipeline.study.spec import read_scale
 log = logging.getLogger(__name__)
 AttackName = Literal["april", "cosine", "gradvit"]
 Numbers = dict[str, float | None]
+CHANGED = (  # what april.Assumptions() take away
+    "for this attack, the norm and the skip connections of the model's first block were removed; its equations hold "
+    "only without them, so the result is about the changed model"
+)
 SEARCHES = {"cosine": "gradient_matching", "gradvit": "gradvit"}  # files of configs/eval
 
 
@@ -81,6 +85,7 @@ def _by_april(victim: Victim, target: Target) -> RecoveredImage:
         cfg.words(),
         cfg.model_dump(),
         {"condition": finite(found.condition), "rank": finite(found.rank)},
+        [("changed", CHANGED)],
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether anything still works on a run: a process that holds its lock, or a SLURM job that waits or runs."""
+"""Tells whether anything still works on a run: a process that holds its lock, or a SLURM job that waits or runs."""
 
 from pipeline.core.errors import DataError
 from pipeline.core.files import is_held
@@ -18,14 +18,14 @@ class Workers:
         self.queue = Queue(results.queue, site.slurm.poll_s if site.slurm else POLL_S)
 
     def have_left(self, run: RunFolder) -> bool:
-        """Whether nothing works on this run; False also where SLURM was given a job and cannot be asked about it."""
+        """Return whether this run is idle; False also if the run has a SLURM job and SLURM does not answer."""
         if is_held(run.lock):
             return False
         if not run.job.exists():
             return True
         try:
             record = read_record(run.job, JobRecord)
-        except DataError:  # of an older version
+        except DataError:  # written by an older version of Patchwork
             return False
         answer = self.queue.look(newer_than=record.time)
         job = answer.jobs.get(record.job) if record.job else None

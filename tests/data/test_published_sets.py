@@ -177,7 +177,7 @@ def test_data_folder__without_a_data_root__says_that_there_could_be_one():
 
 def test_origin__set_of_ones_own_that_is_read_like_a_published_one__says_so():
     own = kind_of(data_config("coco", name="mine")).origin()
-    assert own.startswith("as the published set coco: `python -m pipeline download coco`") and "of your own" in own
+    assert own.startswith("as the public data set coco: `python -m pipeline download coco`") and "of your own" in own
     made = kind_of(data_config("fashion_scenes_coco")).origin()
     assert made == "`python -m pipeline prepare` makes it from fashion_mnist"
 

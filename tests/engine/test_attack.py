@@ -112,6 +112,7 @@ def test_attack__on_a_run__recovers_its_image_and_says_what_the_attacker_had(run
     assert found["metrics"]["psnr"] > 50 and found["metrics"]["ssim"] > 0.999
     assert (found["label"], found["label_is_predicted"]) == (3, False)
     assert "float64" in found["given"] and f"has {found['given']}" in said
+    assert "for this attack, the norm and the skip connections of the model's first block were removed" in said
     assert found["provenance"]["device"] == "cpu" and found["seconds"] > 0
     assert found["metrics"]["lpips"] is None and "images of 28 px are too small for AlexNet" in said
     assert f"PSNR {found['metrics']['psnr']:.2f} dB" in said and said.rstrip().endswith(str(folder))

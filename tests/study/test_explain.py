@@ -61,7 +61,7 @@ def test_explain__weights_changed_since__says_that_and_why(graph, run):
 def test_explain__code_changed_since__shows_both_digests(graph, run):
     inputs = Inputs(data="data fashion_mnist", init=None)
     write_training(graph, run, {}, inputs=inputs, provenance={**ORIGIN, "code": "0123"})
-    assert lines_of(graph, run)["code"] == f"method supervised 0123, which is {graph.code_of_run(run)} today"
+    assert lines_of(graph, run)["code"] == f"method supervised 0123; today's code is {graph.code_of_run(run)}"
 
 
 def test_explain__code_changed_since__does_not_say_that_nothing_has_changed(graph, run):
@@ -161,14 +161,14 @@ def test_explain__a_key_that_several_files_give__lists_them_in_order_and_the_one
     said = explain(Freshness(graph, SITE), run, "optim.base_lr").splitlines()
     value = graph.runs[run].config["optim"]["base_lr"]
     assert said[0] == f"optim.base_lr of {run} is {value!r}"
-    assert said[1].startswith("  1. configs/recipe/") and "<- this one" not in said[1]
-    assert said[-1] == f"  {len(said) - 1}. configs/scale/demo.yaml: run: {value!r}  <- this one"
+    assert said[1].startswith("  1. configs/recipe/") and "<- in effect" not in said[1]
+    assert said[-1] == f"  {len(said) - 1}. configs/scale/demo.yaml: run: {value!r}  <- in effect"
 
 
 def test_explain__a_key_of_a_run_of_the_study__names_its_line(graph, project):
     name = next(name for name, run in graph.runs.items() if run.config["method"].get("shuffle") == "none")
     last = explain(Freshness(graph, SITE), name, "method.shuffle").splitlines()[-1]
-    assert "configs/study/mjp.yaml" in last and "(line " in last and last.endswith("'none'  <- this one")
+    assert "configs/study/mjp.yaml" in last and "(line " in last and last.endswith("'none'  <- in effect")
 
 
 def test_explain__a_key_that_no_file_gives__is_the_default(graph, run):

@@ -175,7 +175,7 @@ def test_check__run_that_no_table_shows__is_listed_and_not_counted(project, caps
     monkeypatch.setattr("pipeline.audit.check.load_graph", lambda scale, check: graph)
     assert main(["check", "--scale", "demo"]) == 0
     *runs, _, last = capsys.readouterr().out.splitlines()
-    left_out = [line.split()[0] for line in runs if line.endswith(", not trained: no table shows it")]
+    left_out = [line.split()[0] for line in runs if line.endswith(", will not be trained: no table uses it")]
     assert name in left_out and [line.split()[0] for line in runs] == list(graph.runs)
     assert last.startswith(f"scale demo: configs are valid: {len(graph.runs) - len(left_out)} runs, ")
 

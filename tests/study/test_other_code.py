@@ -120,6 +120,6 @@ def test_explain__code_changed__says_so_in_the_last_line_and_when_it_was_accepte
     assert "code        method supervised" in said and "today" not in said
     monkeypatch.setattr(Graph, "code_of_run", lambda graph, name: "changed")
     said = explain(Freshness(graph, SITE), run)
-    assert f"method supervised {before}, which is changed today" in said
+    assert f"method supervised {before}; today's code is changed" in said
     accept_code(graph, [])
-    assert "which is changed today, accepted on 20" in explain(Freshness(graph, SITE), run)
+    assert "today's code is changed, accepted on 20" in explain(Freshness(graph, SITE), run)

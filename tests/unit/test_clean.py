@@ -35,7 +35,7 @@ def test_clean__abandoned_runs_and_checkpoints_of_finished_ones__are_listed_with
     found = find_leftovers([Freshness(graph, SITE)])
     assert {item.kind: item.num_bytes for item in found.items} == {"abandoned": 2_000_000, "checkpoint": 3_000_000}
     assert len(found.items) == 2
-    assert "2.0 MB" in str(found) and str(found).endswith("2 entries may be deleted: 5.0 MB")
+    assert "2.0 MB" in str(found) and str(found).endswith("2 items may be deleted: 5.0 MB")
 
 
 @pytest.mark.parametrize("record", ["done", "finished"])

@@ -228,7 +228,7 @@ def test_data_root__is_listed_with_what_is_found_and_what_the_site_file_overrule
         (tmp_path / "cifar" / name).mkdir(parents=True)
     site = {"data_root": tmp_path, "data": {"cifar10": tmp_path / "cifar", "cifar100": "/elsewhere"}}
     finding = only(data.data_root, graph, **site)
-    assert finding.state == "ok" and finding.text.startswith(f"published sets in {tmp_path}: 2")
+    assert finding.state == "ok" and finding.text.startswith(f"public sets in {tmp_path}: 2")
     assert f"cifar10 in {tmp_path}/cifar\n" in finding.text
     assert finding.text.endswith(f"cifar100 in {tmp_path}/cifar, not used: the site file names /elsewhere")
 

@@ -76,7 +76,7 @@ def test_command__method_of_a_run__is_checked_with_its_model_and_data(check):
     code, said = check("supervised")
     assert code == 0
     assert said.out.startswith("method supervised, with run supervised-vit_demo-fashion_mnist-e5-s0-")
-    assert said.out.endswith("loss and scalars, random draws, device of the batch, export: all as they must be\n")
+    assert said.out.endswith("loss and scalars, random draws, device of the batch, export: all checks passed\n")
 
 
 @pytest.mark.slow

@@ -192,8 +192,8 @@ def test_status__slurm_job_without_a_snakemake__may_have_ended_unseen(graph):
         ("12:00:00 classify\ntorch.OutOfMemoryError: CUDA\n", "failed torch.OutOfMemoryError: CUDA"),
         ("could not use results/a: No space left on device; free\n", "failed could not use results/a: No space left"),
         ("/bin/python has no package 'timm', expected\n", "failed /bin/python has no package 'timm', expected"),
-        ("12:00:00 classify\n", "failed ended without an error message, as when it is killed 12:00:00 classify"),
-        ("", "failed ended without an error message, as when it is killed log:"),
+        ("12:00:00 classify\n", "failed ended without an error message (killed?) 12:00:00 classify"),
+        ("", "failed ended without an error message (killed?) log:"),
         ("interrupted; the same command continues\n", "stopped interrupted"),
     ],
 )

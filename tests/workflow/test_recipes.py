@@ -90,6 +90,17 @@ def test_recipes__as_written__pass_the_linters(project):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_guide__study_in_its_yaml__is_checked_without_a_mistake(project):
+    (text,) = [text for file, text in BLOCK.findall((ROOT / "GUIDE.md").read_text()) if file == MINE]
+    study = project.root / "configs/study/guided.yaml"
+    study.write_text(text.replace("mine.t1", "guided.t1"))
+    done = project.run("python", "-m", "pipeline", "check", "--scale", "own")
+    study.unlink()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ViT + MJP" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def finished(project) -> Project:
     """The same after one call of Snakemake for everything that the recipes add and that takes seconds to run."""

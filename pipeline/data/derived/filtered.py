@@ -1,9 +1,9 @@
-"""An adversarially filtered set, the kind `filtered`: validation images that a reference model gets wrong, surely.
+"""Adversarially filtered sets (kind `filtered`): validation images that a reference model confidently gets wrong.
 
 ImageNet-A was made so (Hendrycks et al., CVPR 2021): photographs that fool a ResNet-50 were kept. Here the reference is
 a run of another architecture, trained on the same data, and an image is kept if its wrong answer has at least
-`min_confidence`. The images are written as PNG in the layout of ImageNet-A, so that both are read alike; a class none
-of whose images fools the reference has no folder.
+`min_confidence`. The images are written as PNG in the layout of ImageNet-A, so that both are read alike; classes
+without such an image have no folder.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from pipeline.data.samples import Split, SplitName
 
 
 class FilteredConfig(DataConfig):
-    """A set that is made; how many images it has is known afterwards."""
+    """A generated set; its number of images is known only afterwards."""
 
     identity_fields: ClassVar[tuple[str, ...]] = (
         *DataConfig.identity_fields,
@@ -71,7 +71,7 @@ class FilteredImages(ClassifiedImages):
         return _compared(super().find(folder, split, index), folder, split)
 
     def is_there(self, folder: Path) -> bool:
-        """Class folders that were not made here are somebody's own: they are read as they are."""
+        """Class folders without a recipe are the user's own: they are read as they are."""
         return not (folder / RECIPE).exists() and folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
 
     def make(self, folder: Path, sources: Sources, workers: int, progress: bool) -> None:
@@ -79,7 +79,7 @@ class FilteredImages(ClassifiedImages):
 
 
 def _compared(found: Split, folder: Path, split: SplitName) -> Split:
-    """The config does not say how many images there are, but whoever made them has counted them."""
+    """Add a problem if the count differs from that in the recipe; the config need not state a count."""
     known, count = read_recipe(folder), len(found.samples)
     if known and "files" in known and (made := len(known["files"])) != count:
         found.problems.append(f"{split}: found {count} images, but {folder / RECIPE} says that {made} were made")

@@ -1,7 +1,7 @@
-"""Sets that are made here: a recipe beside their files says what they were made from, and has a digest of each file.
+"""Generated sets: `made.json` next to the files says what they were made from, with a digest of each file.
 
-A set is made again when its recipe is another one, which includes the code that makes it, or when a file is not as it
-was made.
+This record is called recipe here (training recipes are something else). A set is made again when its recipe, which
+includes a digest of the code that makes it, or any of its files has changed.
 """
 
 import json
@@ -16,9 +16,9 @@ RECIPE = "made.json"
 
 
 def make_whole(folder: Path, recipe: dict[str, Any], write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder, unless there is one that was filled after this recipe and is unchanged.
+    """Let `write` fill a folder, unless it exists, was filled according to this recipe and is unchanged.
 
-    It is filled beside its place and moved there when it is whole: a kill never leaves half a set, or two mixed.
+    A draft of the folder is filled and moved into place when complete: a kill never leaves half a set, or two mixed.
     """
     if read_recipe(folder) == {**recipe, "files": _digests_below(folder)}:
         return
@@ -37,7 +37,7 @@ def make_whole(folder: Path, recipe: dict[str, Any], write: Callable[[Path], Non
 
 
 def read_recipe(folder: Path) -> dict[str, Any] | None:
-    """What the files of a folder were made from; None where they were not made here, or the recipe is damaged."""
+    """Return what the files of a folder were made from; None if they were not generated, or the recipe is damaged."""
     try:
         found = json.loads((folder / RECIPE).read_bytes())
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Small scenes composed of garments: what is where is true by construction, so nobody had to look.
+"""Composes small scenes of garments, whose labels are exact by construction, without annotation.
 
 Garments of 28 x 28 grey pixels, resized, lie on a canvas of 64 x 64 with a soft background; a later one may hide part
 of an earlier one. Scene 0 is empty and scene 1 has a heap of small garments of one class, a crowd in COCO's words. A
-scene is a function of the garments, the split and its number alone.
+scene is a function of only the garments, the split and the number of the scene.
 """
 
 import random
@@ -18,16 +18,16 @@ from pipeline.data.samples import SplitName
 SIDE = 64
 EMPTY, CROWDED = 0, 1  # numbers of the scene without garments and of the one with a heap
 MOST = 5  # garments in a scene, a heap counts as one
-GREY = 24  # from this level on a pixel of a garment is no background; holes are filled
+GREY = 24  # pixels from this grey level on count as garment; holes are filled
 SIDES = (18, 44)  # of a garment on the canvas, least and most
-VISIBLE = 0.4  # share of a garment that later ones leave at least
+VISIBLE = 0.4  # least share of a garment that stays visible under later ones
 TRIES = 30
 HEAP, HEAP_SIDE = 6, 14
 
 
 @dataclass
 class Composed:
-    """A scene: grey pixels, and whose they are: 0 nobody's, k those of the k-th garment or heap."""
+    """A scene: grey pixels, and the owner of each: 0 for the background, k for the k-th garment or heap."""
 
     pixels: np.ndarray  # uint8 (SIDE, SIDE)
     owners: np.ndarray = field(default_factory=lambda: np.zeros((SIDE, SIDE), dtype=np.uint8))
@@ -66,7 +66,7 @@ class PlacedGarment:
 
 
 def compose(garments: ImageSet, split: SplitName, number: int) -> Composed:
-    """The scene of this number."""
+    """Compose scene `number` of a split, deterministically."""
     draw = random.Random(f"scene {split} {number}")  # the same on every machine
     scene = Composed(_background(draw))
     if number == CROWDED:
@@ -100,7 +100,7 @@ def _put_heap(scene: Composed, garments: ImageSet, draw: random.Random) -> None:
 
 
 def _place(image: Image.Image, side: int, corner: tuple[int, int]) -> PlacedGarment:
-    from scipy.ndimage import binary_fill_holes  # as slow to import as all else that a launcher needs
+    from scipy.ndimage import binary_fill_holes  # slow to import, and only needed here
 
     pixels = np.asarray(image.convert("L").resize((side, side), Image.Resampling.BILINEAR))
     left, top = corner

@@ -1,1 +1,1 @@
-"""Finds samples and labels in folders: one file for each published layout, and one for plain folders."""
+"""Finds samples and labels in folders: one file for each layout of a public set, and one for plain folders."""

@@ -1,1 +1,1 @@
-"""Turns studies into the graph of jobs: which runs and evaluations stand behind each cell."""
+"""Turns studies into the graph of jobs: which runs and evaluations each cell needs."""
