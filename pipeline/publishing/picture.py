@@ -16,7 +16,7 @@ from pipeline.study.resolve.entries import Graph
 WIDTH, MARGIN, LINE = 960, 20, 62
 MARK, GAP, MARKS_WIDTH = 18, 4, 520  # of the squares that stand for claims
 PLOT, PLOT_LEFT = 300, 620
-CLASSES = {"true": "good", "false": "bad", "within noise": "open", "undecided": "quiet"}
+CLASSES = {"true": "good", "false": "bad", "within noise": "open", "not run yet": "quiet", "not testable": "quiet"}
 SERIES = ("#0a5ca8", "#b04a06", "#14744a", "#7a3ba3", "#a62852", "#5a646e")
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1a1d21; } .small { font-size: 11px; fill: #59616a; }

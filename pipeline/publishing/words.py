@@ -44,7 +44,7 @@ def folder_text(publication: Publication, others: Iterable[str]) -> str:
     lines = [f"# Results at scale {graph.scale}", "", graph.note, "", *provenance_sentences(publication.provenance), ""]
     lines += [f"![Claims, and our numbers against the papers']({PICTURE})", "", *verdict_table(publication), ""]
     lines += [*overview_tables(publication), *number_table(publication), ""]
-    lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
+    lines += [_missing(publication.tables), "", "## Claims that do not hold, or have no verdict yet", ""]
     for study, found in publication.in_words.items():
         doubtful = [one for one in found if one.claim.verdict != "true"]
         not_run = [one for one in doubtful if not one.numbers]
@@ -80,7 +80,7 @@ def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
     yield f"- Expected: {claim.statement}."
     no_number = f"no number yet in {'; '.join(one.missing)}" if one.missing else claim.reason
     yield f"- Found: {'; '.join([*one.numbers, (one.so_far or no_number).removesuffix('.')])}."
-    if claim.verdict == "undecided":
+    if claim.verdict == "not run yet":
         yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
     else:
         yield f"- May come from: {remark}"

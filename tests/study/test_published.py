@@ -122,7 +122,7 @@ def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):
     text = (made / "README.md").read_text()
 
     assert "- Expected: A beats all." in text and "- May come from: C was never run." in text
-    assert "**toy.c2: not decided**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
+    assert "**toy.c2: not run yet**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
 
 
 def test_command__check__names_the_first_differences_and_fails(made, capsys):

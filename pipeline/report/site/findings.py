@@ -18,7 +18,8 @@ VERDICTS: dict[Verdict, str] = {
     "true": "holds",
     "false": "does not hold",
     "within noise": "within noise",
-    "undecided": "not decided",
+    "not run yet": "not run yet",
+    "not testable": "not testable here",
 }
 DECIDED: tuple[Verdict, ...] = ("true", "false", "within noise")
 
@@ -45,8 +46,8 @@ class ClaimInWords(NamedTuple):
     def so_far(self) -> str:
         """How far a claim without a verdict is decided: what its other comparisons say."""
         found = Counter(predicate.verdict for predicate in self.claim.predicates)
-        made, rest = sum(found[word] for word in DECIDED), found["undecided"]
-        if self.claim.verdict != "undecided" or not made:
+        made, rest = sum(found[word] for word in DECIDED), found["not run yet"]
+        if self.claim.verdict != "not run yet" or not made:
             return ""
         only = _only(found)
         outcome = f"{'it' if made == 1 else all_of(made)} {verb_of(only, made)}" if only else _outcomes(found)
@@ -79,13 +80,15 @@ def opening(content: Content, scale: str) -> list[str]:
 def claim_sentence(claims: list[JudgedClaim]) -> list[str]:
     """How many claims hold; nothing without claims."""
     found = Counter(claim.verdict for claim in claims)
-    decided, rest = sum(found[word] for word in DECIDED), found["undecided"]
+    decided, rest = sum(found[word] for word in DECIDED), found["not run yet"]
     if not claims:
         return []
     if not decided:
-        which = "The one claim cannot" if rest == 1 else f"None of {rest} claims can"
+        which = "The one claim cannot" if len(claims) == 1 else f"None of {len(claims)} claims can"
         return [f"{which} be decided by these runs."]
     more = f"; {rest} more {'needs' if rest == 1 else 'need'} rows that were not run" if rest else ""
+    never = found["not testable"]
+    more += f"; {never} {verb_of('not testable', never)}" if never else ""
     only = _only(found)
     if not only:
         return [f"Of {decided} claims that these runs can decide, {_outcomes(found)}{more}."]
@@ -234,10 +237,11 @@ def in_words(
 def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command: Command) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
+    can_run = [place for place in known if place.cell.ours is None and not place.cell.is_final]
     numbers = _grouped((_column_name(place), _number(place)) for place in known if place.cell.ours is not None)
-    missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
-    absent = [name for name in names if name not in places or places[name].cell.ours is None]
-    targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
+    missing = _grouped((place.table.label, place.row.label) for place in can_run)
+    tables = [*(place.table.id for place in can_run), *(_table_of(name) for name in names if name not in places)]
+    targets = dict.fromkeys(map(target_name, tables))
     return ClaimInWords(
         claim, VERDICTS[claim.verdict], numbers, missing, [command(target, scale) for target in targets]
     )
