@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.report.collect import Content
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, join_labels, view
-from pipeline.report.words import counted, error, number
+from pipeline.report.words import counted, error, in_list, number
 from pipeline.study.claims.decide import JudgedClaim, Verdict, all_of, verb_of
 from pipeline.study.targets import command_for, target_name
 
@@ -41,6 +41,10 @@ class ClaimInWords(NamedTuple):
     numbers: list[str]  # such as "Top-1 (%): 71.3 for DeiT-S, 70.3 for DeiT-S + MJP"
     missing: list[str]  # such as "Table 3: 0.09, 0.15"
     commands: list[str]  # that run what is missing
+
+    @property
+    def is_decided(self) -> bool:
+        return self.claim.verdict in DECIDED
 
     @property
     def so_far(self) -> str:
@@ -104,7 +108,7 @@ def _only(found: Counter[Verdict]) -> Verdict | None:
 
 def _outcomes(found: Counter[Verdict]) -> str:
     """Such as "4 hold and 1 is within noise"; of what is decided."""
-    return _listed([f"{count} {verb_of(word, count)}" for word in DECIDED if (count := found[word])])
+    return in_list([f"{count} {verb_of(word, count)}" for word in DECIDED if (count := found[word])])
 
 
 def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
@@ -117,10 +121,6 @@ def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
 def _in_a_row(texts: list[str]) -> str:
     """Texts one after the other; a comma cannot part those that have one, such as "MP3, no PE"."""
     return ("; " if any(", " in text for text in texts) else ", ").join(texts)
-
-
-def _listed(parts: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def key_numbers(tables: Iterable[FilledTable], claims: list[JudgedClaim]) -> KeyNumbers | None:
