@@ -24,8 +24,8 @@ from pipeline.report.words import PLUS_MINUS, counted, in_list, sentences
 from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
-MOST_CLAIMS = 5  # that README shows; those that do not hold are shown in any case
-MOST_NUMBERS = 160  # characters; the numbers of larger claims are in the published folder
+MOST_CLAIMS = 3  # that README shows; those that do not hold are shown in any case
+MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
 NOT_COMPARABLE = "Models and data are not the papers', so the numbers cannot be compared with theirs."
 
 
@@ -109,7 +109,10 @@ def _open(publication: Publication, main: set[str]) -> str:
 
 def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     kind = ", main claim" * is_main
-    numbers = "; ".join(one.numbers)
+    predicates = one.claim.predicates
+    open_ = sum(predicate.verdict == "not run yet" for predicate in predicates)
+    rest = [f"{open_} of {len(predicates)} comparisons are not run yet"] * bool(open_)
+    numbers = "; ".join([*one.numbers, *rest])
     found = numbers if len(numbers) <= MOST_NUMBERS else one.claim.reason.split(", ")[0]
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
     return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"
