@@ -31,7 +31,7 @@ NOT_COMPARABLE = "Models and data are not the papers', so the numbers cannot be 
 
 def section(publication: Publication, folder: str, lock: str, is_short: bool = False) -> list[str]:
     """A scale under its own heading; a short one has no picture, and the first line of each table."""
-    lines = [f"### Scale {publication.graph.scale}", "", about(publication), ""]
+    lines = [f"### Scale {publication.graph.scale}", "", about(publication) + f" {LEGEND}" * (not is_short), ""]
     lines += numbers(publication, most=1 if is_short else None)
     lines += [f"![{alt_text(publication)}]({folder}/{PICTURE})", ""] * (not is_short)
     return [*lines, *verdicts(publication), "", origin(publication, folder, lock), ""]
@@ -43,7 +43,7 @@ def about(publication: Publication) -> str:
     texts = [f"**{amount(publication.provenance)}**", *sentences(graph.note)[:1]]
     texts += [NOT_COMPARABLE] * (not graph.comparable)
     texts += filter(None, (_compute(graph, table) for table in overview(publication)))
-    return " ".join([*texts, _errors(publication), LEGEND])
+    return " ".join([*texts, _errors(publication)])
 
 
 def _compute(graph: Graph, table: FilledTable) -> str:

@@ -18,7 +18,7 @@ from pipeline.study.targets import full_command
 PICTURE = "verdicts.svg"
 ARROWS = {"up": "\u2191", "down": "\u2193", "none": ""}
 NOT_RUN, NOT_APPLICABLE = "\u2014", MISSING
-LEGEND = f"{NOT_RUN} means not run yet, {NOT_APPLICABLE} does not apply."
+LEGEND = f"In tables, {NOT_RUN} means not run yet, and {NOT_APPLICABLE} that an evaluation does not apply."
 NOT_EXAMINED = "not examined yet (`remarks` of the claim)"
 PARTS: dict[str, tuple[Verdict, ...]] = {
     "Claims that do not hold": ("false",),
