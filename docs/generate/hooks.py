@@ -66,7 +66,6 @@ def _pages() -> dict[str, str]:
     found["quick-start.md"] += f"\n{OWN_IMAGES}"
     found["glossary.md"] = Section("Glossary", section("README.md", "Glossary").text).page
     found["changelog.md"] = readable((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    found["way-of-a-number.md"] = section("README.md", "How a number reaches the report").page
     found |= config_reference.pages(Usage())
     found["reference/commands.md"] = command_reference.page()
     found["reference/python.md"] = python_reference.page()

@@ -7,7 +7,7 @@ from pipeline.core.config import shown
 from pipeline.core.errors import DataError
 from pipeline.core.files import write_text
 from pipeline.publishing.folder import published_scales, read_publication
-from pipeline.publishing.words import about, numbers, verdicts
+from pipeline.publishing.front import section
 from pipeline.results import published_folder
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
@@ -20,25 +20,31 @@ def readme() -> Path:
     return published_folder().parents[1] / "README.md"
 
 
+def lock() -> str:
+    """The versions that an installation of today gets."""
+    path = readme().with_name("requirements.lock")
+    return path.read_text() if path.exists() else ""
+
+
 def block() -> str:
     """What stands between the marks: the largest scale, and links to the others.
 
-    While results of the largest scale are missing, few of its claims are decided: the verdicts of the largest scale
-    without gaps are shown instead.
+    While results of the largest scale are missing, few of its claims are decided: the largest scale without gaps
+    follows under a heading of its own, so that numbers and verdicts of two scales are never mixed.
     """
     places = {scale: place for place, scale in enumerate(LARGEST_FIRST)}
     scales = sorted(published_scales(), key=lambda scale: (places.get(scale, len(places)), scale))
     if not scales:
         return NOTHING_YET
     found = {scale: read_publication(scale) for scale in scales}
-    largest = scales[0]
-    judged = next((scale for scale in scales if not found[scale].is_partial), largest)
-    lines = [about(found[largest], _folder(largest)), "", *numbers(found[largest])]
-    lines += [about(found[judged], _folder(judged)), ""] * (judged != largest)
-    lines += verdicts(found[judged], _folder(judged))
-    if links := [f"[scale {name}]({_folder(name)}/README.md)" for name in scales if name not in (largest, judged)]:
-        lines += ["", f"Also published: {', '.join(links)}."]
-    return "\n".join(lines) + "\n"
+    whole = next((scale for scale in scales if not found[scale].is_partial), scales[0])
+    first, *more = dict.fromkeys([scales[0], whole])
+    lines = section(found[first], _folder(first), lock())
+    for scale in more:
+        lines += section(found[scale], _folder(scale), lock(), is_short=True)
+    if links := [f"[scale {name}]({_folder(name)}/README.md)" for name in scales if name not in (first, *more)]:
+        lines += [f"Also published: {', '.join(links)}.", ""]
+    return "\n".join(lines)
 
 
 def _folder(scale: str) -> str:

@@ -1,21 +1,31 @@
 """A publication in words: its README, and the part of the project's README that shows it."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pipeline.publishing.from_metrics import OUTSIDE
 from pipeline.publishing.provenance import provenance_sentences
-from pipeline.report.records import FilledTable
-from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of
+from pipeline.report.records import Cell, FilledRow, FilledTable
+from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of, verdict_counts
+from pipeline.report.site.here import stand_ins_in
 from pipeline.report.tables.draw import few_seeds
-from pipeline.report.words import number, sentences
-from pipeline.study.claims.decide import JudgedClaim
+from pipeline.report.words import MISSING, PLUS_MINUS, in_list, number
+from pipeline.study.claims.decide import JudgedClaim, Verdict
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.targets import full_command
 
 PICTURE = "verdicts.svg"
 ARROWS = {"up": "\u2191", "down": "\u2193", "none": ""}
-NOT_EXAMINED = "Nothing is written down about it yet (`remarks` of the claim)."
+NOT_RUN, NOT_APPLICABLE = "\u2014", MISSING
+LEGEND = f"In tables, {NOT_RUN} means not run yet, and {NOT_APPLICABLE} that an evaluation does not apply."
+NOT_EXAMINED = "not examined yet (`remarks` of the claim)"
+PARTS: dict[str, tuple[Verdict, ...]] = {
+    "Claims that do not hold": ("false",),
+    "Claims within noise": ("within noise",),
+    "Claims that hold": ("true",),
+    "Claims without a verdict": ("not run yet", "not testable"),
+}
 
 
 class Publication(NamedTuple):
@@ -40,28 +50,50 @@ class Publication(NamedTuple):
 
 def folder_text(publication: Publication, others: Iterable[str]) -> str:
     """README.md of a published folder; `others` are sentences about its files."""
-    graph = publication.graph
-    lines = [f"# Results at scale {graph.scale}", "", graph.note, "", *provenance_sentences(publication.provenance), ""]
-    lines += [f"![Claims, and our numbers against the papers']({PICTURE})", "", *verdict_table(publication), ""]
+    graph, in_words = publication.graph, publication.in_words
+    lines = [f"# Results at scale {graph.scale}", "", *_paragraphs(graph.note)]
+    lines += [" ".join(provenance_sentences(publication.provenance)), ""]
+    lines += [f"![{alt_text(publication)}]({PICTURE})", "", *verdict_table(publication), ""]
     lines += [*overview_tables(publication), *number_table(publication), ""]
-    lines += [_missing(publication.tables), "", "## Claims that do not hold, or are not decided", ""]
-    for study, found in publication.in_words.items():
-        doubtful = [one for one in found if one.claim.verdict != "true"]
-        not_run = [one for one in doubtful if not one.numbers]
-        lines += [f"### {_title(graph, study)}", ""] if doubtful else []
-        for one in [one for one in doubtful if one.numbers]:
-            lines += [*_claim(graph, study, one), ""]
-        lines += ["Of these, no row was run here:", "", *map(_not_run, not_run), ""] if not_run else []
+    lines += [f"{LEGEND} {_missing(publication.tables)}", ""]
+    for heading, verdicts in PARTS.items():
+        parts = [_part(publication, study, found, verdicts) for study, found in in_words.items()]
+        lines += [f"## {heading}", "", *itertools.chain(*parts)] if any(parts) else []
     lines += ["## Files", "", *others, ""]
     return "\n".join(lines)
 
 
-def _not_run(one: ClaimInWords) -> str:
-    return f"- {one.claim.id}: {one.claim.statement} ({', '.join(f'`{command}`' for command in one.commands)})"
+def _paragraphs(note: str) -> Iterator[str]:
+    for paragraph in filter(None, note.splitlines()):
+        yield paragraph
+        yield ""
+
+
+def _part(publication: Publication, study: str, found: list[ClaimInWords], verdicts: tuple[Verdict, ...]) -> list[str]:
+    """Claims of a study that have one of some verdicts: those with numbers in full, of the others a line each."""
+    chosen = [one for one in found if one.claim.verdict in verdicts]
+    measured = [one for one in chosen if one.numbers]
+    others = [f"- {one.claim.id}: {one.claim.statement} ({_why_not(one)})" for one in chosen if not one.numbers]
+    lines = [f"### {_title(publication.graph, study)}", ""] if chosen else []
+    for one in measured:
+        lines += [*_claim(publication.graph, study, one), ""]
+    return lines + (["No row of these was run here:", "", *others, ""] if others else [])
+
+
+def _why_not(one: ClaimInWords) -> str:
+    """What runs a claim without numbers, or why nothing does."""
+    if one.claim.verdict == "not testable":
+        return f"{one.verdict}, {one.claim.reason.partition(':')[0]}"
+    return ", ".join(f"`{command}`" for command in one.commands) or one.claim.reason
 
 
 def _title(graph: Graph, study: str) -> str:
     return graph.stories[study].title if study in graph.stories else study
+
+
+def title_of(graph: Graph, study: str) -> str:
+    """The short one, such as MJP."""
+    return _title(graph, study).partition(":")[0]
 
 
 def _missing(tables: list[FilledTable]) -> str:
@@ -74,53 +106,100 @@ def _missing(tables: list[FilledTable]) -> str:
 
 def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
     claim = one.claim
-    remark = graph.claims[study][claim.id].remarks.get(graph.scale, NOT_EXAMINED)
     yield f"**{claim.id}: {one.verdict}**"
     yield ""
-    yield f"- Expected: {claim.statement}."
-    no_number = f"no number yet in {'; '.join(one.missing)}" if one.missing else claim.reason
-    yield f"- Found: {'; '.join([*one.numbers, (one.so_far or no_number).removesuffix('.')])}."
-    if claim.verdict == "undecided":
+    yield f"- Expected: {full_statement(graph, one)}."
+    missing = [f"no number yet in {'; '.join(one.missing)}"] * bool(one.missing)
+    is_final = claim.verdict != "not run yet"
+    outcome = [claim.reason, *missing] if is_final else [one.so_far] if one.so_far else missing or [claim.reason]
+    yield f"- Found: {'; '.join([*one.numbers, *outcome]).removesuffix('.').replace('+/-', PLUS_MINUS)}."
+    if claim.verdict == "not run yet":
         yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
-    else:
-        yield f"- May come from: {remark}"
+    elif claim.verdict in ("false", "within noise"):
+        yield f"- May come from: {remark(graph, study, claim.id) or NOT_EXAMINED}"
+
+
+def remark(graph: Graph, study: str, claim_id: str) -> str:
+    """What is written down about the verdict of a claim at this scale."""
+    return graph.claims[study][claim_id].remarks.get(graph.scale, "")
+
+
+def here(graph: Graph, statement: str) -> str:
+    """What ran instead of models and data that a claim of a paper names: ` (here: small ViT for ViT-B and ViT-L)`."""
+    found = {} if graph.comparable else stand_ins_in(graph, statement)
+    names: dict[str, list[str]] = {}
+    for paper, ran in found.items():
+        names.setdefault(ran, []).append(paper)
+    parts = [f"{ran} for {in_list(papers)}" for ran, papers in names.items()]
+    return f" (here: {', '.join(parts)})" if parts else ""
+
+
+def counts_of(publication: Publication) -> list[str]:
+    """Such as "7 hold" and "79 not run yet"; of all claims."""
+    return verdict_counts(claim for found in publication.claims.values() for claim in found)
+
+
+def alt_text(publication: Publication) -> str:
+    return f"Claims at scale {publication.graph.scale}: {', '.join(counts_of(publication))}"
 
 
 def verdict_table(publication: Publication) -> list[str]:
     """One line a study: how many claims have which verdict, and its main claim."""
-    lines = [f"| study | {' | '.join(VERDICTS.values())} | main claim |", "|---" * (len(VERDICTS) + 2) + "|"]
+    occurring = {claim.verdict for found in publication.claims.values() for claim in found}
+    verdicts = {verdict: word for verdict, word in VERDICTS.items() if verdict in occurring}
+    lines = [f"| study | {' | '.join(verdicts.values())} | main claim |", "|---" * (len(verdicts) + 2) + "|"]
     for study, found in publication.in_words.items():
-        counts = [sum(one.claim.verdict == verdict for one in found) for verdict in VERDICTS]
+        counts = [sum(one.claim.verdict == verdict for one in found) for verdict in verdicts]
         main = next((one for one in found if one.claim.id == publication.graph.stories[study].main_claim), None)
-        words = f"{main.claim.statement}: **{main.verdict}**" if main else ""
-        lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {_plain(words)} |")
+        words = f"{full_statement(publication.graph, main)}: **{main.verdict}**" if main else ""
+        lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {plain_cell(words)} |")
     return lines
 
 
-def overview_tables(publication: Publication, mostly_filled: bool = False) -> list[str]:
-    """The tables that studies call their overview: a column for each row of the study, a line for each number.
+def full_statement(graph: Graph, one: ClaimInWords) -> str:
+    return f"{one.claim.statement}{here(graph, one.claim.statement)}"
+
+
+def overview(publication: Publication) -> list[FilledTable]:
+    """The tables that studies call their overview."""
+    chosen = {story.overview for story in publication.graph.stories.values()}
+    return [table for table in publication.tables if table.id in chosen]
+
+
+def overview_tables(publication: Publication, mostly_filled: bool = False, most: int | None = None) -> list[str]:
+    """The overview: a column for each row of the study, a line for each number; of each table `most` lines.
 
     `mostly_filled` leaves out lines in which half of the rows or fewer have a number.
     """
-    chosen = {story.overview for story in publication.graph.stories.values()}
-    tables = [table for table in publication.tables if table.id in chosen]
-    return [line for table in tables for line in _turned(table, mostly_filled)]
+    return [line for table in overview(publication) for line in _turned(table, mostly_filled, most)]
 
 
-def _turned(table: FilledTable, mostly_filled: bool) -> Iterator[str]:
+def _turned(table: FilledTable, mostly_filled: bool, most: int | None) -> Iterator[str]:
     """The table with its columns as lines, without rows and columns that have no number."""
-    cells = {(row.id, column.id): cell for row, column, cell in table.cells() if row.selected and cell.ours is not None}
-    rows = [row for row in table.rows if row.id in {row_id for row_id, _ in cells}]
-    if not rows:
-        return
-    yield f"| {_plain(table.name)} | {' | '.join(_plain(row.name) for row in rows)} |"
-    yield "|---" * (len(rows) + 1) + "|"
-    for column in [column for column in table.columns if column.id in {key for _, key in cells}]:
-        found = [cells.get((row.id, column.id)) for row in rows]
-        if not mostly_filled or sum(cell is not None for cell in found) > len(rows) / 2:
-            texts = [value_of(cell, column.decimals) if cell else "n/a" for cell in found]
-            yield f"| {_plain(column.name)} {ARROWS[column.direction]} | {' | '.join(texts)} |"
-    yield ""
+    cells = {(row.id, column.id): cell for row, column, cell in table.cells()}
+    rows = measured_rows(table)
+    lines = []
+    for column in table.columns:
+        found = [cells.get((row.id, column.id), Cell()) for row in rows]
+        num_measured = sum(cell.ours is not None for cell in found)
+        if num_measured > (len(rows) / 2 if mostly_filled else 0):
+            texts = [_cell_text(cell, column.decimals) for cell in found]
+            lines.append(f"| {plain_cell(column.name)} {ARROWS[column.direction]} | {' | '.join(texts)} |")
+    if lines:
+        yield f"| {plain_cell(table.name)} | {' | '.join(plain_cell(row.name) for row in rows)} |"
+        yield "|---" * (len(rows) + 1) + "|"
+        yield from lines[:most]
+        yield ""
+
+
+def measured_rows(table: FilledTable) -> list[FilledRow]:
+    return [row for row in table.rows if row.selected and any(cell.ours is not None for cell in row.cells.values())]
+
+
+def _cell_text(cell: Cell, decimals: int) -> str:
+    if cell.ours is None:
+        return NOT_APPLICABLE if cell.is_final else NOT_RUN
+    return value_of(cell, decimals)
 
 
 def number_table(publication: Publication) -> list[str]:
@@ -128,12 +207,12 @@ def number_table(publication: Publication) -> list[str]:
     lines: dict[str, str] = {}  # what is the same run at this scale is shown once
     for study, found in publication.in_words.items():
         named = {*_cells(found, publication.graph.stories[study].main_claim)}
-        title = _title(publication.graph, study).partition(":")[0]
+        title = title_of(publication.graph, study)
         for table in publication.tables:
             for row, column, cell in table.cells():
                 if f"{row.id}:{column.id}" in named and cell.ours is not None:
                     what = f"{table.label}, {row.name}: {column.name}"
-                    ours = f"| {title} | {_plain(what)} | {value_of(cell, column.decimals)} |"
+                    ours = f"| {title} | {plain_cell(what)} | {value_of(cell, column.decimals)} |"
                     lines.setdefault(ours, number(cell.paper, column.decimals) if cell.paper is not None else "")
     head = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
     return [*head, *(f"{ours} {paper} |" for ours, paper in lines.items())] if lines else []
@@ -145,32 +224,5 @@ def _cells(found: list[ClaimInWords], main: str) -> Iterator[str]:
     return (cell for claim in order[:1] for predicate in claim.predicates for cell in predicate.cells)
 
 
-def _plain(text: str) -> str:
+def plain_cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
-
-
-def about(publication: Publication, folder: str) -> str:
-    """What a published scale is, as one paragraph of the project's README."""
-    graph = publication.graph
-    texts = [f"**Scale {graph.scale}.**", *sentences(graph.note)[:1]]
-    texts += ["Its numbers cannot be compared with the papers', which are shown for orientation."] * (
-        not graph.comparable
-    )
-    texts += provenance_sentences(publication.provenance)[:2]
-    texts.append(f"[{folder}]({folder}/README.md) lists every claim, with the reason for its verdict.")
-    return " ".join(texts)
-
-
-def numbers(publication: Publication) -> list[str]:
-    """The numbers that the project's README shows; while results are missing, only those that most models have."""
-    return overview_tables(publication, publication.is_partial) or [*number_table(publication), ""]
-
-
-def verdicts(publication: Publication, folder: str) -> list[str]:
-    """The picture of all claims, and their number by verdict."""
-    name = publication.graph.scale
-    return [
-        f"![Claims at scale {name}, and our numbers against the papers']({folder}/{PICTURE})",
-        "",
-        *verdict_table(publication),
-    ]

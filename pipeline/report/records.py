@@ -35,6 +35,7 @@ class Cell(Record):
     tolerance: float | None = None
     verdict: Verdict = "not run"
     reason: str = ""
+    is_final: bool = Field(False, description="it has no number and cannot get one at this scale, whatever is run")
     stale: str = Field("", description="why its results must be made again; empty where they are current")
     provenance: dict[str, Any] | None = Field(None, description="file, metric and run, then the facts of the result")
 

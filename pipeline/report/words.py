@@ -101,6 +101,11 @@ def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
     return f"{mark} {value:.0e}" if is_tiny else f"{mark} {value:.{digits}f}"
 
 
+def in_list(parts: list[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
 AGAIN = "must be made again"
 MARK = "*"  # of a number that is stale
 MARKED = f"their numbers are marked {MARK}"

@@ -153,10 +153,10 @@ CLAIMS = """
 mjp | true | exact | Without position embeddings, the patches have no order. | mjp.t1.1:consistency == 100
 mjp | true | directional | MJP raises the accuracy of its backbone. | mjp.t1.4:top1 > mjp.t1.0:top1
 mjp | true | scale | MJP raises consistency. | mjp.t1.4:consistency - mjp.t1.0:consistency > 20
-mjp | undecided | directional | So it does for hierarchical transformers. | mjp.t1.6:top1 >= mjp.t1.5:top1
+mjp | not run yet | directional | So it does for hierarchical transformers. | mjp.t1.6:top1 >= mjp.t1.5:top1
 mjp | false | directional | MJP hampers attacks. | mjp.t4.4:mse > mjp.t4.0:mse | mjp.t4.4:psnr < mjp.t4.0:psnr
 mjp | within noise | directional | Index embeddings help. | mjp.t1.3:top1 > mjp.t1.2:top1
-mjp | undecided | cost | MJP costs at most 2 % of training time. | mjp.t1.4:wall_s <= 1.02 * mjp.t1.0:wall_s
+mjp | not run yet | cost | MJP costs at most 2 % of training time. | mjp.t1.4:wall_s <= 1.02 * mjp.t1.0:wall_s
 droppos | true | directional | Smoothing the position targets helps. | droppos.t5.8:top1 > droppos.t5.7:top1
 droppos | false | directional | Attentive reconstruction helps. | droppos.t5.9:top1 > droppos.t5.10:top1
 """
@@ -174,7 +174,7 @@ def make_claims() -> list[dict]:
         predicates = [
             {"text": text, "verdict": verdict, "cells": found} for text, found in zip(texts, cells, strict=True)
         ]
-        reason = "a cell it needs was not run" if verdict == "undecided" else "decided by 1,000 images"
+        reason = "a cell it needs was not run" if verdict == "not run yet" else "decided by 1,000 images"
         about = {"id": f"{study}.c{len(claims) + 1:02d}", "statement": statement, "type": kind}
         claims.append(about | {"verdict": verdict, "reason": reason, "predicates": predicates})
     return list(studies.values())

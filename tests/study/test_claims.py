@@ -5,7 +5,7 @@ import pytest
 from pipeline.core.errors import ConfigError
 from pipeline.study.claims.decide import JudgedClaim, Predicate, ResolvedClaim, judge, resolve
 from pipeline.study.claims.formula import parse
-from pipeline.study.claims.reading import Reading
+from pipeline.study.claims.reading import Reading, Unavailable
 from pipeline.study.spec import Claim
 
 READINGS = {
@@ -15,6 +15,7 @@ READINGS = {
     ("s.t1.zero", "top1"): Reading(0.0, error=0.0),
     ("s.t1.noisy", "top1"): Reading(75.0, error=5.0),
     ("s.t1.absent", "top1"): None,
+    ("other.t1.never", "top1"): Unavailable("computed only at scale paper"),
 }
 KNOWN = {row: ["top1"] for row, _ in READINGS} | {
     "s.t2.eta-0.0": ["top1", "top5"],
@@ -24,7 +25,7 @@ KNOWN = {row: ["top1"] for row, _ in READINGS} | {
     "other.t1.x": ["top1"],
 }
 TRUE, FALSE, OPEN = "s.t1.low:top1 < 75", "s.t1.low:top1 > 75", "s.t1.absent:top1 < 75"
-NOISY = "s.t1.noisy:top1 > 74"
+NOISY, NEVER = "s.t1.noisy:top1 > 74", "other.t1.never:top1 < s.t1.absent:top1"
 
 
 def judged(*holds: str) -> JudgedClaim:
@@ -45,19 +46,22 @@ def cells_of(text: str) -> list[tuple[str, str]]:
     [
         ([TRUE], "true"),
         ([FALSE], "false"),
-        ([OPEN], "undecided"),
+        ([OPEN], "not run yet"),
         ([TRUE, TRUE], "true"),
-        ([TRUE, OPEN], "undecided"),
+        ([TRUE, OPEN], "not run yet"),
         ([OPEN, FALSE], "false"),
         ([TRUE, FALSE], "false"),
         ([TRUE, OPEN, FALSE], "false"),
         ([TRUE, NOISY], "within noise"),
-        ([NOISY, OPEN], "undecided"),
+        ([NOISY, OPEN], "not run yet"),
         ([NOISY, FALSE], "false"),
+        ([NOISY, NEVER], "not testable"),
+        ([NEVER, OPEN], "not run yet"),
+        ([NEVER, FALSE], "false"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_judge__several_comparisons__false_beats_undecided_beats_noise_beats_true(holds, verdict):
+def test_judge__several_comparisons__false_beats_not_run_beats_noise_beats_true(holds, verdict):
     assert judged(*holds).verdict == verdict
 
 
@@ -71,7 +75,7 @@ def test_judge__every_comparison__is_shown_with_its_verdict_and_numbers():
         ),
         Predicate(
             text=OPEN,
-            verdict="undecided",
+            verdict="not run yet",
             cells={"s.t1.absent:top1": None},
             reason="no number for s.t1.absent:top1",
         ),
@@ -90,10 +94,16 @@ def test_judge__several_comparisons__counts_those_that_decide():
     assert found == "2 of 3 comparisons do not hold; the clearest: 70 against 75"
 
 
-def test_judge__division_by_zero__is_undecided_and_says_so():
+def test_judge__cell_that_cannot_have_a_number__is_the_reason():
+    claim = judged(TRUE, NEVER)
+
+    assert claim.reason == "computed only at scale paper: other.t1.never:top1"
+
+
+def test_judge__division_by_zero__is_not_testable_and_says_so():
     claim = judged("s.t1.low:top1 / s.t1.zero:top1 > 1")
 
-    assert (claim.verdict, claim.reason) == ("undecided", "its numbers lead to a division by 0")
+    assert (claim.verdict, claim.reason) == ("not testable", "its numbers lead to a division by 0")
 
 
 def test_judge__statement_type_and_id__are_kept():
@@ -109,7 +119,7 @@ def test_judge__statement_type_and_id__are_kept():
         ("s.t1.low:top1 < s.t1.high:top1 < s.t1.mid:top1", "false"),
         ("s.t1.mid:top1 < s.t1.low:top1 < s.t1.high:top1", "false"),
         ("s.t1.high:top1 >= s.t1.high:top1 > s.t1.low:top1 == 70", "true"),
-        ("s.t1.low:top1 < s.t1.absent:top1 < s.t1.high:top1", "undecided"),
+        ("s.t1.low:top1 < s.t1.absent:top1 < s.t1.high:top1", "not run yet"),
     ],
 )
 def test_decide__chain__holds_if_every_link_does(text, verdict):
@@ -251,7 +261,7 @@ def test_resolve__set_of_cells__is_these_in_the_order_of_the_table(written, cell
         ("max(s.t1.{low,mid}:top1) - min(s.t1.{low,mid}:top1) == 5", "true"),
         ("mean(s.t1.low:top1, s.t1.high:top1) == 75", "true"),
         ("mean(s.t1.{low,mid}:top1, s.t1.high:top1) == 75", "true"),
-        ("mean(s.t1.*:top1) > 0", "undecided"),
+        ("mean(s.t1.*:top1) > 0", "not run yet"),
     ],
 )
 def test_judge__function_of_a_set__is_that_of_all_its_cells(text, verdict):

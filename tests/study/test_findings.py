@@ -95,8 +95,8 @@ def test_opening__comparable_numbers__counts_those_that_match():
 
 
 def claim(*cells: str) -> JudgedClaim:
-    about = {"id": "mjp.c1", "statement": "", "type": "directional", "verdict": "undecided", "reason": ""}
-    return JudgedClaim(**about, predicates=[Predicate(text="", verdict="undecided", cells=dict.fromkeys(cells))])
+    about = {"id": "mjp.c1", "statement": "", "type": "directional", "verdict": "not run yet", "reason": ""}
+    return JudgedClaim(**about, predicates=[Predicate(text="", verdict="not run yet", cells=dict.fromkeys(cells))])
 
 
 def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_missing_ones_are_apart():
@@ -119,7 +119,7 @@ def test_claim__cell_of_a_figure_of_lines__says_what_its_axes_are():
 
 def test_claim__partly_decided__says_how_far():
     made = claim("mjp.t1.0:top1").model_copy(
-        update={"predicates": [Predicate(text="", verdict=word, cells={}) for word in ("true", "undecided", "true")]}
+        update={"predicates": [Predicate(text="", verdict=word, cells={}) for word in ("true", "not run yet", "true")]}
     )
     (found,) = in_words([made], [], "demo")
     assert found.so_far == "2 of 3 comparisons could be made here; both hold; 1 needs rows that were not run."
@@ -134,15 +134,26 @@ def test_claim__partly_decided__says_how_far():
         (["false"], "The one claim that these runs can decide does not hold."),
         (["within noise"] * 2, "Both claims that these runs can decide are within noise."),
         (
-            ["true"] * 3 + ["undecided"],
+            ["true"] * 3 + ["not run yet"],
             "All 3 claims that these runs can decide hold; 1 more needs rows that were not run.",
         ),
         (["false", "true", "true"], "Of 3 claims that these runs can decide, 2 hold and 1 does not hold."),
-        (["undecided"], "The one claim cannot be decided by these runs."),
+        (["not run yet"], "The one claim cannot be decided by these runs."),
+        (["not run yet", "not testable"], "None of 2 claims can be decided by these runs."),
+        (["true", "not testable"], "The one claim that these runs can decide holds; 1 is not testable here."),
     ],
 )
 def test_claims__few_or_of_one_verdict__are_counted_in_natural_words(verdicts, outcome):
     assert claim_sentence([claim().model_copy(update={"verdict": verdict}) for verdict in verdicts]) == [outcome]
+
+
+def test_claim__cell_that_cannot_have_a_number__names_no_command_for_it():
+    made = table("mjp.t1", [TOP1], [None], [None])
+    made.rows[0].cells["top1"].is_final = True
+    (found,) = in_words([claim("mjp.t1.0:top1")], [made], "demo")
+    assert (found.missing, found.commands) == ([], [])
+    (found,) = in_words([claim("mjp.t1.0:top1", "mjp.t1.1:top1")], [made], "demo")
+    assert (found.missing, found.commands) == ([f"Table 1: {made.rows[1].label}"], ["snakemake mjp_table1"])
 
 
 def test_claim__all_cells_measured__names_no_command():

@@ -206,7 +206,7 @@ def test_reader__comes_from_a_number_to_its_run_its_file_and_its_learning_curve(
 
 def test_mark__pressed__leads_to_its_claim_which_is_unfolded(open_page):
     page = open_page()
-    page.locator("a.mark.undecided").first.click()
+    page.locator("a.mark.not-run-yet").first.click()
     page.wait_for_url("**/study-mjp.html#claim-mjp.c04")
     page.locator("[id='claim-mjp.c04']").wait_for(timeout=5000)
 
@@ -273,9 +273,9 @@ def test_filter__one_verdict__shows_only_its_claims_and_all_shows_them_again(ope
     assert shown.count() == total
 
 
-def test_filter__not_decided__unfolds_them(open_page):
+def test_filter__not_run_yet__unfolds_them(open_page):
     page = open_page("study-mjp")
-    page.get_by_role("button", name="not decided").click()
+    page.get_by_role("button", name="not run yet").click()
     assert page.locator("[id='claim-mjp.c04']").is_visible()
 
 

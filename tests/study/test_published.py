@@ -18,10 +18,11 @@ from pipeline.publishing import folder as published
 from pipeline.publishing import from_metrics
 from pipeline.publishing.compare import compare
 from pipeline.publishing.folder import changed_since, check, publish, published_scales, read_publication, redraw
+from pipeline.publishing.front import numbers
 from pipeline.publishing.metrics import gather, gather_images
+from pipeline.publishing.provenance import num_from_changes, provenance_sentences, versions_outside
 from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.publishing.selection import published_part
-from pipeline.publishing.words import numbers
 from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
 from pipeline.results import published_folder
@@ -121,7 +122,7 @@ def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):
     text = (made / "README.md").read_text()
 
     assert "- Expected: A beats all." in text and "- May come from: C was never run." in text
-    assert "**toy.c2: not decided**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
+    assert "**toy.c2: not run yet**" in text and "- Needed: `snakemake toy_table1 --config scale=toy`." in text
 
 
 def test_command__check__names_the_first_differences_and_fails(made, capsys):
@@ -196,9 +197,11 @@ def test_readme__block__is_written_between_its_marks(made):
     write_block()
 
     text = readme().read_text()
-    assert text.startswith(f"# Title\n\n{BEGIN}\n**Scale toy.**") and text.endswith(f"{END}\n\nrest\n")
+    assert text.startswith(f"# Title\n\n{BEGIN}\n### Scale toy\n") and text.endswith(f"{END}\n\nrest\n")
     assert block_of(text) == block()
-    assert "| Toy study | 1 | 1 | 0 | 1 | B beats A: **holds** |" in text
+    assert "Of 3 claims, 1 holds, 1 does not hold and 1 is not run yet." in text
+    assert "| Toy study: A beats all | **does not hold** |" in text
+    assert "| Toy study, main claim: B beats A | **holds** | Top-1 (%): 84.0 \u00b1 2.9 for Row B, 80.0" in text
     assert "| Toy study | Table 1, Row B: Top-1 (%) | 84.0 \u00b1 2.9 | 80.5 |" in text
     assert "results/published/toy/verdicts.svg" in text and "shows them already" in write_block()
 
@@ -220,6 +223,113 @@ def test_readme__several_scales__shows_the_largest_and_links_the_others(made):
     assert block() == alone + "\nAlso published: [scale zoo](results/published/zoo/README.md).\n"
 
 
+def test_readme__main_claim_that_does_not_hold__comes_first_with_what_is_written_down_about_it(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c3")
+    publish(measured, measured.results)
+
+    lines = block().splitlines()
+    at = lines.index("| claim | verdict | found |")
+    assert lines[at + 2].startswith("| Toy study, main claim: A beats all | **does not hold** |")
+    assert "Why Toy study's main claim may not hold here: C was never run." in lines
+
+
+def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_all(measured):
+    claims = measured.claims["toy"]
+    for place in range(8):
+        claims[f"toy.f{place}"] = claims["toy.c3"].model_copy(update={"statement": f"False claim {place}"})
+        claims[f"toy.h{place}"] = claims["toy.c1"].model_copy(update={"statement": f"True claim {place}"})
+    publish(measured, measured.results)
+
+    text = block()
+    assert all(f"False claim {place} |" in text for place in range(8))
+    assert "True claim 0" not in text and "The folder lists 9 more with a verdict." in text
+
+
+def test_readme__main_claim_without_numbers__names_its_study(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study: of toys", main_claim="toy.c2")
+    publish(measured, measured.results)
+    assert "Numbers are missing for the main claim of Toy study." in block()
+
+
+def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
+    measured.comparable = False
+    for run, epochs in ((A, 30), (B, 30)):
+        measured.runs[run].config["optim"] = {"epochs": epochs}
+    publish(measured, measured.results)
+    assert "unequal compute" not in block()
+
+    measured.runs["pre"] = measured.runs[A].model_copy(update={"config": {"optim": {"epochs": 50}}, "trained": False})
+    measured.runs[B].init = "pre"
+    folder = publish(measured, measured.results)
+    said = "The columns have unequal compute: 30 epochs for Row A, 50 + 30 epochs for Row B (pretraining + finetuning)."
+    assert said in block()
+    assert ">Row B, 50 + 30</text>" in (folder / "verdicts.svg").read_text()
+
+
+def test_readme__cells_without_numbers__tells_not_run_from_does_not_apply(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
+    (measured.results.folder / "evals" / name_of("consistency", B) / "result.json").unlink()
+    lines = folder_lines(publish(measured, measured.results))
+    assert "| Diff. Norm. \u2191 | 17.46 | \u2014 |" in lines
+
+    cells = measured.tables["toy.t1"].rows["toy.t1.b"].cells
+    cells["diff_norm"] = cells["diff_norm"].model_copy(update={"sources": [], "why": "it has no norm"})
+    lines = folder_lines(publish(measured, measured.results))
+    assert "| Diff. Norm. \u2191 | 17.46 | n/a |" in lines
+
+
+def folder_lines(folder):
+    return (folder / "README.md").read_text().splitlines()
+
+
+def test_claim_of_a_paper__names_what_ran_instead(measured):
+    claims = measured.claims["toy"]
+    claims["toy.c1"] = claims["toy.c1"].model_copy(update={"statement": "B with ViT-B and ViT-L beats A"})
+    measured.stand_ins = {"ViT-B": "small ViT", "ViT-L": "small ViT"}
+    publish(measured, measured.results)
+    assert "(here: small ViT for ViT-B and ViT-L)" not in block()
+
+    measured.comparable = False
+    folder = publish(measured, measured.results)
+    said = "B with ViT-B and ViT-L beats A (here: small ViT for ViT-B and ViT-L)"
+    assert said in block() and f"- Expected: {said}." in folder_lines(folder)
+
+
+def test_text__of_claims_that_hold__is_there_too(made):
+    text = (made / "README.md").read_text()
+    order = [
+        "## Claims that do not hold",
+        "**toy.c3: ",
+        "## Claims that hold",
+        "**toy.c1: holds**",
+        "## Claims without",
+    ]
+    assert sorted(order, key=text.index) == order
+
+
+def test_provenance__results_of_a_changed_clone__are_counted():
+    facts = {
+        "commits": {"c0ffee" * 4: 82, f"{'c0ffee' * 4}+changes": 22},
+        "versions": {},
+        "devices": {},
+        "machines": {},
+    }
+    facts |= {"num_runs": 1, "num_evaluations": 3, "num_missing": 0, "seeds": {"0": 1}, "num_planned_runs": 1}
+    text = " ".join(provenance_sentences({**facts, "hours_of_training": 1, "hours_of_evaluating": 1}))
+    assert "Commits: c0ffeec0ffee (82 results), c0ffeec0ffee+changes (22 results)." in text
+    assert num_from_changes(facts["commits"]) == 22
+
+
+def test_versions__that_the_lock_file_does_not_have__are_named():
+    lock = (
+        "numpy==2.4.6 ; python_full_version < '3.12'\nnumpy==2.5.4 ; python_full_version >= '3.12'\ntorch==2.14.1 ; x\n"
+    )
+    versions = {"python": {"3.11.7": 3}, "torch": {"2.14.1+cpu": 2, "2.11.0": 1}, "numpy": {"2.4.6": 3}}
+    assert versions_outside({"versions": versions}, lock) == "torch 2.11.0 (2.14.1 there)"
+    assert versions_outside({"versions": versions}, "") == ""
+
+
 @pytest.fixture
 def partial(measured):
     """The toy study without the last evaluation of its second model."""
@@ -234,17 +344,21 @@ def test_readme__partial_results__show_the_numbers_that_most_models_have(partial
     assert "Diff. Norm." in (partial / "README.md").read_text()
 
 
-def test_readme__results_of_the_largest_scale_missing__takes_verdicts_from_the_largest_without_gaps(partial):
-    assert "evaluations; 1 more result is planned." in block()
+def test_readme__results_of_the_largest_scale_missing__adds_the_largest_without_gaps_under_its_own_heading(partial):
+    assert "**Preliminary: 2 of 2 training runs (1 seed) and 3 of 4 evaluations.**" in block()
     whole = partial.with_name("zoo")
     shutil.copytree(partial, whole)
     facts = json.loads((whole / "provenance.json").read_text())
     (whole / "provenance.json").write_text(json.dumps({**facts, "num_missing": 0}))
 
     text = block()
-    order = ["(results/published/toy/README.md)", "| Toys | Row A | Row B |", "(results/published/zoo/README.md)"]
-    assert sorted(order, key=text.index) == order
-    assert "zoo/verdicts.svg" in text and "toy/verdicts.svg" not in text and "Also published" not in text
+    first, second = text.split("(results/published/toy/README.md)")
+    for part in (first, second):
+        assert part.count("### Scale toy") == part.count("| Toys | Row A | Row B |") == 1
+        assert part.count("| Toy study, main claim: B beats A | **holds** |") == 1
+    assert second.count("| Top-1 (%) \u2191 |") == 0 and "| Parameters (M) " in second  # of the second, the first line
+    assert "toy/verdicts.svg" in first and "verdicts.svg" not in second and "Also published" not in text
+    assert "(results/published/zoo/README.md)" in second
 
 
 @pytest.mark.parametrize("stop", [ValueError("any"), KeyboardInterrupt()])

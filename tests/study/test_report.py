@@ -89,7 +89,7 @@ def test_report__opening__counts_runs_and_claims_in_words(render, tmp_path):
 @pytest.mark.slow
 def test_report__opening__without_a_decidable_claim_says_so(render):
     claims = make_claims()
-    claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "undecided"]} for study in claims]
+    claims = [study | {"claims": [c for c in study["claims"] if c["verdict"] == "not run yet"]} for study in claims]
     assert "None of 2 claims can be decided by these runs." in render(claims=claims)
 
 
@@ -155,9 +155,9 @@ def test_report__study__lists_its_main_claim_then_the_decided_ones_best_first(pa
     mjp = part_of(page_file.read_text("utf-8"), 'id="study-mjp"', "</section>")
     found = re.findall(r'<li class="claim ([\w -]+)"( id)?', mjp)
     assert found[0] == ("true main", "")  # its place in the list keeps the anchor
-    assert [verdict for verdict, _ in found[1:]] == ["true"] * 3 + ["false", "within-noise"] + ["undecided"] * 2
-    assert mjp.index('<details class="undecided">') < mjp.index('id="claim-mjp.c04"')
-    assert mjp.index('id="claim-mjp.c06"') < mjp.index('<details class="undecided">')
+    assert [verdict for verdict, _ in found[1:]] == ["true"] * 3 + ["false", "within-noise"] + ["not-run-yet"] * 2
+    assert mjp.index('<details class="not-run-yet">') < mjp.index('id="claim-mjp.c04"')
+    assert mjp.index('id="claim-mjp.c06"') < mjp.index('<details class="not-run-yet">')
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_report__claims__have_their_verdicts_numbers_and_reason(render):
         "holds 3",
         "does not hold 1",
         "within noise 1",
-        "not decided 2",
+        "not run yet 2",
     ]
     helps = words_of(part_of(claims, 'id="claim-mjp.c02"', "</li>"))
     assert "Top-1 (%): 74.6 \u00b1 1.2 for DeiT-S + MJP, 74.1 \u00b1 1.2 for DeiT-S decided by 1,000 images" in helps
@@ -208,18 +208,18 @@ def test_report__claim_with_a_difference__says_once_what_its_interval_is(render)
 
 
 @pytest.mark.slow
-def test_report__claim_not_decided__names_the_rows_and_the_command(render):
+def test_report__claim_not_run_yet__names_the_rows_and_the_command(render):
     claims = part_of(render(), 'id="claims-mjp"', "</section>")
-    undecided = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
-    assert "Not run: Table 1: Swin-T + MJP, Swin-T. snakemake mjp_table1" in undecided
-    assert claims.index('<details class="undecided">') < claims.index('id="claim-mjp.c04"')
+    shown = words_of(part_of(claims, 'id="claim-mjp.c04"', "</li>"))
+    assert "Not run: Table 1: Swin-T + MJP, Swin-T. snakemake mjp_table1" in shown
+    assert claims.index('<details class="not-run-yet">') < claims.index('id="claim-mjp.c04"')
 
 
 @pytest.mark.slow
 def test_report__claim_on_a_table_that_is_not_on_the_page__gives_its_command(render):
     claims = make_claims()
-    predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "undecided", "cells": {"mp3.t4.a-0.5:top1": None}}
-    claims[0]["claims"][0] |= {"verdict": "undecided", "predicates": [predicate]}
+    predicate = {"text": "mp3.t4.a-0.5:top1 > 3", "verdict": "not run yet", "cells": {"mp3.t4.a-0.5:top1": None}}
+    claims[0]["claims"][0] |= {"verdict": "not run yet", "predicates": [predicate]}
     page = render(claims=claims)
     text = words_of(part_of(page, 'id="claim-mjp.c01"', "<details>"))
     assert text.endswith("Not run: snakemake mp3_table4") and "<code>snakemake mp3_table4</code>" in page

@@ -147,7 +147,7 @@ def test_first_page__claims__are_one_mark_each_that_leads_to_the_claim(site):
     assert len(marks) == sum(len(study["claims"]) for study in make_claims())
     assert ("false", "report/study-mjp.html#claim-mjp.c05", "MJP hampers attacks.") in marks
     assert [verdict for verdict, address, _ in marks if "mjp" in address] == (
-        ["true"] * 3 + ["false", "within-noise"] + ["undecided"] * 2
+        ["true"] * 3 + ["false", "within-noise"] + ["not-run-yet"] * 2
     )
 
 
@@ -202,7 +202,7 @@ def test_first_page__study__counts_its_tables_and_leaves_out_what_it_has_none_of
 
 
 def test_first_page__marks__are_counted_in_the_words_of_the_verdicts(site):
-    assert "3 hold, 1 does not hold, 1 within noise, 2 not decided" in words_of(site)
+    assert "3 hold, 1 does not hold, 1 within noise, 2 not run yet" in words_of(site)
 
 
 def test_report_without_a_paper__says_nothing_of_one(write):

@@ -71,7 +71,7 @@ def test_summary__exact_number__has_no_error():
 
 def test_summary__claims__are_counted_with_those_within_noise():
     said = [summary._claims(JudgedStudy(**study)) for study in make_claims()]
-    assert said[0] == "claims of mjp at scale demo: 3 hold, 1 does not hold, 1 within noise, 2 not decided"
+    assert said[0] == "claims of mjp at scale demo: 3 hold, 1 does not hold, 1 within noise, 2 not run yet"
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("lines", ".svg"), ("pictures", ".html")])
@@ -184,7 +184,7 @@ def test_summary__table__has_our_numbers_with_the_papers_in_brackets(shown):
 
 
 def test_summary__claims__are_counted(shown):
-    assert "claims of toy at scale toy: 1 holds, 1 does not hold, 1 not decided" in shown
+    assert "claims of toy at scale toy: 1 holds, 1 does not hold, 1 not run yet" in shown
 
 
 def test_summary__times__are_summed_by_rule_longest_first(shown):

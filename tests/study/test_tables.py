@@ -155,6 +155,7 @@ def test_missing__evaluation_not_done__names_the_file(measured):
     assert (found["ours"], found["difference"], found["provenance"]) == (None, None, None)
     assert (found["verdict"], found["paper"]) == ("not run", 79.8)
     assert found["reason"] == f"results/toy/evals/{name_of('classify', A)}/result.json has not been written"
+    assert not found["is_final"]
 
 
 def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
@@ -163,6 +164,15 @@ def test_missing__metric_is_null__gives_the_reason_that_was_recorded(measured):
     found = cell(measured, "a", "top1")
 
     assert (found["verdict"], found["reason"]) == ("not run", "top1 is n/a: no labels")
+    assert found["is_final"] and cell(measured, "a", "delta")["is_final"] and cell(measured, "b", "delta")["is_final"]
+
+
+@pytest.mark.slow
+def test_judge_study__metric_that_is_null__makes_its_claims_not_testable(measured):
+    write_evaluation(measured, name_of("classify", A), {"top1": None}, reasons={"top1": "no labels"})
+    draw(measured, "all")
+
+    assert verdicts(measured)["toy.c1"] == "not testable"
 
 
 @pytest.mark.slow
@@ -288,10 +298,10 @@ def test_judge_study__all_rows_measured__decides_every_claim(measured):
 
 
 @pytest.mark.slow
-def test_judge_study__row_left_out__leaves_its_claims_undecided_unless_already_false(measured):
+def test_judge_study__row_left_out__leaves_its_claims_not_run_yet_unless_already_false(measured):
     draw(measured, "headline")
 
-    assert verdicts(measured, "headline") == {"toy.c1": "true", "toy.c2": "undecided", "toy.c3": "false"}
+    assert verdicts(measured, "headline") == {"toy.c1": "true", "toy.c2": "not run yet", "toy.c3": "false"}
 
 
 @pytest.mark.slow

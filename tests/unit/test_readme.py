@@ -82,6 +82,10 @@ def test_guide__site_file_of_each_kind_of_machine__is_sound():
     assert [bool(site.slurm) for site in sites] == [False, False, False, True, True] and sites[2].gpus == [0, 1, 2, 3]
 
 
+def test_readme__is_short_enough_to_be_read():
+    assert len(PAGES["README.md"].splitlines()) <= 180
+
+
 def test_readme__published_results__are_drawn_from_their_files():
     """Where this fails: `python -m pipeline published --readme`."""
     assert block_of(PAGES["README.md"]) == block()

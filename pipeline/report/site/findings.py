@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.report.collect import Content
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, join_labels, view
-from pipeline.report.words import counted, error, number
+from pipeline.report.words import counted, error, in_list, number
 from pipeline.study.claims.decide import JudgedClaim, Verdict, all_of, verb_of
 from pipeline.study.targets import command_for, target_name
 
@@ -18,7 +18,8 @@ VERDICTS: dict[Verdict, str] = {
     "true": "holds",
     "false": "does not hold",
     "within noise": "within noise",
-    "undecided": "not decided",
+    "not run yet": "not run yet",
+    "not testable": "not testable here",
 }
 DECIDED: tuple[Verdict, ...] = ("true", "false", "within noise")
 
@@ -42,11 +43,15 @@ class ClaimInWords(NamedTuple):
     commands: list[str]  # that run what is missing
 
     @property
+    def is_decided(self) -> bool:
+        return self.claim.verdict in DECIDED
+
+    @property
     def so_far(self) -> str:
         """How far a claim without a verdict is decided: what its other comparisons say."""
         found = Counter(predicate.verdict for predicate in self.claim.predicates)
-        made, rest = sum(found[word] for word in DECIDED), found["undecided"]
-        if self.claim.verdict != "undecided" or not made:
+        made, rest = sum(found[word] for word in DECIDED), found["not run yet"]
+        if self.claim.verdict != "not run yet" or not made:
             return ""
         only = _only(found)
         outcome = f"{'it' if made == 1 else all_of(made)} {verb_of(only, made)}" if only else _outcomes(found)
@@ -79,13 +84,15 @@ def opening(content: Content, scale: str) -> list[str]:
 def claim_sentence(claims: list[JudgedClaim]) -> list[str]:
     """How many claims hold; nothing without claims."""
     found = Counter(claim.verdict for claim in claims)
-    decided, rest = sum(found[word] for word in DECIDED), found["undecided"]
+    decided, rest = sum(found[word] for word in DECIDED), found["not run yet"]
     if not claims:
         return []
     if not decided:
-        which = "The one claim cannot" if rest == 1 else f"None of {rest} claims can"
+        which = "The one claim cannot" if len(claims) == 1 else f"None of {len(claims)} claims can"
         return [f"{which} be decided by these runs."]
     more = f"; {rest} more {'needs' if rest == 1 else 'need'} rows that were not run" if rest else ""
+    never = found["not testable"]
+    more += f"; {never} {verb_of('not testable', never)}" if never else ""
     only = _only(found)
     if not only:
         return [f"Of {decided} claims that these runs can decide, {_outcomes(found)}{more}."]
@@ -101,7 +108,7 @@ def _only(found: Counter[Verdict]) -> Verdict | None:
 
 def _outcomes(found: Counter[Verdict]) -> str:
     """Such as "4 hold and 1 is within noise"; of what is decided."""
-    return _listed([f"{count} {verb_of(word, count)}" for word in DECIDED if (count := found[word])])
+    return in_list([f"{count} {verb_of(word, count)}" for word in DECIDED if (count := found[word])])
 
 
 def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
@@ -114,10 +121,6 @@ def verdict_counts(claims: Iterable[JudgedClaim]) -> list[str]:
 def _in_a_row(texts: list[str]) -> str:
     """Texts one after the other; a comma cannot part those that have one, such as "MP3, no PE"."""
     return ("; " if any(", " in text for text in texts) else ", ").join(texts)
-
-
-def _listed(parts: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def key_numbers(tables: Iterable[FilledTable], claims: list[JudgedClaim]) -> KeyNumbers | None:
@@ -234,10 +237,11 @@ def in_words(
 def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command: Command) -> ClaimInWords:
     names = list(dict.fromkeys(name for predicate in claim.predicates for name in predicate.cells))
     known = [places[name] for name in names if name in places]
+    can_run = [place for place in known if place.cell.ours is None and not place.cell.is_final]
     numbers = _grouped((_column_name(place), _number(place)) for place in known if place.cell.ours is not None)
-    missing = _grouped((place.table.label, place.row.label) for place in known if place.cell.ours is None)
-    absent = [name for name in names if name not in places or places[name].cell.ours is None]
-    targets = dict.fromkeys(target_name(_table_of(name)) for name in absent)
+    missing = _grouped((place.table.label, place.row.label) for place in can_run)
+    tables = [*(place.table.id for place in can_run), *(_table_of(name) for name in names if name not in places)]
+    targets = dict.fromkeys(map(target_name, tables))
     return ClaimInWords(
         claim, VERDICTS[claim.verdict], numbers, missing, [command(target, scale) for target in targets]
     )

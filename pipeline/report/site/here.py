@@ -51,21 +51,35 @@ def in_words_of_scale(graph: Graph, text: str) -> str:
     """A text with the names of what runs at this scale instead of the papers' names."""
     if not graph.stand_ins:
         return text
-    words = sorted(graph.stand_ins, key=len, reverse=True)
-    pattern = rf"(?<![\w-])({'|'.join(map(re.escape, words))})(?![\w-])"
-    words_here = re.sub(pattern, lambda found: graph.stand_ins[found[0]], text)
+    words_here = re.sub(_papers_names(graph), lambda found: graph.stand_ins[found[0]], text)
     return words_here[:1].upper() + words_here[1:] if words_here != text else text
+
+
+def stand_ins_in(graph: Graph, text: str) -> dict[str, str]:
+    """The papers' names in a text, in its order -> what runs at this scale instead."""
+    names = re.findall(_papers_names(graph), text) if graph.stand_ins else []
+    return {name: graph.stand_ins[name] for name in names}
+
+
+def _papers_names(graph: Graph) -> str:
+    words = sorted(graph.stand_ins, key=len, reverse=True)
+    return rf"(?<![\w-])({'|'.join(map(re.escape, words))})(?![\w-])"
 
 
 def _with_epochs(graph: Graph, label: str, runs: list[str]) -> str:
     """The label with the epochs that were trained, pretraining first, where it ends with those of the paper."""
     start, end = (label.removesuffix(FINETUNED), FINETUNED) if label.endswith(FINETUNED) else (label, "")
     found = EPOCHS.fullmatch(start)
-    trained = max((_epochs(graph, run) for run in runs), key=len, default=[])
-    if not found or not trained or " + " in (found[1] or ""):
+    epochs = epochs_of(graph, runs)
+    if not found or not epochs or " + " in (found[1] or ""):
         return label
-    epochs = f"{' + '.join(f'{count:g}' for count in trained)} epochs"
     return ", ".join(filter(None, [f"{found[1] or found[2] or ''}{end}", epochs]))
+
+
+def epochs_of(graph: Graph, runs: list[str]) -> str:
+    """Such as `50 + 30 epochs`: of the run with the most trainings before it; empty if iterations are counted."""
+    trained = max((_epochs(graph, run) for run in runs), key=len, default=[])
+    return f"{' + '.join(f'{count:g}' for count in trained)} epochs" if trained else ""
 
 
 def _epochs(graph: Graph, run: str) -> list[float]:

@@ -8,7 +8,13 @@ from pipeline.report.site.findings import ClaimInWords, surprises, verdict_count
 from pipeline.report.tables.view import ShownColumn, ShownRow, view
 from pipeline.report.words import counted
 
-SIGNS = {"true": "\u2713", "false": "\u2715", "within noise": "\u2248", "undecided": "\u00b7"}
+SIGNS = {
+    "true": "\u2713",
+    "false": "\u2715",
+    "within noise": "\u2248",
+    "not run yet": "\u00b7",
+    "not testable": "\u2013",
+}
 PERCENT = "(%)"
 SIDE = 100.0  # of the scatter: both axes are percentages
 

@@ -20,7 +20,7 @@ from pipeline.report.tables.seed_noise import quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.results.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.study.claims.decide import judge
-from pipeline.study.claims.reading import Reading
+from pipeline.study.claims.reading import Reading, Unavailable
 from pipeline.study.resolve.entries import CellEntry, Graph, RowEntry, TableEntry
 from pipeline.study.spec import MEAN, Column
 from pipeline.study.targets import command_for, target_name
@@ -130,7 +130,7 @@ def judge_tables(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedS
     return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), readings))
 
 
-class CellReadings(Mapping[tuple[str, str], Reading | None]):
+class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):
     """The cells that claims name, by (row, column); values per image are read when they are asked for."""
 
     def __init__(self, tables: list[FilledTable], graph: Graph) -> None:
@@ -144,10 +144,10 @@ class CellReadings(Mapping[tuple[str, str], Reading | None]):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.cells)
 
-    def __getitem__(self, key: tuple[str, str]) -> Reading | None:
+    def __getitem__(self, key: tuple[str, str]) -> Reading | Unavailable | None:
         cell = self.cells[key]
         if cell.ours is None:
-            return None
+            return Unavailable(cell.reason) if cell.is_final else None
         quantity = quantity_of(self.graph, cell)
         return Reading(
             value=cell.ours,
@@ -188,7 +188,7 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     """A cell with our number, or with the reason why there is none; differences are filled in later."""
     entry = row.cells.get(key, CellEntry())
     if not entry.sources:
-        return Cell(reason=entry.why)
+        return Cell(reason=entry.why, is_final=True)
     run = graph.run_behind(entry.sources[0])
     if left_out:
         return Cell(run=run, reason=left_out)
@@ -205,8 +205,9 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
             raise
         return Cell(run=run, reason=str(error), stale=stale)
     cell = _picture(graph, entry, records) if entry.file else _measured(graph, entry, records)
-    # The values per image of a stale result may be damaged.
-    return cell.model_copy(update={"stale": stale, "per_image": [], "images": ""}) if stale else cell
+    # The values per image of a stale result may be damaged, and what made its metric n/a may have changed.
+    changes = {"stale": stale, "per_image": [], "images": "", "is_final": False}
+    return cell.model_copy(update=changes) if stale else cell
 
 
 def _read(graph: Graph, source: str, metric: str) -> Measured:
@@ -233,7 +234,10 @@ def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]
         if record.metrics.get(entry.metric) is None:
             why = record.reasons.get(entry.metric, f"{_shown(source, graph)} does not say why")
             return Cell(
-                run=_run_of(record), reason=f"{entry.metric} is n/a: {why}", provenance=_origin(graph, entry, records)
+                run=_run_of(record),
+                reason=f"{entry.metric} is n/a: {why}",
+                is_final=True,
+                provenance=_origin(graph, entry, records),
             )
     values = [record.metrics[entry.metric] or 0.0 for _, record in records]
     spread = stdev(values) if len(values) > 1 else None
@@ -307,6 +311,7 @@ def _fill_deltas(
         minuend, subtrahend = row.cells[column.delta], base.cells[column.minus or column.delta]
         cell = row.cells[key]
         cell.run, cell.stale = minuend.run, minuend.stale or subtrahend.stale
+        cell.is_final = minuend.is_final or subtrahend.is_final
         if minuend.ours is None or subtrahend.ours is None:
             cell.reason = minuend.reason or subtrahend.reason
             continue

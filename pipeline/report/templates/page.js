@@ -68,7 +68,7 @@ function addFilter(tools) {
       const part = list.closest("section.of-study");
       if (part) part.hidden = !all("li[data-verdict]", list).some(item => !item.hidden);
     });
-    if (chosen.dataset.verdict === "undecided") all("details.undecided").forEach(part => { part.open = true; });
+    if (chosen.dataset.verdict === "not run yet") all("details.not-run-yet").forEach(part => { part.open = true; });
   });
 }
 

@@ -1,14 +1,15 @@
 """Claims: sentences of a paper as comparisons of table cells, decided with the noise of their numbers at any scale.
 
-A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`, and
-undecided while one of its cells has no number. It is true if it holds in at least 97.5 % of the draws around the
-measured numbers (see noise.py), false if one step of its chain holds in at most 2.5 % of them, divided by the number of
-steps of the claim: of many, some would seem refuted by chance. Claims of type `exact` and comparisons with == are
-decided by the numbers alone.
+A comparison (see formula.py) is true or false where the noise of its cells allows to say so, else `within noise`. It is
+`not run yet` while one of its cells has no number, and `not testable` if a cell cannot have one at this scale or the
+numbers lead to a division by 0. It is true if it holds in at least 97.5 % of the draws around the measured numbers (see
+noise.py), false if one step of its chain holds in at most 2.5 % of them, divided by the number of steps of the claim:
+of many, some would seem refuted by chance. Claims of type `exact` and comparisons with == are decided by the numbers
+alone.
 
-A claim is as good as its worst comparison: false, undecided, within noise, true. One false comparison refutes it
-whatever the others say. A number that is missing may still refute it, so undecided comes before within noise; it also
-tells the reader what to do first: run the missing rows, then more seeds or images.
+A claim is as good as its worst comparison: false, not run yet, not testable, within noise, true. One false comparison
+refutes it whatever the others say. A number that is missing may still refute it, so `not run yet` comes before the
+others; it also tells the reader what to do first: run the missing rows, then more seeds or images.
 """
 
 import math
@@ -21,19 +22,20 @@ from pydantic import Field
 from pipeline.core.config import Record
 from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.study.claims.formula import Cell, Comparison, find_sets, parse
-from pipeline.study.claims.reading import Reading, Readings
+from pipeline.study.claims.reading import Reading, Readings, Unavailable
 from pipeline.study.spec import Claim
 
 if TYPE_CHECKING:
     from pipeline.study.claims.noise import Step
 
-Verdict = Literal["true", "false", "within noise", "undecided"]
-WORST_FIRST: tuple[Verdict, ...] = ("false", "undecided", "within noise", "true")
+Verdict = Literal["true", "false", "within noise", "not run yet", "not testable"]
+WORST_FIRST: tuple[Verdict, ...] = ("false", "not run yet", "not testable", "within noise", "true")
 IN_WORDS: dict[Verdict, tuple[str, str]] = {  # of one, of several
     "true": ("holds", "hold"),
     "false": ("does not hold", "do not hold"),
     "within noise": ("is within noise", "are within noise"),
-    "undecided": ("is not decided", "are not decided"),
+    "not run yet": ("is not run yet", "are not run yet"),
+    "not testable": ("is not testable here", "are not testable here"),
 }
 
 
@@ -106,14 +108,18 @@ def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> Judge
 class _Decision(NamedTuple):
     predicate: Predicate
     doubt: float  # noise in units of the difference
+    never: dict[str, str]  # cells that cannot have a number, and why
 
 
 def _summary(decided: list[_Decision], verdict: Verdict) -> str:
     """Why the claim has its verdict: of several comparisons, how many made it so, and the most telling of them."""
     decisive = sorted((entry for entry in decided if entry.predicate.verdict == verdict), key=lambda entry: entry.doubt)
-    if verdict == "undecided":
+    if verdict == "not run yet":
         cells = [cell for entry in decisive for cell, value in entry.predicate.cells.items() if value is None]
-        return f"no number for {', '.join(sorted({*cells}))}" if cells else decisive[0].predicate.reason
+        return f"no number for {', '.join(sorted({*cells}))}"
+    if verdict == "not testable":
+        never = {cell: why for entry in decisive for cell, why in entry.never.items()}
+        return _impossible(never) if never else decisive[0].predicate.reason
     telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the closest")
     if len(decided) == 1:
         return telling.predicate.reason
@@ -133,18 +139,28 @@ def all_of(count: int) -> str:
 
 
 def _decide(comparison: Comparison, readings: Readings, claim: ResolvedClaim) -> _Decision:
-    found = {cell: reading for cell in comparison.cells if (reading := readings.get(cell))}
+    known = {cell: readings.get(cell) for cell in comparison.cells}
+    found = {cell: reading for cell, reading in known.items() if isinstance(reading, Reading)}
+    never = {f"{row}:{column}": each.why for (row, column), each in known.items() if isinstance(each, Unavailable)}
     shown: dict[str, float | None] = {f"{row}:{column}": None for row, column in comparison.cells}
     shown |= {f"{row}:{column}": reading.value for (row, column), reading in found.items()}
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "not testable" if never else "not run yet"
     doubt, missing = 0.0, [cell for cell, value in shown.items() if value is None]
     reason = f"no number for {', '.join(missing)}"
-    if not missing:
+    if never:
+        reason = _impossible(never)
+    elif not missing:
         try:
             verdict, reason, doubt = _verdict(comparison, found, claim)
         except ZeroDivisionError:
-            reason = "its numbers lead to a division by 0"
-    return _Decision(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt)
+            verdict, reason = "not testable", "its numbers lead to a division by 0"
+    return _Decision(Predicate(text=comparison.text, verdict=verdict, cells=shown, reason=reason), doubt, never)
+
+
+def _impossible(never: dict[str, str]) -> str:
+    """Such as `computed only at scale paper: droppos.t1.g0.00:ap_b, droppos.t1.g0.75:ap_b`."""
+    cells = {why: [cell for cell, other in never.items() if other == why] for why in never.values()}
+    return "; ".join(f"{why}: {', '.join(sorted(names))}" for why, names in cells.items())
 
 
 def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: ResolvedClaim) -> tuple[Verdict, str, float]:

@@ -60,4 +60,10 @@ class Reading:
         return (self.seed_error, self.dof) if self.seed_error else None
 
 
-Readings = Mapping[Cell, Reading | None]  # None, as well as no entry: the cell has no number
+class Unavailable(NamedTuple):
+    """The cell has no number and cannot get one at this scale, whatever is run."""
+
+    why: str
+
+
+Readings = Mapping[Cell, Reading | Unavailable | None]  # None, as well as no entry: the cell has no number yet

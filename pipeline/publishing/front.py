@@ -1,0 +1,135 @@
+"""A published scale as the project's README shows it: what was run, its numbers, its verdicts, and their origin."""
+
+from collections import Counter
+
+from pipeline.publishing.provenance import amount, cost, num_from_changes, versions_outside
+from pipeline.publishing.words import (
+    LEGEND,
+    PICTURE,
+    Publication,
+    alt_text,
+    full_statement,
+    measured_rows,
+    number_table,
+    overview,
+    overview_tables,
+    plain_cell,
+    remark,
+    title_of,
+)
+from pipeline.report.records import FilledTable
+from pipeline.report.site.findings import VERDICTS, ClaimInWords
+from pipeline.report.site.here import epochs_of
+from pipeline.report.words import PLUS_MINUS, counted, in_list, sentences
+from pipeline.study.claims.decide import verb_of
+from pipeline.study.resolve.entries import Graph
+
+MOST_CLAIMS = 3  # that README shows; those that do not hold are shown in any case
+MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
+NOT_COMPARABLE = "Models and data are not the papers', so the numbers cannot be compared with theirs."
+
+
+def section(publication: Publication, folder: str, lock: str, is_short: bool = False) -> list[str]:
+    """A scale under its own heading; a short one has no picture, and the first line of each table."""
+    lines = [f"### Scale {publication.graph.scale}", "", about(publication) + f" {LEGEND}" * (not is_short), ""]
+    lines += numbers(publication, most=1 if is_short else None)
+    lines += [f"![{alt_text(publication)}]({folder}/{PICTURE})", ""] * (not is_short)
+    return [*lines, *verdicts(publication), "", origin(publication, folder, lock), ""]
+
+
+def about(publication: Publication) -> str:
+    """What was run, and how its numbers are to be read."""
+    graph = publication.graph
+    texts = [f"**{amount(publication.provenance)}**", *sentences(graph.note)[:1]]
+    texts += [NOT_COMPARABLE] * (not graph.comparable)
+    texts += filter(None, (_compute(graph, table) for table in overview(publication)))
+    return " ".join([*texts, _errors(publication)])
+
+
+def _compute(graph: Graph, table: FilledTable) -> str:
+    """A sentence where the models of a table were trained for different numbers of epochs."""
+    groups: dict[str, list[str]] = {}
+    for row in measured_rows(table):
+        if epochs := epochs_of(graph, [name for names in row.runs.values() for name in names]):
+            groups.setdefault(epochs, []).append(plain_cell(row.name))
+    parts = [f"{epochs} for {in_list(names)}" for epochs, names in groups.items()]
+    meaning = " (pretraining + finetuning)" if any("+" in epochs for epochs in groups) else ""
+    return f"The columns have unequal compute: {', '.join(parts)}{meaning}." if len(groups) > 1 else ""
+
+
+def _errors(publication: Publication) -> str:
+    cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
+    if any(cell.n > 1 for cell in cells):
+        return f"{PLUS_MINUS} is one standard error: over seeds where there are several, else over validation images."
+    return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
+
+
+def numbers(publication: Publication, most: int | None = None) -> list[str]:
+    """The numbers that README shows, of a table at most so many lines; of partial results, those most models have."""
+    shown = overview_tables(publication, publication.is_partial, most)
+    return shown or [*number_table(publication), ""]
+
+
+def verdicts(publication: Publication) -> list[str]:
+    """How many claims have which verdict, and some decided ones: all that do not hold first, then main claims."""
+    found = [(study, one) for study, claims in publication.in_words.items() for one in claims]
+    if not found:
+        return ["Its studies state no claims."]
+    main = {story.main_claim for story in publication.graph.stories.values()}
+    decided = [each for each in found if each[1].is_decided]
+    decided.sort(key=lambda each: (each[1].claim.verdict != "false", each[1].claim.id not in main))
+    shown = [each for place, each in enumerate(decided) if place < MOST_CLAIMS or each[1].claim.verdict == "false"]
+    lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}", ""]
+    if shown:
+        lines += ["| claim | verdict | found |", "|---|---|---|"]
+        lines += [_line(publication.graph, study, one, one.claim.id in main) for study, one in shown]
+    if more := len(decided) - len(shown):
+        lines += ["", f"The folder lists {more} more with a verdict."]
+    return lines + [line for study, one in shown for line in _why(publication.graph, study, one, main)]
+
+
+def _counts(found: list[tuple[str, ClaimInWords]]) -> str:
+    """Such as `7 hold, 2 do not hold and 77 are not run yet`."""
+    counts = Counter(one.claim.verdict for _, one in found)
+    return in_list([f"{counts[word]} {verb_of(word, counts[word])}" for word in VERDICTS if counts[word]])
+
+
+def _open(publication: Publication, main: set[str]) -> str:
+    """The studies whose main claim has no verdict."""
+    graph, found = publication.graph, publication.in_words.items()
+    names = [
+        title_of(graph, study)
+        for study, claims in found
+        for one in claims
+        if one.claim.id in main and not one.is_decided
+    ]
+    claims = "claim" if len(names) == 1 else "claims"
+    return f" Numbers are missing for the main {claims} of {in_list(names)}." * bool(names)
+
+
+def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
+    kind = ", main claim" * is_main
+    predicates = one.claim.predicates
+    open_ = sum(predicate.verdict == "not run yet" for predicate in predicates)
+    rest = [f"{open_} of {len(predicates)} comparisons are not run yet"] * bool(open_)
+    numbers = "; ".join([*one.numbers, *rest])
+    found = numbers if len(numbers) <= MOST_NUMBERS else one.claim.reason.split(", ")[0]
+    statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
+    return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"
+
+
+def _why(graph: Graph, study: str, one: ClaimInWords, main: set[str]) -> list[str]:
+    """What may explain a main claim that does not hold."""
+    text = remark(graph, study, one.claim.id) if one.claim.id in main and one.claim.verdict == "false" else ""
+    return ["", f"Why {title_of(graph, study)}'s main claim may not hold here: {plain_cell(text)}"] * bool(text)
+
+
+def origin(publication: Publication, folder: str, lock: str) -> str:
+    """Where the results come from, and the link to all claims."""
+    facts = publication.provenance
+    texts = [f"[{folder}]({folder}/README.md) lists every claim with its numbers, and the commits.", cost(facts)]
+    if changed := num_from_changes(facts["commits"]):
+        texts.append(f"{changed} of the results come from a clone with uncommitted changes.")
+    if others := versions_outside(facts, lock):
+        texts.append(f"Versions that are not those of `requirements.lock`: {others}.")
+    return " ".join(texts)
