@@ -2,6 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs lock clean
+.PHONY: .programs .umap # parts of `test`
 
 PYTHON := .venv/bin/python
 UV := .venv/bin/uv
@@ -55,14 +56,19 @@ demo: .venv/.installed
 	@echo "demo: running the workflow"
 	@$(IN_VENV) snakemake demo
 
-# UMAP compiles itself when it is first used in a new .venv, for half a minute; here on the core that linting leaves idle.
-test: .venv/.installed
-	@$(IN_VENV) python -c "import numpy, pipeline.evals.positions.embedding_pictures as it; it.projected(numpy.eye(9), 3, 0.1, 0)" &
-	@$(MAKE) --no-print-directory lint
-	@sh workflow/setup/chromium.sh
-	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
+# Debian's packages are downloaded and unpacked while Python's are. Then UMAP, which compiles itself for half a minute
+# when it is first used in a new .venv, does so on the core that linting leaves idle.
+test:
+	@$(MAKE) --no-print-directory -j3 .programs .umap lint
 	@echo "test: running pytest"
 	@$(IN_VENV) python -m pytest -n auto --shuffle
+
+.programs:
+	@sh workflow/setup/chromium.sh
+	@PATH="$$PATH:/usr/sbin:/sbin" sh workflow/setup/slurm.sh
+
+.umap: .venv/.installed
+	@$(IN_VENV) python -c "import numpy, pipeline.evals.positions.embedding_pictures as it; it.projected(numpy.eye(9), 3, 0.1, 0)"
 
 lint: .venv/.installed
 	@$(IN_VENV) ruff check -q .

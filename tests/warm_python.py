@@ -25,7 +25,7 @@ import traceback
 from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, NamedTuple
 
 from warm_client import Asked, is_script
 
@@ -137,46 +137,64 @@ def serve(place: Path, session: int) -> dict | None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         listener.listen(64)
-        children: set[int] = set()
+        forks: list[Fork] = []
         while Path(f"/proc/{session}").exists():
-            if select.select([listener], [], [], 1.0)[0]:
-                connection, _ = listener.accept()
-                child = os.fork()
-                if child == 0:
-                    listener.close()
-                    return take_request(connection)
-                children.add(child)
-                connection.close()
-            children -= {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
+            watched = [listener, *(fork.end for fork in forks), *(fork.connection for fork in forks)]
+            ready = select.select(watched, [], [], 1.0)[0]
+            ended = [fork for fork in forks if fork.end in ready or fork.connection in ready]
+            for fork in ended:
+                fork.finish()
+            forks = [fork for fork in forks if fork not in ended]
+            if listener in ready and (found := read_request(listener.accept()[0])):
+                request, streams, connection = found
+                pid = os.fork()
+                if pid == 0:
+                    for each in (listener, connection, *(fork.connection for fork in forks)):
+                        each.close()
+                    return begin(request, streams)
+                for stream in streams:
+                    os.close(stream)
+                with suppress(OSError):
+                    connection.sendall(f"{pid}\n".encode())
+                forks.append(Fork(pid, os.pidfd_open(pid), connection))
     shutil.rmtree(place.parent, ignore_errors=True)
     return None
 
 
-def take_request(connection: socket.socket) -> dict:
-    """Return the request in a process of its own, and report its exit code from this one."""
+class Fork(NamedTuple):
+    pid: int
+    end: int  # a descriptor that can be read once the process has ended
+    connection: socket.socket  # of whoever asked for it; it can be read once they are gone
+
+    def finish(self) -> None:
+        """Send the exit code, or end a process that nobody waits for."""
+        if not select.select([self.end], [], [], 0)[0]:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        with suppress(OSError), self.connection:
+            self.connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os.close(self.end)
+
+
+def read_request(connection: socket.socket) -> tuple[dict, list[int], socket.socket] | None:
+    """What to run, its output, and who asked; None if somebody only wanted to know whether the server is there."""
     sent, streams, _, _ = socket.recv_fds(connection, 1, 2)
-    if not sent:  # somebody asked whether the server is there
-        os._exit(0)
-    request = json.loads(connection.makefile().readline())
-    child = os.fork()
-    if child == 0:
-        os.setsid()  # a group of its own, to be killed as a whole
+    if not sent:
         connection.close()
-        for target, stream in enumerate(streams, start=1):
-            os.dup2(stream, target)
-            os.close(stream)
-        if os.isatty(1):
-            take_terminal()
-        return request
-    with suppress(OSError):
-        connection.sendall(f"{child}\n".encode())
-    if connection in select.select([os.pidfd_open(child), connection], [], [])[0]:  # whoever asked for it is gone
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    with suppress(OSError):
-        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    os._exit(0)
+        return None
+    return json.loads(connection.makefile().readline()), streams, connection
+
+
+def begin(request: dict, streams: list[int]) -> dict:
+    """In the fork: a group of its own, to be killed as a whole, and the output."""
+    os.setsid()
+    for target, stream in enumerate(streams, start=1):
+        os.dup2(stream, target)
+        os.close(stream)
+    if os.isatty(1):
+        take_terminal()
+    return request
 
 
 def take_terminal() -> None:

@@ -196,9 +196,13 @@ def test_at_places__another_grid__has_the_rotations_of_that_grid(kind):
         torch.testing.assert_close(found, large.blocks[block].attn.rotary.of_block(block))
 
 
+# The kinds differ in how a table is made, and the places in which entries are taken from it; each of both once.
 @pytest.mark.slow
-@EVERY_KIND
-@pytest.mark.parametrize("where", ["own places", "places of each image", "another grid"])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [("rope", "own places"), ("rope_mixed", "places of each image"), ("rope_mixed", "another grid")]
+    + [("rope_dinov3", "places of each image")],
+)
 def test_encode__compiled__is_one_graph_with_the_same_outputs_and_gradients(kind, where):
     encoder = strong(tiny_encoder(pos_embed=kind)).train()
     seen = torch.randn(3, 1, 32, 40) if where == "another grid" else images()
