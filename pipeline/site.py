@@ -1,7 +1,7 @@
 """Reads the facts of one machine or cluster from `configs/site`.
 
-Nothing here changes a result's fingerprint, but `cache`, `precision` and a few other keys change numbers slightly
-(GUIDE, section What is computed again after a change); the records of results name them.
+No key changes a result's fingerprint, but `cache`, `precision` and a few others change its numbers slightly: GUIDE has
+the list, in the section What is computed again after a change.
 """
 
 import os

@@ -87,7 +87,7 @@ class Dependencies:
         return self._inputs(wildcards.scale, data_file(wildcards.data))
 
     def prepare_priority(self, wildcards: Wildcards) -> int:
-        """Sets that runs train on come first: a training that begins last would run by itself."""
+        """Sets that runs train on come first: a training run that starts last would run by itself."""
         return PRIORITY_OF_DATA if wildcards.data in self.graph_of(wildcards.scale).trained_on else 0
 
     def prepare_gpus(self, wildcards: Wildcards) -> int:
@@ -108,7 +108,7 @@ class Dependencies:
         return self._processes(wildcards) if gpus_of(self.site) else 0
 
     def train_threads(self, wildcards: Wildcards) -> int:
-        """On a cluster, a training is a process here that waits for its job."""
+        """On a cluster, the process of a training run here only waits for its job."""
         return 1 if self.site.slurm else self.site.threads * self._processes(wildcards)
 
     def _processes(self, wildcards: Wildcards) -> int:

@@ -1,7 +1,7 @@
 """The line below Snakemake's messages that says how far the whole workflow is; in a log file, a message now and then.
 
 Snakemake's own handler writes through `Terminal`, which takes the line away before each message and puts it back below.
-A thread looks at the trainings and redraws; it takes about a hundredth of one core, however many jobs there are.
+A thread checks the training runs and redraws; it takes about a hundredth of one core, however many jobs there are.
 """
 
 import atexit
@@ -24,7 +24,7 @@ from workflow.planned import earlier_paces, planned_jobs, read_step
 from workflow.progress import PlannedJob, Progress, Step
 
 REDRAW_S = 1.0
-LOOK_S, MOST_OF_A_CORE = 2.0, 0.01  # looks at trainings are at least this far apart, and take at most this share
+LOOK_S, MOST_OF_A_CORE = 2.0, 0.01  # checks of training runs are at least this far apart, and take at most this share
 FIRST_MESSAGE_S, MESSAGES_PER_DOUBLING, MOST_BETWEEN_S = 60.0, 10, 900.0  # in a log file
 MOST_WAIT_S = 2.0  # at the end, for a thread that may be waiting for a file system
 CLEAR_LINE = "\r\033[K"
@@ -177,7 +177,7 @@ class LiveLine(logging.Handler):
         logger.warning(f"the line with the progress has ended: {type(error).__name__}: {error}")
 
     def _look(self, now: float) -> None:
-        """Read how far trainings are, and estimate anew; seldom where that takes long."""
+        """Read how far training runs are, and estimate again; rarely where that takes long."""
         if now < self.next_look or self.progress is None:
             return
         with self.guard:

@@ -1,4 +1,4 @@
-"""What the live line knows of jobs: which are to run, how long such jobs took before, and how far trainings are."""
+"""What the live line knows about jobs: which will run, how long they took before, and how far training runs are."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ def kind_of_job(graph: Graph, rule: str, name: str) -> str:
 
 
 def images_ahead(graph: Graph, name: str) -> float:
-    """What a training still has to look at; 0 of one that only has to write its results."""
+    """What a training run still has to process; 0 for one that only has to write its results."""
     from pipeline.plan.estimate import images_left  # imported by calls that run something, which have the time
 
     return max(0.0, float(images_left(graph, name)))
@@ -71,7 +71,7 @@ def benchmark_seconds(path: Path) -> float:
 
 
 def read_step(results: ScaleFolder, name: str, graph: Graph) -> Step | None:
-    """The last step that a training has written of; None before the first one."""
+    """The last step that a training run has recorded; None before the first one."""
     run, optim = results.run(name), graph.runs[name].config["optim"]
     with contextlib.suppress(OSError, ValueError, KeyError):
         total = json.loads(run.started.read_text())["steps"]

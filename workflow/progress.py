@@ -8,7 +8,7 @@ longest chain of jobs that wait for each other.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# Seconds of a job of a rule that has not run yet; trainings have no such guess.
+# Seconds of a job of a rule that has not run yet; training runs have no such guess.
 FIRST_GUESS_S = {"prepare_data": 5.0, "evaluate": 20.0, "draw_table": 4.0, "draw_figure": 5.0, "write_report": 20.0}
 OTHER_GUESS_S = 2.0
 SHORTEST_TRAINING = 8  # characters in the line, at least
@@ -23,13 +23,13 @@ class PlannedJob:
     rule: str
     name: str = ""  # of the run or of the evaluation job
     kind: str = ""  # jobs of one kind take as long as their size says
-    size: float = 1.0  # images that a training still has to look at; 0 where nothing is left of it
+    size: float = 1.0  # images that a training run has yet to process; 0: nothing is left to do
     after: tuple[int, ...] = ()  # jobs of this call that come first
 
 
 @dataclass
 class Step:
-    """What a training has written of itself."""
+    """What a training run has written about itself."""
 
     step: int
     total: int
@@ -87,7 +87,7 @@ class Progress:
         self.order = _inputs_first(self.jobs)
 
     def begin(self, ids: Iterable[int], now: float, stale: Mapping[int, int] | None = None) -> None:
-        """`stale` has the steps that earlier attempts of trainings left."""
+        """`stale` has the last steps of earlier attempts of training runs."""
         for each in ids:
             if each in self.jobs:
                 self.failed.discard(each)
@@ -115,7 +115,7 @@ class Progress:
     # Time left
 
     def seconds_left(self, now: float) -> float | None:
-        """None while it is not known how long trainings take, or when jobs that failed leave nothing to wait for."""
+        """None while it is unknown how long training runs take, or when failed jobs leave nothing to wait for."""
         pace, lost = self._pace(now), self._lost()
         left: dict[int, float] = {}
         ends: dict[int, float] = {}  # seconds until a job has ended if nothing but its chain held it up
@@ -182,7 +182,7 @@ class Progress:
         return f"{in_time(now - self.start)}{ahead}"
 
     def line(self, now: float, left: float | None, width: int | None = None) -> str:
-        """As much as fits into so many characters: jobs and times first, then trainings."""
+        """As much as fits into so many characters: jobs and times first, then training runs."""
         essential, running = [self.counts(), self.times(now, left)], self._trainings_that_run()
         most = len(running) if width is None else width // SHORTEST_TRAINING
         trainings = [self.training(each) for each in running[:most]]

@@ -172,7 +172,7 @@ def hold_gpus(site: Site, count: int, job_log: Path, stop: StopRequest | None = 
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # where there are only numbers: as nvidia-smi has them
         if slots:
             log.info("on %s", in_words(slot.gpu.id for slot in slots))
-            # Programs that clean /tmp spare a locked folder; a training may last longer than they keep files.
+            # Programs that clean /tmp spare a locked folder; a training run may last longer than they keep files.
             held.enter_context(_shared_lock(LOCKS))
         yield slots
 

@@ -38,7 +38,7 @@ def train_here(config: dict[str, Any], paths: RunFolder, site: Site, stop: StopR
 
     run = parse_run(Layers((paths.name, config)))
     # A requeued job may find that the one before it has not ended yet, on a node that SLURM gave up. On one machine it
-    # is a training that outlived the command that started it: that one comes to its end by itself.
+    # is a training run that outlived the command that started it: that one ends by itself.
     takeover_s = TAKEOVER_S if "SUBMITIT_EXECUTOR" in os.environ else None
     try:
         with explain_memory(f"run {run.name}", site, run.optim.micro_batch):

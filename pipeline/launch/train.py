@@ -66,7 +66,7 @@ def _train_on_this_machine(
 
 
 def _wait_for_trainer(paths: RunFolder) -> None:
-    """Wait for a training that outlived the command that started it, before a GPU is taken that others can use."""
+    """Wait for a training run that outlived the command that started it, before a GPU is taken that others can use."""
 
     def tell() -> None:
         log.info("%s is working on %s; waiting for it", holder_of(paths.lock), paths.name)
