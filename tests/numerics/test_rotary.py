@@ -200,8 +200,12 @@ def test_at_places__another_grid__has_the_rotations_of_that_grid(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "where"),
-    [("rope", "own places"), ("rope_mixed", "places of each image"), ("rope_mixed", "another grid")]
-    + [("rope_dinov3", "places of each image")],
+    [
+        ("rope", "own places"),
+        ("rope_mixed", "places of each image"),
+        ("rope_mixed", "another grid"),
+        ("rope_dinov3", "places of each image"),
+    ],
 )
 def test_encode__compiled__is_one_graph_with_the_same_outputs_and_gradients(kind, where):
     encoder = strong(tiny_encoder(pos_embed=kind)).train()

@@ -1,6 +1,5 @@
 """Any file of the results deleted or damaged: it is named, and the command that the message names brings it back."""
 
-import json
 import re
 import shutil
 from pathlib import Path
