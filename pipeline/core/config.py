@@ -5,6 +5,7 @@ Fragments merge left to right: maps deep, lists replaced. No interpolation, no c
 
 import difflib
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ MOST_LISTED, NUM_NEAREST = 15, 6  # valid names in an error: all of them, or the
 PLAIN = (str, int, float, bool, type(None))  # what is the same in JSON
 UNKNOWN_KEY, REQUIRED = "unknown key", "required, not given"  # in errors
 _ABSENT = object()
+_PARSED: dict[bytes, dict[str, Any]] = {}  # content of a YAML file -> its mapping
 
 
 class Strict(BaseModel):
@@ -78,27 +80,31 @@ _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG,
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
+    return deepcopy(read_yaml_once(path))
+
+
+def read_yaml_once(path: Path) -> dict[str, Any]:
+    """The same for a file that is read often. Not to be changed: equal files share the mapping that was parsed once."""
     try:
-        with path.open(encoding="utf-8") as file:
-            content = yaml.load(file, Loader=_UniqueKeyLoader)  # a SafeLoader
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{shown(path)}: no such file; {nearest(path.stem, names(path.parent))}") from None
+    if content not in _PARSED:
+        _PARSED[content] = _parsed(path, content)
+    return _PARSED[content]
+
+
+def _parsed(path: Path, written: bytes) -> dict[str, Any]:
+    try:
+        text = io.StringIO(written.decode(), newline=None)
+        text.name = str(path)  # type: ignore[attr-defined] # for the messages of yaml
+        content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         message = " ".join(str(error).replace(f'in "{path}", line', "at line").split())
         raise ConfigError(f"{shown(path)}: not valid YAML: {message}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{shown(path)}: expected a mapping of keys to values, found {type(content).__name__}")
     return content
-
-
-def read_yaml_once(path: Path) -> dict[str, Any]:
-    """The same for a file that is asked for often: it is parsed once for what is written in it. Not to be changed."""
-    return _parsed(path, path.read_bytes())
-
-
-@cache
-def _parsed(path: Path, content: bytes) -> dict[str, Any]:
-    return read_yaml(path)
 
 
 def names(folder: Path) -> list[str]:
