@@ -222,7 +222,7 @@ def test_venv__moved_from_elsewhere__is_made_anew(checkout, tmp_path, lock):
 
 
 def test_chromium__already_there__is_silent(checkout, tmp_path):
-    result = run_setup(checkout, "chromium.sh", fake_path(tmp_path, {"chromium": "exit 0"}))
+    result = run_setup(checkout, "chromium.sh", fake_path(tmp_path, {"chromium-headless-shell": "exit 0"}))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
