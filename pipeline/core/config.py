@@ -97,7 +97,7 @@ def read_yaml_once(path: Path) -> dict[str, Any]:
 def _parsed(path: Path, written: bytes) -> dict[str, Any]:
     try:
         text = io.StringIO(written.decode(), newline=None)
-        text.name = str(path)  # type: ignore[attr-defined] # for the messages of yaml
+        text.name = str(path)  # for the messages of yaml
         content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         message = " ".join(str(error).replace(f'in "{path}", line', "at line").split())

@@ -84,7 +84,7 @@ def verdicts(publication: Publication) -> list[str]:
         lines += ["| claim | verdict | found |", "|---|---|---|"]
         lines += [_line(publication.graph, study, one, one.claim.id in main) for study, one in shown]
     if more := len(decided) - len(shown):
-        lines += ["", f"The folder lists {more} more with a verdict."]
+        lines += ["", f"{counted(more, 'more claim')} {'has' if more == 1 else 'have'} a verdict."]
     return lines + [line for study, one in shown for line in _why(publication.graph, study, one, main)]
 
 
@@ -104,7 +104,8 @@ def _open(publication: Publication, main: set[str]) -> str:
         if one.claim.id in main and not one.is_decided
     ]
     claims = "claim" if len(names) == 1 else "claims"
-    return f" Numbers are missing for the main {claims} of {in_list(names)}." * bool(names)
+    text = f" The main {claims} of {in_list(names)} cannot be judged yet: results that they compare are missing."
+    return (text if len(names) > 1 else text.replace("they compare", "it compares")) * bool(names)
 
 
 def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
@@ -112,10 +113,18 @@ def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     predicates = one.claim.predicates
     open_ = sum(predicate.verdict == "not run yet" for predicate in predicates)
     rest = [f"{open_} of {len(predicates)} comparisons are not run yet"] * bool(open_)
-    numbers = "; ".join([*one.numbers, *rest])
-    found = numbers if len(numbers) <= MOST_NUMBERS else one.claim.reason.split(", ")[0]
+    found = "; ".join([*_first_numbers(one), *rest])
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
     return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"
+
+
+def _first_numbers(one: ClaimInWords) -> list[str]:
+    """All numbers of a claim; of many, what its comparisons say, and the numbers of the first ones."""
+    if len("; ".join(one.numbers)) <= MOST_NUMBERS:
+        return one.numbers
+    shown = [text for place, text in enumerate(one.numbers) if len("; ".join(one.numbers[: place + 1])) <= MOST_NUMBERS]
+    outcome = [one.claim.reason.split("; ")[0]] * (len(one.claim.predicates) > 1)
+    return [*outcome, *shown, f"{len(one.numbers) - len(shown)} more in the folder"]
 
 
 def _why(graph: Graph, study: str, one: ClaimInWords, main: set[str]) -> list[str]:

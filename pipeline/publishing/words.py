@@ -10,7 +10,7 @@ from pipeline.report.records import Cell, FilledRow, FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords, in_words, value_of, verdict_counts
 from pipeline.report.site.here import stand_ins_in
 from pipeline.report.tables.draw import few_seeds
-from pipeline.report.words import MISSING, PLUS_MINUS, in_list, number
+from pipeline.report.words import MISSING, PLUS_MINUS, counted, in_list, number
 from pipeline.study.claims.decide import JudgedClaim, Verdict
 from pipeline.study.resolve.entries import Graph
 from pipeline.study.targets import full_command
@@ -190,6 +190,9 @@ def _turned(table: FilledTable, mostly_filled: bool, most: int | None) -> Iterat
         yield "|---" * (len(rows) + 1) + "|"
         yield from lines[:most]
         yield ""
+        if most is not None and len(lines) > most:
+            yield f"The published folder has {counted(len(lines) - most, 'more line')} of this table."
+            yield ""
 
 
 def measured_rows(table: FilledTable) -> list[FilledRow]:

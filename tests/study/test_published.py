@@ -242,13 +242,13 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
 
     text = block()
     assert all(f"False claim {place} |" in text for place in range(8))
-    assert "True claim 0" not in text and "The folder lists 9 more with a verdict." in text
+    assert "True claim 0" not in text and "9 more claims have a verdict." in text
 
 
 def test_readme__main_claim_without_numbers__names_its_study(measured):
     measured.stories["toy"] = StudyEntry(title="Toy study: of toys", main_claim="toy.c2")
     publish(measured, measured.results)
-    assert "Numbers are missing for the main claim of Toy study." in block()
+    assert "The main claim of Toy study cannot be judged yet: results that it compares are missing." in block()
 
 
 def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):

@@ -120,7 +120,7 @@ def _summary(decided: list[_Decision], verdict: Verdict) -> str:
     if verdict == "not testable":
         never = {cell: why for entry in decisive for cell, why in entry.never.items()}
         return _impossible(never) if never else decisive[0].predicate.reason
-    telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the closest")
+    telling, words = (decisive[0], "the clearest") if verdict == "false" else (decisive[-1], "the least clear")
     if len(decided) == 1:
         return telling.predicate.reason
     count = len(decisive)
