@@ -102,7 +102,8 @@ def test_results__deleted_and_damaged__are_made_again_with_all_that_is_drawn_fro
     (results / "graph.json").write_text("{")
     (results / "digests.json").write_text("{")
     shutil.rmtree(copied.root / ".snakemake")
-    logs = {path: path.read_text() for path in results.glob("logs/train_run/*.log") if path.exists()}  # links to `state`
+    # They are links to `state`.
+    logs = {path: path.read_text() for path in results.glob("logs/train_run/*.log") if path.exists()}
     assert len(logs) == 3 and all("epoch" in text for text in logs.values())
     repair(copied)
     assert digits(results) == before
