@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs lock clean
-.PHONY: .programs .umap # parts of `test`
+.PHONY: .programs .pytest .umap # parts of `test`
 
 PYTHON := .venv/bin/python
 UV := .venv/bin/uv
@@ -57,9 +57,11 @@ demo: .venv/.installed
 	@$(IN_VENV) snakemake demo
 
 # Debian's packages are downloaded and unpacked while Python's are. Then UMAP, which compiles itself for half a minute
-# when it is first used in a new .venv, does so on the core that linting leaves idle.
+# when it is first used in a new .venv, does so on the core that linting leaves idle; tests need it minutes later.
 test:
-	@$(MAKE) --no-print-directory -j3 .programs .umap lint
+	@$(MAKE) --no-print-directory -j3 .pytest .umap
+
+.pytest: lint .programs
 	@echo "test: running pytest"
 	@$(IN_VENV) python -m pytest -n auto --shuffle
 

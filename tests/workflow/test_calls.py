@@ -330,7 +330,7 @@ def test_results__that_cannot_be_written__are_one_message(project):
             assert result.returncode == 1 and message in result.stderr
             assert "Traceback" not in result.stderr
         for reading in ("check", "status", "summary"):
-            result = project.run("python", "-m", "pipeline", reading)
+            result = project.run("python", "-m", "pipeline", reading, "--scale", "demo")
             assert result.returncode == 0, result.stderr
 
 
