@@ -15,7 +15,7 @@ from pipeline.core.errors import DataError
 from pipeline.core.files import draft_of
 from pipeline.freshness.remake import Freshness
 from pipeline.publishing import folder as published
-from pipeline.publishing import from_metrics
+from pipeline.publishing import from_metrics, front
 from pipeline.publishing.compare import compare
 from pipeline.publishing.folder import changed_since, check, publish, published_scales, read_publication, redraw
 from pipeline.publishing.front import numbers
@@ -251,6 +251,18 @@ def test_readme__main_claim_without_numbers__names_its_study(measured):
     assert "The main claim of Toy study cannot be judged yet: results that it compares are missing." in block()
 
 
+def test_readme__claim_with_many_numbers__shows_the_first_and_counts_the_others(measured, monkeypatch):
+    claim = measured.claims["toy"]["toy.c1"]
+    claim = claim.model_copy(update={"holds": ["toy.t1.a:top1 > 0", "toy.t1.a:diff_norm > 0"]})
+    measured.claims["toy"]["toy.c1"] = claim
+    first, second = "Top-1 (%): 80.0 ± 2.9 for Row A", "Diff. Norm.: 17.46 for Row A"
+    publish(measured, measured.results)
+    assert f"| {first}; {second} |" in block()
+
+    monkeypatch.setattr(front, "MOST_NUMBERS", len(first))
+    assert f"| 1 of 2 comparisons is within noise; {first}; 1 more in the folder |" in block()
+
+
 def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):
     measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
     measured.comparable = False
@@ -357,6 +369,7 @@ def test_readme__results_of_the_largest_scale_missing__adds_the_largest_without_
         assert part.count("### Scale toy") == part.count("| Toys | Row A | Row B |") == 1
         assert part.count("| Toy study, main claim: B beats A | **holds** |") == 1
     assert second.count("| Top-1 (%) \u2191 |") == 0 and "| Parameters (M) " in second  # of the second, the first line
+    assert "The published folder has 3 more lines of this table." in second and "more line" not in first
     assert "toy/verdicts.svg" in first and "verdicts.svg" not in second and "Also published" not in text
     assert "(results/published/zoo/README.md)" in second
 

@@ -8,7 +8,7 @@ from report_content import content, make_tables, read_picture
 
 from pipeline.core.config import CONFIGS, SafeLoader
 from pipeline.report.records import FilledTable
-from pipeline.report.site.here import in_words_of_scale, name_what_ran
+from pipeline.report.site.here import in_words_of_scale, name_what_ran, run_here
 from pipeline.report.site.page import write_report
 from pipeline.report.words import sentences
 from pipeline.study.resolve.entries import Graph, RunEntry
@@ -75,6 +75,16 @@ def test_label__of_a_study_without_a_paper__is_the_users_own():
         line.label, line.cells["top1"].paper = "ViT 1600", None
     name_what_ran(graph_of(), table)
     assert {line.here for line in table.rows} == {""}
+
+
+def test_run_of_a_paper__named_as_something_else_than_ran_here__has_the_name_of_that(toy):
+    name = next(iter(toy.runs))
+    toy.runs[name].label, toy.stand_ins, toy.comparable = "ViT-B", {"ViT-B": "small ViT"}, True
+    assert run_here(toy, name) == ""
+    toy.comparable = False
+    assert run_here(toy, name) == "Small ViT"
+    toy.runs[name].label = "Mine"
+    assert run_here(toy, name) == ""
 
 
 @pytest.mark.slow

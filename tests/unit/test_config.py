@@ -132,6 +132,23 @@ def test_read_yaml__same_key_in_two_maps__is_fine(tmp_path):
     assert read_yaml(write(tmp_path, "a: {x: 1}\nb: {x: 1}\n")) == {"a": {"x": 1}, "b": {"x": 1}}
 
 
+def test_read_yaml__again__is_a_mapping_of_its_own_and_that_of_what_is_written_now(tmp_path):
+    path = write(tmp_path, "a: {x: [1]}\n")
+    read_yaml(path)["a"]["x"].append(2)
+    assert read_yaml(path) == {"a": {"x": [1]}}
+    path.write_text("a: {x: [3]}\n")
+    assert read_yaml(path) == {"a": {"x": [3]}}
+
+
+def test_read_yaml__damaged_file__is_refused_each_time(tmp_path):
+    first = write(tmp_path, "a: [\n")
+    second = first.with_name("copy.yaml")
+    second.write_text(first.read_text())
+    for path in (first, first, second):
+        with pytest.raises(ConfigError, match=f"{path.name}: not valid YAML"):
+            read_yaml(path)
+
+
 def test_read_yaml__syntax_error__names_file_and_line_once(tmp_path):
     path = write(tmp_path, "optim:\n  epochs: [5\nlr: 1\n")
 
