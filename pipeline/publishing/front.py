@@ -104,8 +104,9 @@ def _open(publication: Publication, main: set[str]) -> str:
         if one.claim.id in main and not one.is_decided
     ]
     claims = "claim" if len(names) == 1 else "claims"
-    text = f" The main {claims} of {in_list(names)} cannot be judged yet: results that they compare are missing."
-    return (text if len(names) > 1 else text.replace("they compare", "it compares")) * bool(names)
+    they = "it compares" if len(names) == 1 else "they compare"
+    why = f"results that {they} are missing" if publication.is_partial else f"the headline leaves out rows that {they}"
+    return f" The main {claims} of {in_list(names)} cannot be judged here: {why}." * bool(names)
 
 
 def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
@@ -124,13 +125,16 @@ def _first_numbers(one: ClaimInWords) -> list[str]:
         return one.numbers
     shown = [text for place, text in enumerate(one.numbers) if len("; ".join(one.numbers[: place + 1])) <= MOST_NUMBERS]
     outcome = [one.claim.reason.split("; ")[0]] * (len(one.claim.predicates) > 1)
-    return [*outcome, *shown, f"{len(one.numbers) - len(shown)} more in the folder"]
+    return [*outcome, *shown, f"{len(one.numbers) - len(shown)} more like these in the published folder"]
 
 
 def _why(graph: Graph, study: str, one: ClaimInWords, main: set[str]) -> list[str]:
     """What may explain a main claim that does not hold."""
     text = remark(graph, study, one.claim.id) if one.claim.id in main and one.claim.verdict == "false" else ""
-    return ["", f"Why {title_of(graph, study)}'s main claim may not hold here: {plain_cell(text)}"] * bool(text)
+    return [
+        "",
+        f"A possible reason why {title_of(graph, study)}'s main claim does not hold here: {plain_cell(text)}",
+    ] * bool(text)
 
 
 def origin(publication: Publication, folder: str, lock: str) -> str:

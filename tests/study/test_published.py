@@ -230,7 +230,7 @@ def test_readme__main_claim_that_does_not_hold__comes_first_with_what_is_written
     lines = block().splitlines()
     at = lines.index("| claim | verdict | found |")
     assert lines[at + 2].startswith("| Toy study, main claim: A beats all | **does not hold** |")
-    assert "Why Toy study's main claim may not hold here: C was never run." in lines
+    assert "A possible reason why Toy study's main claim does not hold here: C was never run." in lines
 
 
 def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_all(measured):
@@ -248,7 +248,9 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
 def test_readme__main_claim_without_numbers__names_its_study(measured):
     measured.stories["toy"] = StudyEntry(title="Toy study: of toys", main_claim="toy.c2")
     publish(measured, measured.results)
-    assert "The main claim of Toy study cannot be judged yet: results that it compares are missing." in block()
+    assert (
+        "The main claim of Toy study cannot be judged here: the headline leaves out rows that it compares." in block()
+    )
 
 
 def test_readme__claim_with_many_numbers__shows_the_first_and_counts_the_others(measured, monkeypatch):
@@ -260,7 +262,7 @@ def test_readme__claim_with_many_numbers__shows_the_first_and_counts_the_others(
     assert f"| {first}; {second} |" in block()
 
     monkeypatch.setattr(front, "MOST_NUMBERS", len(first))
-    assert f"| 1 of 2 comparisons is within noise; {first}; 1 more in the folder |" in block()
+    assert f"| 1 of 2 comparisons is within noise; {first}; 1 more like these in the published folder |" in block()
 
 
 def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):
