@@ -160,7 +160,7 @@ def pytest_xdist_auto_num_workers(config):
 @pytest.fixture(scope="session")
 def browser():
     """A real headless Chromium; without one, browser tests are skipped on a laptop and fail in CI."""
-    names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"]
+    names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         reason = f"no browser: none of {', '.join(names)} is on PATH; install one, e.g. apt-get install {names[0]}"

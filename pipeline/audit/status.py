@@ -96,8 +96,7 @@ def read_status(freshness: Freshness) -> Status:
     made = [name for name in (*ROWS, *graph.studies()) if freshness.exists(report_file(name))]
     reports = {results.report(name): freshness.why(report_file(name)) for name in made}
     runs = [results.run(job.name) for job in jobs if job.rule == "train_run" and job.state == "finished"]
-    runs = [run for run in runs if not run.encoder.exists()]
-    elsewhere = Counter(found.place for run in runs if (found := run.files_elsewhere()))
+    elsewhere = Counter(found.place for run in runs if run.is_without_weights and (found := run.files_elsewhere()))
     return Status(graph.scale, has_snakemake, sorted(jobs, key=_place), tables, reports, elsewhere)
 
 

@@ -140,8 +140,7 @@ class Freshness:
     def is_without_weights(self, file: str) -> bool:
         """Whether a file stands for a finished run that was merged without its weights, and is not made again."""
         kind, name, *_ = file.split("/")
-        run = self.results.run(name)
-        return kind == "runs" and run.elsewhere.exists() and not run.encoder.exists() and not self.why(file)
+        return kind == "runs" and self.results.run(name).is_without_weights and not self.why(file)
 
     def was_made(self, file: str) -> bool:
         """Whether a file is there, or is a drawing that was there: its record stays."""

@@ -105,9 +105,7 @@ def jigsaw_order(chosen: Tensor, rng: random.Random) -> Tensor:
 
 
 def permuted(slots: Iterable[int], rng: random.Random) -> list[int]:
-    """For each of these slots, the patch that is put there: the same result as
-    `rng.sample(slots, len(slots))`, but faster.
-    """
+    """For each of these slots, the patch that is put there: what `rng.sample(slots, len(slots))` draws, but faster."""
     left, found = list(slots), []
     while left:
         place = _below(len(left), rng)

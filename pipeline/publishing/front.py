@@ -95,16 +95,15 @@ def _counts(found: list[tuple[str, ClaimInWords]]) -> str:
 
 
 def _open(publication: Publication, main: set[str]) -> str:
-    """The studies whose main claim has no verdict."""
+    """The studies whose main claim compares what was not run, and why that was not run."""
     graph, found = publication.graph, publication.in_words.items()
     names = [
         title_of(graph, study)
         for study, claims in found
         for one in claims
-        if one.claim.id in main and not one.is_decided
+        if one.claim.id in main and one.claim.verdict == "not run yet"
     ]
-    claims = "claim" if len(names) == 1 else "claims"
-    they = "it compares" if len(names) == 1 else "they compare"
+    claims, they = ("claim", "it compares") if len(names) == 1 else ("claims", "they compare")
     why = f"results that {they} are missing" if publication.is_partial else f"the headline leaves out rows that {they}"
     return f" The main {claims} of {in_list(names)} cannot be judged here: {why}." * bool(names)
 

@@ -353,6 +353,11 @@ class RunFolder:
         absent = {name for name in elsewhere.files if not (self.folder / name).exists()} if elsewhere else set()
         return changed_file(self.folder, {k: v for k, v in record.files.items() if k not in absent}, digest_of)
 
+    @property
+    def is_without_weights(self) -> bool:
+        """Whether this finished run was merged without its weights, and they are still elsewhere."""
+        return self.elsewhere.exists() and not self.encoder.exists()
+
     def files_elsewhere(self) -> FilesElsewhere | None:
         """Which files stayed on the machine that trained this run, if it was merged without them."""
         return read_intact(self.elsewhere, FilesElsewhere) if self.elsewhere.exists() else None
