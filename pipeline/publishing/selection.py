@@ -11,7 +11,6 @@ from pipeline.results import RESULT, ScaleFolder
 from pipeline.study.resolve.entries import Graph, TableEntry
 
 ROWS = "headline"
-WITHOUT_NUMBERS = ("pictures", "curves")
 
 
 class PlacedGraph(Graph):
@@ -49,7 +48,8 @@ def published_part(graph: Graph) -> Graph:
 
 
 def _has_numbers(table: TableEntry) -> bool:
-    return table.figure is None or table.figure.kind not in WITHOUT_NUMBERS
+    """Curves may have columns, such as a mean over the epochs; pictures have files in theirs."""
+    return bool(table.columns) and (table.figure is None or table.figure.kind != "pictures")
 
 
 def _part_of(graph: Graph, key: str) -> TableEntry:

@@ -27,6 +27,7 @@ from pipeline.report.collect import collect_tables
 from pipeline.results import published_folder
 from pipeline.study import targets
 from pipeline.study.resolve.entries import StudyEntry
+from pipeline.study.spec import Drawing
 
 
 @pytest.fixture
@@ -143,6 +144,17 @@ def test_configs__changed_since_then__are_counted_and_more_seeds_are_no_change(m
     claims["toy.c1"] = claims["toy.c1"].model_copy(update={"statement": "B does not lose to A"})
     claims["toy.c2"] = claims["toy.c2"].model_copy(update={"holds": ["toy.t1.c:top1 >= toy.t1.a:top1"]})
     assert changed_since("toy", measured) == "1 cell and 2 claims"
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_columns", "is_published"),
+    [("lines", True, True), ("curves", True, True), ("curves", False, False), ("pictures", True, False)],
+)
+def test_published_part__figure__is_there_if_its_columns_have_numbers(toy, kind, has_columns, is_published):
+    table = toy.tables["toy.t1"]
+    table.figure = Drawing(kind=kind, curve="val_top1" if kind == "curves" else "")
+    table.columns = table.columns if has_columns else {}
+    assert ("toy.t1" in published_part(toy).tables) is is_published
 
 
 def test_published_part__row_outside_the_headline__is_there_if_a_difference_is_to_it(toy):

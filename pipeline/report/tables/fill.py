@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.config import nearest, shown
+from pipeline.core.config import nearest
 from pipeline.core.errors import ConfigError, DataError
 from pipeline.core.files import read_lines
 from pipeline.freshness.remake import Freshness
@@ -216,14 +216,14 @@ def _read(graph: Graph, source: str, metric: str) -> Measured:
     if source.startswith("evals/"):
         return read_record(path, EvalResult)
     record = read_record(path, TrainRecord)
-    return _with_mean(record, graph.results.run(record.run).metrics, metric) if metric.startswith(MEAN) else record
+    return _with_mean(record, graph, metric) if metric.startswith(MEAN) else record
 
 
-def _with_mean(record: TrainRecord, curve: Path, metric: str) -> TrainRecord:
+def _with_mean(record: TrainRecord, graph: Graph, metric: str) -> TrainRecord:
     """The record with the mean of a metric over all validations."""
-    name = metric.removeprefix(MEAN)
+    name, curve = metric.removeprefix(MEAN), graph.results.run(record.run).metrics
     found = [line[name] for line in read_lines(curve) if line.get(name) is not None] if curve.exists() else []
-    reasons = {} if found else {metric: f"{shown(curve)} has no {name}"}
+    reasons = {} if found else {metric: f"{_shown(f'runs/{record.run}/{curve.name}', graph)} has no {name}"}
     metrics = {**record.metrics, metric: fmean(found) if found else None}
     return record.model_copy(update={"metrics": metrics, "reasons": {**record.reasons, **reasons}})
 
