@@ -23,13 +23,13 @@ class Cell(Record):
     error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
     image_error: float | None = Field(None, description="standard error over images, which all seeds share")
     n: int = Field(0, description="seeds")
-    planned: int = Field(0, description="seeds that the study asks for; those beyond `n` are not finished")
+    planned: int = Field(0, description="seeds that the study asks for; `n` of them are finished")
     count: int | None = Field(None, description="images that a mean is over")
     metric: str = ""
     per_image: list[str] = Field([], description="files below results/<scale>, one per seed; empty: none")
     images: str = Field("", description="fingerprint of the images and their order; equal ones may be paired")
     picture: str = Field("", description="file below results/<scale>")
-    run: str | None = None
+    run: str | None = Field(None, description="what was trained: its run with the first planned seed")
     paper: float | None = None
     difference: float | None = None
     tolerance: float | None = None

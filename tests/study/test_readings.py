@@ -204,6 +204,20 @@ def test_places_on_an_axis__of_rows_and_columns__are_those_of_the_graph(toy):
     assert [column.x for column in found.columns] == [None, 7.5, None, None]
 
 
+def test_seeds__that_are_missing_before_others__leave_the_others(toy):
+    shares = {"a0": 0.1, "a1": 0.5, "a2": 0.6, "b0": 0.2, "b1": 0.7, "b2": 0.3}
+    graph = toy({"a": 3, "b": 3}, top1=shares)
+    for name in ("a0", "b2"):
+        graph.results.evaluation(f"classify-{name}").result.unlink()
+    cells, other = (row.cells for row in filled(graph).rows)
+    assert (cells["top1"].values, cells["top1"].n, cells["top1"].planned) == ([50.0, 60.0], 2, 3)
+    assert cells["top1"].run == "a0", "a training is known by its first seed, whichever are finished"
+    assert cells["top1"].provenance["run"] == "a1", "the facts are those of a result that is there"
+    assert other["gain"].ours == pytest.approx(45 - 55), "of the means"
+    assert other["gain"].values == pytest.approx([70 - 50]), "seed by seed, where both are finished"
+    assert CellReadings([filled(graph)], graph)["toy.t1.a", "top1"].dof == 1
+
+
 def test_picture__of_several_seeds__is_the_first_seeds(toy):
     graph = toy({"a": 2})
     cell = graph.tables["toy.t1"].rows["toy.t1.a"].cells["top1"]

@@ -3,7 +3,6 @@
 import math
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -192,8 +191,7 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     run = graph.run_behind(entry.sources[0])
     if left_out:
         return Cell(run=run, reason=left_out)
-    # Claims compare two models seed by seed, so a seed that follows an unfinished one is not shown yet.
-    finished = [*takewhile(lambda source: (graph.results.folder / source).exists(), entry.sources)]
+    finished = [*_finished(graph, entry).values()]
     if not finished:
         return Cell(run=run, reason=f"{_shown(entry.sources[0], graph)} has not been written")
     reasons = map(freshness.why_number, finished) if freshness else ()
@@ -208,6 +206,11 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     # The values per image of a stale result may be damaged, and what made its metric n/a may have changed.
     changes = {"stale": stale, "per_image": [], "images": "", "is_final": False}
     return cell.model_copy(update=changes) if stale else cell
+
+
+def _finished(graph: Graph, entry: CellEntry) -> dict[int, str]:
+    """Seed -> its result, of those that are there: seeds may come from several machines, in any order."""
+    return {seed: source for seed, source in enumerate(entry.sources) if (graph.results.folder / source).exists()}
 
 
 def _read(graph: Graph, source: str, metric: str) -> Measured:
@@ -230,11 +233,12 @@ def _with_mean(record: TrainRecord, graph: Graph, metric: str) -> TrainRecord:
 
 def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
     """The mean over seeds, with its noise."""
+    run = graph.run_behind(entry.sources[0])
     for source, record in records:
         if record.metrics.get(entry.metric) is None:
             why = record.reasons.get(entry.metric, f"{_shown(source, graph)} does not say why")
             return Cell(
-                run=_run_of(record),
+                run=run,
                 reason=f"{entry.metric} is n/a: {why}",
                 is_final=True,
                 provenance=_origin(graph, entry, records),
@@ -253,7 +257,7 @@ def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]
         n=len(values),
         planned=len(entry.sources),
         metric=entry.metric,
-        run=_run_of(records[0][1]),
+        run=run,
         provenance=_origin(graph, entry, records),
         **_images(entry, records),
     )
@@ -278,11 +282,11 @@ def _is_over_images(record: Measured, metric: str) -> bool:
 
 def _picture(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
     """A picture is of the first seed."""
-    source, record = records[0]
+    source, _ = records[0]
     picture = str(Path(source).with_name(entry.file))
     if not (graph.results.folder / picture).exists():
         return Cell(reason=f"{_shown(picture, graph)} not found; evaluate again")
-    return Cell(picture=picture, run=_run_of(record), n=1, provenance=_origin(graph, entry, records))
+    return Cell(picture=picture, run=graph.run_behind(entry.sources[0]), n=1, provenance=_origin(graph, entry, records))
 
 
 def _run_of(record: Measured) -> str | None:
@@ -317,10 +321,16 @@ def _fill_deltas(
             continue
         cell.ours, cell.n = minuend.ours - subtrahend.ours, min(minuend.n, subtrahend.n)
         cell.planned = max(minuend.planned, subtrahend.planned)
-        pairs = zip(minuend.values, subtrahend.values, strict=False)
-        cell.values, cell.count = [one - other for one, other in pairs], minuend.count
+        entries = graph.table(table_id).rows
+        ours = _by_seed(graph, entries[row.id].cells[column.delta], minuend)
+        theirs = _by_seed(graph, entries[base.id].cells[column.minus or column.delta], subtrahend)
+        cell.values, cell.count = [ours[seed] - theirs[seed] for seed in ours if seed in theirs], minuend.count
         cell.error = _error_of_difference(graph, minuend, subtrahend)
         cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {column.minus or base.label}"}
+
+
+def _by_seed(graph: Graph, entry: CellEntry, cell: Cell) -> dict[int, float]:
+    return dict(zip(_finished(graph, entry), cell.values, strict=True))
 
 
 def _error_of_difference(graph: Graph, one: Cell, other: Cell) -> float | None:
