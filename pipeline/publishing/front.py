@@ -79,12 +79,12 @@ def verdicts(publication: Publication) -> list[str]:
     decided = [each for each in found if each[1].is_decided]
     decided.sort(key=lambda each: (each[1].claim.verdict != "false", each[1].claim.id not in main))
     shown = [each for place, each in enumerate(decided) if place < MOST_CLAIMS or each[1].claim.verdict == "false"]
-    lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}", ""]
+    is_part = len(shown) < len(decided)
+    selection = f" The table shows {len(shown)} of the {len(decided)} that have a verdict." * is_part
+    lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}{selection}", ""]
     if shown:
         lines += ["| claim | verdict | found |", "|---|---|---|"]
         lines += [_line(publication.graph, study, one, one.claim.id in main) for study, one in shown]
-    if more := len(decided) - len(shown):
-        lines += ["", f"{counted(more, 'more claim')} {'has' if more == 1 else 'have'} a verdict."]
     return lines + [line for study, one in shown for line in _why(publication.graph, study, one, main)]
 
 

@@ -73,7 +73,7 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
 
     text = block()
     assert all(f"False claim {place} |" in text for place in range(8))
-    assert "True claim 0" not in text and "9 more claims have a verdict." in text
+    assert "True claim 0" not in text and "The table shows 9 of the 18 that have a verdict." in text
 
 
 def test_readme__main_claim_without_numbers__names_its_study(measured):
