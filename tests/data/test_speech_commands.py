@@ -37,6 +37,10 @@ def sounds(tmp_path):
 # Which clips
 
 
+def packed(names):
+    return PackedRecordings(dict.fromkeys(names, b""))
+
+
 def published_names():
     """All names that count, with made-up speakers for the keywords and the released ones of other words."""
     found = ClipLists(noise=[f"{NOISE}/a.wav"])
@@ -65,11 +69,26 @@ def published_names():
 )
 def test_choice__of_the_published_names__has_the_published_counts(name, split, words, others):
     cfg = parse_data(Layers((name, read_yaml(CONFIGS / "data" / f"{name}.yaml")["data"])))
-    found = chosen(published_names(), split, cfg.choice, lambda names: PackedRecordings(dict.fromkeys(names, b"")))
+    found = chosen(published_names(), split, cfg.choice, packed)
     assert found.problems == [] and len(found.samples) == cfg.count(split) == words + 2 * others
     part = {"train": "training", "val": cfg.val_list}[split]
     assert [count for _, count in sorted(Counter(found.samples.labels).items())] == [others, others, *PUBLISHED[part]]
     assert len({found.samples.name(index) for index in range(len(found.samples))}) == len(found.samples)
+
+
+@pytest.mark.parametrize(("split", "per_word", "kept"), [("train", 3, 3), ("train", 9, 5), ("val", 2, 2)])
+def test_choice__of_the_first_clips_of_each_word__is_by_name_and_in_the_order_of_the_names(split, per_word, kept):
+    cfg = sound_config(per_word={split: per_word}, unknown=0, silence=0.5)
+    numbers = (4, 0, 3, 1, 2)  # as a packed set may have them
+    found = ClipLists(names=[f"{word}/{number}.wav" for word in reversed(cfg.words) for number in numbers])
+    found.lists = {"validation": found.names if split == "val" else [], "testing": []}
+    found.noise = [f"{NOISE}/a.wav"]
+    samples = chosen(found, split, cfg.choice, packed).samples
+    names = [samples.name(index) for index in range(kept * len(cfg.words))]
+    assert names == [f"{word}/{number}.wav" for word in reversed(cfg.words) for number in numbers if number < per_word]
+    assert len(samples) == len(names) * 1.5, "silence is a share of the clips that are used"
+    everything = chosen(found, split, sound_config(unknown=0, silence=0).choice, packed).samples
+    assert len(everything) == 5 * len(cfg.words)
 
 
 def test_released_list__each_name__is_of_another_word_and_in_one_split():

@@ -304,7 +304,7 @@ OBJECT_DATA = {
 # A set of sounds is prepared for its words and its shares.
 SOUND_DATA = {
     **_refused(SOUNDS, kind="images", source="spoken_words", num_train=23, num_val=11, words=["low", "hum"]),
-    **_refused(SOUNDS, unknown=0.5, silence=0.5, val_list="testing"),
+    **_refused(SOUNDS, unknown=0.5, silence=0.5, val_list="testing", per_word={"train": 2}),
     "features.coefficients": [FieldEffect(8, "start batches", SOUNDS, {"model": {"patch_size": [8, 1]}})],
     "features.mels": [FieldEffect(20, "batches", SOUNDS)],
     "features.window_ms": [FieldEffect(110, "start batches", SOUNDS), FieldEffect(90, "batches", SOUNDS)],

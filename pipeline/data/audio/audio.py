@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from pipeline.core.config import Strict, nearest
+from pipeline.core.config import Strict, added, nearest
 from pipeline.core.sizes import Size, pair
 from pipeline.data.audio.clips import LENGTH, RATE, ClipInspection, Clips
 from pipeline.data.kind import KINDS, BaseDataConfig, BatchTransform, PublishedKind, PublishedSet, View, common_summary
@@ -96,7 +96,7 @@ class AudioConfig(BaseDataConfig):
     """A set of spoken words. Classes: silence, unknown, then the words; those with a share of 0 are left out."""
 
     identity_fields: ClassVar[tuple[str, ...]] = (
-        *("source", "words", "unknown", "silence", "val_list"),
+        *("source", "words", "unknown", "silence", "val_list", "per_word"),
         *("num_train", "num_val"),
     )
     view_fields: ClassVar[tuple[str, ...]] = ("features", "mean", "std", "augment")
@@ -115,6 +115,9 @@ class AudioConfig(BaseDataConfig):
     )
     silence: float = Field(0.1, ge=0, description="silent clips, as a share of those of keywords; 0: no such class")
     val_list: ListName = Field("validation", description="the published list that is val; train is in neither")
+    per_word: dict[SplitName, PositiveInt] = added(
+        {}, before={}, description="split -> how many clips of each keyword, the first by name; a split not named: all"
+    )
     features: Mfcc = Mfcc()
     """What a model sees of a clip."""
     mean: tuple[float, ...] = Field((0.0,))
@@ -158,7 +161,7 @@ class AudioConfig(BaseDataConfig):
 
     @property
     def choice(self) -> Choice:
-        return Choice(self.words, self.unknown, self.silence, self.val_list, self.augment.noise > 0)
+        return Choice(self.words, self.unknown, self.silence, self.val_list, self.augment.noise > 0, self.per_word)
 
     @property
     def input_size(self) -> Size:

@@ -11,8 +11,9 @@ is the same on every machine.
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +48,7 @@ class Choice:
     silence: float
     val_list: ListName
     with_noise: bool  # a train split without any is a problem
+    per_word: Mapping[SplitName, int] = field(default_factory=dict)
 
     @property
     def classes(self) -> list[str]:
@@ -75,7 +77,7 @@ def chosen(
     keywords, others = _of_split(found, split, choice)
     problems = [*found.problems, *_list_problems(found), *_word_problems(found, keywords, split, choice)]
     unknown, wrong = _unknown(others, len(keywords), split, choice)
-    words = [name.split("/")[0] for name in keywords]
+    words = [_word_of(name) for name in keywords]
     words += ["unknown"] * len(unknown) + ["silence"] * round(choice.silence * len(keywords))
     labels = [choice.classes.index(word) for word in words]
     noise = found.noise if split == "train" else []
@@ -125,8 +127,19 @@ def _of_split(found: ClipLists, split: SplitName, choice: Choice) -> tuple[list[
         listed = {name for names in found.lists.values() for name in names}
         names = [name for name in found.names if name not in listed]
     words = {*choice.words}
-    keywords = [name for name in names if name.split("/")[0] in words]
-    return keywords, [name for name in names if name.split("/")[0] not in words]
+    keywords = [name for name in names if _word_of(name) in words]
+    return _first(keywords, choice.per_word.get(split)), [name for name in names if _word_of(name) not in words]
+
+
+def _first(names: list[str], per_word: int | None) -> list[str]:
+    """At most so many of each word, the first by name, in the order of `names`; None: all of them."""
+    by_word = groupby(sorted(names), _word_of)
+    kept = {name for _, clips in by_word for name in islice(clips, per_word)}
+    return [name for name in names if name in kept]
+
+
+def _word_of(name: str) -> str:
+    return name.split("/")[0]
 
 
 def _unknown(others: list[str], num_keywords: int, split: SplitName, choice: Choice) -> tuple[list[str], list[str]]:
@@ -146,7 +159,7 @@ def _unknown(others: list[str], num_keywords: int, split: SplitName, choice: Cho
 
 
 def _word_problems(found: ClipLists, keywords: list[str], split: SplitName, choice: Choice) -> list[str]:
-    there, here = ({name.split("/")[0] for name in names} for names in (found.names, keywords))
+    there, here = ({_word_of(name) for name in names} for names in (found.names, keywords))
     missing = [word for word in choice.words if word not in there]
     elsewhere = [word for word in choice.words if word in there - here and not found.problems]
     problems = [f"found no .wav files in the folders of {shortened(missing)}"] if missing else []
