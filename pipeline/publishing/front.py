@@ -9,6 +9,7 @@ from pipeline.publishing.words import (
     Publication,
     alt_text,
     full_statement,
+    has_unequal_seeds,
     measured_rows,
     number_table,
     overview,
@@ -60,7 +61,9 @@ def _compute(graph: Graph, table: FilledTable) -> str:
 def _errors(publication: Publication) -> str:
     cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
     if any(cell.n > 1 for cell in cells):
-        return f"{PLUS_MINUS} is one standard error: over seeds where there are several, else over validation images."
+        several = "over seeds where there are several"
+        several += " (their number is in brackets)" * has_unequal_seeds(overview(publication))
+        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 

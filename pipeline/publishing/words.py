@@ -177,13 +177,13 @@ def overview_tables(publication: Publication, mostly_filled: bool = False, most:
 def _turned(table: FilledTable, mostly_filled: bool, most: int | None) -> Iterator[str]:
     """The table with its columns as lines, without rows and columns that have no number."""
     cells = {(row.id, column.id): cell for row, column, cell in table.cells()}
-    rows = measured_rows(table)
+    rows, with_seeds = measured_rows(table), has_unequal_seeds([table])
     lines = []
     for column in table.columns:
         found = [cells.get((row.id, column.id), Cell()) for row in rows]
         num_measured = sum(cell.ours is not None for cell in found)
         if num_measured > (len(rows) / 2 if mostly_filled else 0):
-            texts = [_cell_text(cell, column.decimals) for cell in found]
+            texts = [_cell_text(cell, column.decimals, with_seeds) for cell in found]
             lines.append(f"| {plain_cell(column.name)} {ARROWS[column.direction]} | {' | '.join(texts)} |")
     if lines:
         yield f"| {plain_cell(table.name)} | {' | '.join(plain_cell(row.name) for row in rows)} |"
@@ -199,10 +199,14 @@ def measured_rows(table: FilledTable) -> list[FilledRow]:
     return [row for row in table.rows if row.selected and any(cell.ours is not None for cell in row.cells.values())]
 
 
-def _cell_text(cell: Cell, decimals: int) -> str:
+def has_unequal_seeds(tables: Iterable[FilledTable]) -> bool:
+    return len({cell.n for table in tables for _, _, cell in table.cells() if cell.ours is not None}) > 1
+
+
+def _cell_text(cell: Cell, decimals: int, with_seeds: bool) -> str:
     if cell.ours is None:
         return NOT_APPLICABLE if cell.is_final else NOT_RUN
-    return value_of(cell, decimals)
+    return value_of(cell, decimals) + f" ({cell.n})" * (with_seeds and cell.n > 1)
 
 
 def number_table(publication: Publication) -> list[str]:

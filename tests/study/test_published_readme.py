@@ -48,6 +48,20 @@ def test_readme__study_with_an_overview__shows_that_table_with_its_columns_as_li
     assert lines[at] in (folder / "README.md").read_text().splitlines()
 
 
+def test_readme__numbers_of_unequal_seeds__say_how_many_there_are(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
+    publication = read_publication(publish(measured, measured.results))
+    cells = {cell.run: cell for _, column, cell in publication.tables[0].cells() if column.label == "Top-1 (%)"}
+    assert "(1)" not in "\n".join(numbers(publication))
+
+    cells[B].n = 3
+    assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
+    assert "over seeds where there are several (their number is in brackets), else over" in front.about(publication)
+
+    cells[A].n = 3
+    assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 (3) | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
+
+
 def test_readme__several_scales__shows_the_largest_and_links_the_others(made):
     alone = block()
     shutil.copytree(made, made.parent / "zoo")
