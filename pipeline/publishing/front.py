@@ -8,8 +8,8 @@ from pipeline.publishing.words import (
     PICTURE,
     Publication,
     alt_text,
+    errors_in_words,
     full_statement,
-    has_unequal_seeds,
     measured_rows,
     number_table,
     overview,
@@ -21,7 +21,7 @@ from pipeline.publishing.words import (
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords
 from pipeline.report.site.here import epochs_of
-from pipeline.report.words import PLUS_MINUS, counted, in_list, sentences
+from pipeline.report.words import counted, in_list, sentences
 from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
@@ -44,7 +44,7 @@ def about(publication: Publication) -> str:
     texts = [f"**{amount(publication.provenance)}**", *sentences(graph.note)[:1]]
     texts += [NOT_COMPARABLE] * (not graph.comparable)
     texts += filter(None, (_compute(graph, table) for table in overview(publication)))
-    return " ".join([*texts, _errors(publication)])
+    return " ".join([*texts, errors_in_words(publication)])
 
 
 def _compute(graph: Graph, table: FilledTable) -> str:
@@ -56,15 +56,6 @@ def _compute(graph: Graph, table: FilledTable) -> str:
     parts = [f"{epochs} for {in_list(names)}" for epochs, names in groups.items()]
     meaning = " (pretraining + finetuning)" if any("+" in epochs for epochs in groups) else ""
     return f"The columns have unequal compute: {', '.join(parts)}{meaning}." if len(groups) > 1 else ""
-
-
-def _errors(publication: Publication) -> str:
-    cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
-    if any(cell.n > 1 for cell in cells):
-        several = "over seeds where there are several"
-        several += " (their number is in brackets)" * has_unequal_seeds(overview(publication))
-        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
-    return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 
 def numbers(publication: Publication, most: int | None = None) -> list[str]:

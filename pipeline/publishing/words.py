@@ -55,7 +55,7 @@ def folder_text(publication: Publication, others: Iterable[str]) -> str:
     lines += [" ".join(provenance_sentences(publication.provenance)), ""]
     lines += [f"![{alt_text(publication)}]({PICTURE})", "", *verdict_table(publication), ""]
     lines += [*overview_tables(publication), *number_table(publication), ""]
-    lines += [f"{LEGEND} {_missing(publication.tables)}", ""]
+    lines += [f"{errors_in_words(publication)} {LEGEND} {_missing(publication.tables)}", ""]
     for heading, verdicts in PARTS.items():
         parts = [_part(publication, study, found, verdicts) for study, found in in_words.items()]
         lines += [f"## {heading}", "", *itertools.chain(*parts)] if any(parts) else []
@@ -193,6 +193,15 @@ def _turned(table: FilledTable, mostly_filled: bool, most: int | None) -> Iterat
         if most is not None and len(lines) > most:
             yield f"The published folder has {counted(len(lines) - most, 'more line')} of this table."
             yield ""
+
+
+def errors_in_words(publication: Publication) -> str:
+    cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
+    if any(cell.n > 1 for cell in cells):
+        several = "over seeds where there are several"
+        several += " (their number is in brackets)" * has_unequal_seeds(overview(publication))
+        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
+    return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 
 def measured_rows(table: FilledTable) -> list[FilledRow]:
