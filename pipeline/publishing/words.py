@@ -171,13 +171,14 @@ def overview_tables(publication: Publication, mostly_filled: bool = False, most:
 
     `mostly_filled` leaves out lines in which half of the rows or fewer have a number.
     """
-    return [line for table in overview(publication) for line in _turned(table, mostly_filled, most)]
+    with_seeds = has_unequal_seeds(publication.tables)
+    return [line for table in overview(publication) for line in _turned(table, mostly_filled, most, with_seeds)]
 
 
-def _turned(table: FilledTable, mostly_filled: bool, most: int | None) -> Iterator[str]:
+def _turned(table: FilledTable, mostly_filled: bool, most: int | None, with_seeds: bool) -> Iterator[str]:
     """The table with its columns as lines, without rows and columns that have no number."""
     cells = {(row.id, column.id): cell for row, column, cell in table.cells()}
-    rows, with_seeds = measured_rows(table), has_unequal_seeds([table])
+    rows = measured_rows(table)
     lines = []
     for column in table.columns:
         found = [cells.get((row.id, column.id), Cell()) for row in rows]
@@ -199,7 +200,7 @@ def errors_in_words(publication: Publication) -> str:
     cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
     if any(cell.n > 1 for cell in cells):
         several = "over seeds where there are several"
-        several += " (their number is in brackets)" * has_unequal_seeds(overview(publication))
+        several += " (tables have their number in brackets)" * has_unequal_seeds(publication.tables)
         return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
@@ -221,6 +222,7 @@ def _cell_text(cell: Cell, decimals: int, with_seeds: bool) -> str:
 def number_table(publication: Publication) -> list[str]:
     """The numbers of one claim of each study: its main one, or else the first that has any."""
     lines: dict[str, str] = {}  # what is the same run at this scale is shown once
+    with_seeds = has_unequal_seeds(publication.tables)
     for study, found in publication.in_words.items():
         named = {*_cells(found, publication.graph.stories[study].main_claim)}
         title = title_of(publication.graph, study)
@@ -228,7 +230,7 @@ def number_table(publication: Publication) -> list[str]:
             for row, column, cell in table.cells():
                 if f"{row.id}:{column.id}" in named and cell.ours is not None:
                     what = f"{table.label}, {row.name}: {column.name}"
-                    ours = f"| {title} | {plain_cell(what)} | {value_of(cell, column.decimals)} |"
+                    ours = f"| {title} | {plain_cell(what)} | {_cell_text(cell, column.decimals, with_seeds)} |"
                     lines.setdefault(ours, number(cell.paper, column.decimals) if cell.paper is not None else "")
     head = ["| study | what | ours | the paper's |", "|---|---|---|---|"]
     return [*head, *(f"{ours} {paper} |" for ours, paper in lines.items())] if lines else []

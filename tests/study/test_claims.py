@@ -91,7 +91,7 @@ def test_judge__cells_without_number__are_the_reason():
 def test_judge__several_comparisons__counts_those_that_decide():
     found = judged(TRUE, FALSE, "s.t1.low:top1 > 71").reason
 
-    assert found == "2 of 3 comparisons do not hold; the clearest: 70 against 75"
+    assert found == "2 of 3 comparisons do not hold (1 holds); the clearest: 70 against 75"
 
 
 def test_judge__cell_that_cannot_have_a_number__is_the_reason():

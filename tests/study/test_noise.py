@@ -276,15 +276,15 @@ def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_re
     [
         (
             {name: paired(values) for name, values in zip("ab", accuracies(690, 30, 5, 275), strict=True)},
-            "72.0 against 69.5, a difference of 2.5 +/- 1.2, paired over 1,000 images, one run each",
+            "72.0 against 69.5, a difference of 2.5 +/- 1.2 (95 %), paired over 1,000 images, one run each",
         ),
         (
             {"a": unpaired(72.0), "b": unpaired(69.5)},
-            "72.0 against 69.5, a difference of 2.5 +/- 4.0, not paired by image, one run each",
+            "72.0 against 69.5, a difference of 2.5 +/- 4.0 (95 %), not paired by image, one run each",
         ),
         (
             {"a": Reading(72.0, 0.0, 0.1, 2), "b": Reading(69.5, 0.0, 0.1, 4)},
-            "72.00 against 69.50, a difference of 2.50 +/- 0.50, not paired by image, 3 to 5 seeds",
+            "72.00 against 69.50, a difference of 2.50 +/- 0.50 (95 %), not paired by image, 3 to 5 seeds",
         ),
         ({"a": Reading(22.0, 0.0), "b": Reading(21.0, 0.0)}, "22 against 21"),
     ],

@@ -103,7 +103,7 @@ def test_one_run__metric_without_images_and_measured_seeds__is_decided_by_the_no
 
     assert claim.verdict == "true"
     assert re.search(
-        r", a difference of 0\.200 \+/- 0\.02[78], one run each; standard deviation over seeds at this scale: 0\.01$",
+        r" of 0\.200 \+/- 0\.02[78] \(95 %\), one run each; standard deviation over seeds at this scale: 0\.01$",
         claim.reason,
     )
 

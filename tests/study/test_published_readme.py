@@ -56,7 +56,7 @@ def test_readme__numbers_of_unequal_seeds__say_how_many_there_are(measured):
 
     cells[B].n = 3
     assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
-    assert "over seeds where there are several (their number is in brackets), else over" in front.about(publication)
+    assert "where there are several (tables have their number in brackets), else over" in front.about(publication)
 
     cells[A].n = 3
     assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 (3) | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
@@ -107,7 +107,10 @@ def test_readme__claim_with_many_numbers__shows_the_first_and_counts_the_others(
     assert f"| {first}; {second} |" in block()
 
     monkeypatch.setattr(front, "MOST_NUMBERS", len(first))
-    assert f"| 1 of 2 comparisons is within noise; {first}; 1 more like these in the published folder |" in block()
+    assert (
+        f"| 1 of 2 comparisons is within noise (1 holds); {first}; 1 more like these in the published folder |"
+        in block()
+    )
 
 
 def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):

@@ -13,6 +13,7 @@ others; it also tells the reader what to do first: run the missing rows, then mo
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -126,7 +127,9 @@ def _summary(decided: list[_Decision], verdict: Verdict) -> str:
     count = len(decisive)
     which = all_of(count) if count == len(decided) else f"{count} of {len(decided)}"
     such = f"{words}: " if count > 1 else ""
-    return f"{which} comparisons {verb_of(verdict, count)}; {such}{telling.predicate.reason}"
+    counts = Counter(entry.predicate.verdict for entry in decided if entry.predicate.verdict != verdict)
+    others = ", ".join(f"{counts[word]} {verb_of(word, counts[word])}" for word in WORST_FIRST if counts[word])
+    return f"{which} comparisons {verb_of(verdict, count)}{others and f' ({others})'}; {such}{telling.predicate.reason}"
 
 
 def verb_of(verdict: Verdict, count: int) -> str:
@@ -183,12 +186,12 @@ def _verdict(comparison: Comparison, found: dict[Cell, Reading], claim: Resolved
 
 
 def _difference(step: "Step") -> str:
-    """`71.3 against 69.0, a difference of 2.3 +/- 1.9`, with as many decimals as the noise leaves."""
+    """`71.3 against 69.0, a difference of 2.3 +/- 1.9 (95 %)`, with as many decimals as the noise leaves."""
     if not step.noise:
         return f"{_plain(step.left)} against {_plain(step.right)}"
     decimals = 1 if step.noise >= 1 else 2 if step.noise >= 0.1 else 3
     left, right, gap = (f"{value:.{decimals}f}" for value in (step.left, step.right, step.left - step.right))
-    return f"{left} against {right}, a difference of {gap} +/- {step.noise:.{decimals}f}"
+    return f"{left} against {right}, a difference of {gap} +/- {step.noise:.{decimals}f} (95 %)"
 
 
 def _plain(value: float) -> str:
