@@ -182,25 +182,38 @@ def test_cell__of_a_count_of_parameters__is_exact(toy):
     assert (cell.ours, cell.error, cell.per_image) == (22.0, 0.0, [])
 
 
-def test_cell__second_of_three_seeds_missing__has_the_first_alone_and_says_so(toy):
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_cell__one_of_three_seeds_missing__has_the_others_and_says_so(toy, missing):
     graph = toy(seeds=3)
     per_image = finish(graph)
-    (graph.results.folder / sources_of_tuned(graph)[1]).unlink()
+    (graph.results.folder / sources_of_tuned(graph)[missing]).unlink()
     cell = cells(graph)["tuned"]["top1"]
-    assert cell.ours == pytest.approx(per_image[runs_of(graph, "tuned")[0]].mean(), rel=1e-6)
-    assert (cell.n, cell.planned, cell.spread, len(cell.per_image)) == (1, 3, None, 1)
+    means = [per_image[run].mean() for seed, run in enumerate(runs_of(graph, "tuned")) if seed != missing]
+    assert cell.values == pytest.approx(means, rel=1e-6)
+    assert cell.ours == pytest.approx(statistics.fmean(means), rel=1e-6)
+    assert (cell.n, cell.planned, len(cell.per_image)) == (2, 3, 2)
     table = fill_table(graph, "toy.t1", "all")
-    assert "have 1 of 3 planned seeds so far" in to_markdown(table)
-    assert ("seeds", f"1 of 3: {cell.ours:.6g}") in noise_facts(cell)
+    assert "have 2 of 3 planned seeds so far" in to_markdown(table)
+    assert ("seeds", f"2 of 3: {', '.join(f'{mean:.6g}' for mean in cell.values)}") in noise_facts(cell)
 
 
-def test_cell__first_of_three_seeds_missing__has_no_number_and_names_the_file(toy):
+def test_cell__one_of_three_seeds_there__has_no_spread(toy):
+    graph = toy(seeds=3)
+    per_image = finish(graph)
+    for source in sources_of_tuned(graph)[:2]:
+        (graph.results.folder / source).unlink()
+    cell = cells(graph)["tuned"]["top1"]
+    assert cell.ours == pytest.approx(per_image[runs_of(graph, "tuned")[2]].mean(), rel=1e-6)
+    assert (cell.n, cell.planned, cell.spread) == (1, 3, None)
+
+
+def test_cell__no_seed_there__has_no_number_and_names_the_first_file(toy):
     graph = toy(seeds=3)
     finish(graph)
-    missing = sources_of_tuned(graph)[0]
-    (graph.results.folder / missing).unlink()
+    for source in sources_of_tuned(graph):
+        (graph.results.folder / source).unlink()
     cell = cells(graph)["tuned"]["top1"]
-    assert (cell.ours, cell.reason) == (None, f"results/demo/{missing} has not been written")
+    assert (cell.ours, cell.reason) == (None, f"results/demo/{sources_of_tuned(graph)[0]} has not been written")
 
 
 def test_delta__fewer_seeds_on_one_side__pairs_the_seeds_that_both_have(toy):
