@@ -9,6 +9,7 @@ from toy_study import A, B, add_images, name_of
 from pipeline.publishing import front
 from pipeline.publishing.folder import publish, read_publication
 from pipeline.publishing.front import numbers
+from pipeline.publishing.provenance import amount
 from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.study.resolve.entries import StudyEntry
 
@@ -141,6 +142,15 @@ def test_readme__partial_results__show_the_numbers_that_most_models_have(partial
     shown = [line.split(" |")[0].strip("| \u2191\u2193") for line in numbers(read_publication("toy"))[2:-1]]
     assert shown == ["Parameters (M)", "Top-1 (%)", "Against A"]
     assert "Diff. Norm." in (partial / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("runs_by_seed", "words"),
+    [({"0": 2, "1": 1}, "up to 2 of 3 seeds"), ({"0": 2, "1": 2}, "2 of 3 seeds"), ({"0": 3}, "1 of 3 seeds")],
+)
+def test_amount__of_partial_results__says_whether_all_runs_have_so_many_seeds(runs_by_seed, words):
+    facts = {"num_runs": 3, "num_evaluations": 0, "num_planned_runs": 6, "num_planned_evaluations": 0, "num_missing": 3}
+    assert f"training runs ({words}) and" in amount({**facts, "num_planned_seeds": 3, "seeds": runs_by_seed})
 
 
 def test_readme__results_of_the_largest_scale_missing__adds_the_largest_without_gaps_under_its_own_heading(partial):

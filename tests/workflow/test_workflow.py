@@ -297,10 +297,9 @@ def test_snakemake__disk_almost_full__stops_before_the_first_job_with_one_messag
     assert re.search(r"results/demo has \d\.\d MB of free space, the workflow needs 16\.0 MB; free some, then", line)
 
 
-def test_lint__snakemake_and_snakefmt__are_clean(clean_project):
+def test_lint__of_snakemake__is_clean(clean_project):
     lint = clean_project.snakemake("--lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
-    assert clean_project.run("snakefmt", "--check", "Snakefile", "workflow").returncode == 0
 
 
 def test_dry_run__weight_file_missing__plans_the_evaluation_which_says_so(clean_project):
