@@ -42,6 +42,11 @@ class Publication(NamedTuple):
         return bool(self.provenance["num_missing"])
 
     @property
+    def has_unequal_seeds(self) -> bool:
+        """Whether some of its numbers are over more seeds than others."""
+        return len({cell.n for table in self.tables for _, _, cell in table.cells() if cell.ours is not None}) > 1
+
+    @property
     def in_words(self) -> dict[str, list[ClaimInWords]]:
         """The claims of each study; commands name their scale whatever the configs say, now or later."""
         tables, scale = self.tables, self.graph.scale
@@ -171,7 +176,7 @@ def overview_tables(publication: Publication, mostly_filled: bool = False, most:
 
     `mostly_filled` leaves out lines in which half of the rows or fewer have a number.
     """
-    with_seeds = has_unequal_seeds(publication.tables)
+    with_seeds = publication.has_unequal_seeds
     return [line for table in overview(publication) for line in _turned(table, mostly_filled, most, with_seeds)]
 
 
@@ -197,20 +202,17 @@ def _turned(table: FilledTable, mostly_filled: bool, most: int | None, with_seed
 
 
 def errors_in_words(publication: Publication) -> str:
+    """What the errors of its numbers are."""
     cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
     if any(cell.n > 1 for cell in cells):
         several = "over seeds where there are several"
-        several += " (tables have their number in brackets)" * has_unequal_seeds(publication.tables)
+        several += " (tables have their number in brackets)" * publication.has_unequal_seeds
         return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 
 def measured_rows(table: FilledTable) -> list[FilledRow]:
     return [row for row in table.rows if row.selected and any(cell.ours is not None for cell in row.cells.values())]
-
-
-def has_unequal_seeds(tables: Iterable[FilledTable]) -> bool:
-    return len({cell.n for table in tables for _, _, cell in table.cells() if cell.ours is not None}) > 1
 
 
 def _cell_text(cell: Cell, decimals: int, with_seeds: bool) -> str:
@@ -222,7 +224,7 @@ def _cell_text(cell: Cell, decimals: int, with_seeds: bool) -> str:
 def number_table(publication: Publication) -> list[str]:
     """The numbers of one claim of each study: its main one, or else the first that has any."""
     lines: dict[str, str] = {}  # what is the same run at this scale is shown once
-    with_seeds = has_unequal_seeds(publication.tables)
+    with_seeds = publication.has_unequal_seeds
     for study, found in publication.in_words.items():
         named = {*_cells(found, publication.graph.stories[study].main_claim)}
         title = title_of(publication.graph, study)

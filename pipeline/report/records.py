@@ -19,6 +19,7 @@ class Cell(Record):
 
     ours: float | None = Field(None, description="mean over the seeds")
     values: list[float] = Field([], description="one per seed")
+    seeds: list[int] = Field([], exclude=True, description="which of the planned ones `values` are of; not written")
     spread: float | None = Field(None, description="standard deviation over seeds; None for one seed")
     error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
     image_error: float | None = Field(None, description="standard error over images, which all seeds share")

@@ -191,26 +191,23 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
     run = graph.run_behind(entry.sources[0])
     if left_out:
         return Cell(run=run, reason=left_out)
-    finished = [*_finished(graph, entry).values()]
+    # Seeds may come from several machines, in any order.
+    finished = {seed: source for seed, source in enumerate(entry.sources) if (graph.results.folder / source).exists()}
     if not finished:
         return Cell(run=run, reason=f"{_shown(entry.sources[0], graph)} has not been written")
-    reasons = map(freshness.why_number, finished) if freshness else ()
+    reasons = map(freshness.why_number, finished.values()) if freshness else ()
     stale = next(filter(None, reasons), "")
     try:
-        records = [(source, _read(graph, source, entry.metric)) for source in finished]
+        records = [(source, _read(graph, source, entry.metric)) for source in finished.values()]
     except DataError as error:
         if not stale:
             raise
         return Cell(run=run, reason=str(error), stale=stale)
-    cell = _picture(graph, entry, records) if entry.file else _measured(graph, entry, records)
+    cell = _picture(graph, entry, run, records) if entry.file else _measured(graph, entry, run, records)
+    cell.seeds = [*finished]
     # The values per image of a stale result may be damaged, and what made its metric n/a may have changed.
     changes = {"stale": stale, "per_image": [], "images": "", "is_final": False}
     return cell.model_copy(update=changes) if stale else cell
-
-
-def _finished(graph: Graph, entry: CellEntry) -> dict[int, str]:
-    """Seed -> its result, of those that are there: seeds may come from several machines, in any order."""
-    return {seed: source for seed, source in enumerate(entry.sources) if (graph.results.folder / source).exists()}
 
 
 def _read(graph: Graph, source: str, metric: str) -> Measured:
@@ -231,9 +228,8 @@ def _with_mean(record: TrainRecord, graph: Graph, metric: str) -> TrainRecord:
     return record.model_copy(update={"metrics": metrics, "reasons": {**record.reasons, **reasons}})
 
 
-def _measured(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
+def _measured(graph: Graph, entry: CellEntry, run: str | None, records: list[tuple[str, Measured]]) -> Cell:
     """The mean over seeds, with its noise."""
-    run = graph.run_behind(entry.sources[0])
     for source, record in records:
         if record.metrics.get(entry.metric) is None:
             why = record.reasons.get(entry.metric, f"{_shown(source, graph)} does not say why")
@@ -280,13 +276,12 @@ def _is_over_images(record: Measured, metric: str) -> bool:
     return metric in record.errors and (isinstance(record, EvalResult) or record.errors[metric] != 0)
 
 
-def _picture(graph: Graph, entry: CellEntry, records: list[tuple[str, Measured]]) -> Cell:
-    """A picture is of the first seed."""
-    source, _ = records[0]
-    picture = str(Path(source).with_name(entry.file))
+def _picture(graph: Graph, entry: CellEntry, run: str | None, records: list[tuple[str, Measured]]) -> Cell:
+    """A picture is of the first seed that is finished."""
+    picture = str(Path(records[0][0]).with_name(entry.file))
     if not (graph.results.folder / picture).exists():
         return Cell(reason=f"{_shown(picture, graph)} not found; evaluate again")
-    return Cell(picture=picture, run=graph.run_behind(entry.sources[0]), n=1, provenance=_origin(graph, entry, records))
+    return Cell(picture=picture, run=run, n=1, provenance=_origin(graph, entry, records))
 
 
 def _run_of(record: Measured) -> str | None:
@@ -321,16 +316,11 @@ def _fill_deltas(
             continue
         cell.ours, cell.n = minuend.ours - subtrahend.ours, min(minuend.n, subtrahend.n)
         cell.planned = max(minuend.planned, subtrahend.planned)
-        entries = graph.table(table_id).rows
-        ours = _by_seed(graph, entries[row.id].cells[column.delta], minuend)
-        theirs = _by_seed(graph, entries[base.id].cells[column.minus or column.delta], subtrahend)
-        cell.values, cell.count = [ours[seed] - theirs[seed] for seed in ours if seed in theirs], minuend.count
+        ours, theirs = (dict(zip(each.seeds, each.values, strict=True)) for each in (minuend, subtrahend))
+        cell.seeds, cell.count = [seed for seed in ours if seed in theirs], minuend.count
+        cell.values = [ours[seed] - theirs[seed] for seed in cell.seeds]
         cell.error = _error_of_difference(graph, minuend, subtrahend)
         cell.provenance = {**(minuend.provenance or {}), "metric": f"{column.delta} minus {column.minus or base.label}"}
-
-
-def _by_seed(graph: Graph, entry: CellEntry, cell: Cell) -> dict[int, float]:
-    return dict(zip(_finished(graph, entry), cell.values, strict=True))
 
 
 def _error_of_difference(graph: Graph, one: Cell, other: Cell) -> float | None:
