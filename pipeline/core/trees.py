@@ -1,6 +1,6 @@
 """Trees of tensors: a tensor, or a dict, list or tuple of trees. Inputs and targets of every task are such trees."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +20,13 @@ def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, list | tuple):
         return type(tree)(map_tree(function, value) for value in tree)
     raise TypeError(f"found a {type(tree).__name__} in a tree of tensors; expected tensors, dicts, lists and tuples")
+
+
+def joined(batches: Sequence[Tree]) -> Tree:
+    """One batch of several, which are tensors or dicts of them."""
+    if isinstance(batches[0], dict):
+        return {key: joined([batch[key] for batch in batches]) for key in batches[0]}
+    return torch.cat([*batches])
 
 
 def tensors_of(tree: Tree) -> Iterator[Tensor]:

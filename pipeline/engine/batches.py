@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from pipeline.core.sizes import pair
-from pipeline.core.trees import to_device
+from pipeline.core.trees import joined, to_device
 from pipeline.data.images.gpu.interface import Completion
 from pipeline.data.kind import BaseDataConfig, DataKind, View, kind_of
 from pipeline.data.loader import Collate, HandoverFor, Loader, eval_loader, train_loader
@@ -199,7 +199,7 @@ def join_pieces(pieces: Iterable[Any], count: int, device: torch.device) -> Iter
     if count == 1:
         yield from left
     while found := list(islice(left, count)):
-        yield tuple(torch.cat(to_device(each, device)) for each in zip(*found, strict=True))
+        yield tuple(joined(to_device(each, device)) for each in zip(*found, strict=True))
 
 
 class CachedBatches:

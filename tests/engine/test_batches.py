@@ -6,6 +6,7 @@ import torch
 from peers import peers
 from PIL import Image
 from tiny_runs import ALONE, NUM_VAL, PRETRAINING, build_trainer, tiny_run, write_images
+from tiny_sounds import sound_config, write_sounds
 
 from pipeline.core.registry import TASKS
 from pipeline.data.kind import kind_of
@@ -129,6 +130,16 @@ def test_pieces__of_a_loader__are_joined_to_its_batches(images, views, rank):
     assert all(len(targets) <= 3 for _, targets in pieces) and len(pieces) > 3 * (len(whole) - 1)
     for found, expected in zip(join_pieces(pieces, 4, CPU), whole, strict=True):
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_pieces__of_sounds__are_joined_to_their_batches(tmp_path):
+    data = sound_config()
+    opened = source(data, open_split(data, write_sounds(tmp_path), "val"))
+    whole, pieces = [*opened.in_order(8)], [*opened.in_order(2)]
+    found = [*join_pieces(pieces, 4, CPU)]
+    assert [len(targets) for _, targets in found] == [8, 4]
+    for (inputs, targets), (expected, labels) in zip(found, whole, strict=True):
+        assert torch.equal(inputs["wave"], expected["wave"]) and torch.equal(targets, labels)
 
 
 @pytest.mark.slow
