@@ -75,8 +75,9 @@ def amount(facts: dict[str, Any]) -> str:
     of_evaluations = f"{evaluations} of {counted(facts['num_planned_evaluations'], 'evaluation')}"
     planned = facts["num_planned_seeds"]
     if len(facts["seeds"]) < planned:
-        most = "up to " * (len({*facts["seeds"].values()}) > 1)
-        seeds = f"{most}{len(facts['seeds'])} of {counted(planned, 'seed')}"
+        seeds = f"{len(facts['seeds'])} of {counted(planned, 'seed')}"
+    if len({*facts["seeds"].values()}) > 1:
+        seeds = f"up to {seeds}"
     return f"Preliminary: {of_runs} ({seeds}) and {of_evaluations}."
 
 

@@ -244,6 +244,11 @@ def test_tokenizer_file__in_the_folder__is_used_and_part_of_the_fingerprint(smal
     assert prepare(cfg, folder, tmp_path / "out", progress=False).fingerprint != first.fingerprint
 
 
+def test_refusal__set_in_the_folder_of_another__names_the_key_of_that_one(small):
+    config, folder = small
+    assert "set its folder under `data: reviews:`" in refusal(config(part_of="reviews", num_val=5), folder)
+
+
 def test_tokenizer_file__missing_or_too_large__is_one_of_several_problems(small, tmp_path):
     config, folder = small
     message = refusal(config(tokenizer="tokenizer.json", num_val=5), folder)

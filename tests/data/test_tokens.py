@@ -124,5 +124,5 @@ def test_tokenizer_file__that_is_none__is_named(tmp_path, content):
 
 
 def test_tokenizer_file__missing__is_named(tmp_path):
-    with pytest.raises(DataError, match=r"tokenizer\.json: not found in"):
-        TokenizerFile(tmp_path / "tokenizer.json")
+    with pytest.raises(DataError, match=rf"^gpt2/tokenizer\.json: not found in {tmp_path};"):
+        TokenizerFile(tmp_path / "gpt2" / "tokenizer.json")

@@ -9,8 +9,9 @@ from toy_study import A, B, C, measure, name_of, toy_graph, write_eval
 from pipeline.cli import main
 from pipeline.core.config import read_yaml
 from pipeline.core.errors import DataError
+from pipeline.report.records import Cell
 from pipeline.report.tables.fill import CellReadings, fill_table, judge_tables
-from pipeline.report.tables.seed_noise import measured, pooled, seed_noise, write_noise
+from pipeline.report.tables.seed_noise import measured, pooled, quantity_of, seed_noise, write_noise
 from pipeline.study.resolve.fingerprints import claims_fingerprint, report_fingerprint
 from pipeline.study.resolve.graph import build_graph
 from pipeline.study.spec import SeedValues
@@ -45,6 +46,12 @@ def test_measured__cell_of_several_seeds__is_found_under_its_data_and_metric(see
     made = "Linux abacus, torch 0, commit c0ffee"
     expected = SeedValues(run=A, values=[79.84, *SEEDS.values()], made=made)
     assert measured(seeded, tables_of(seeded)) == {KIND: [expected]}
+
+
+@pytest.mark.parametrize(("metric", "quantity"), [("val_top1", KIND), ("val_loss", "toy supervised: val_loss")])
+def test_quantity__of_training__is_that_of_an_evaluation_where_both_measure_it(seeded, metric, quantity):
+    seeded.runs[A].config["method"] = {"name": "supervised"}
+    assert quantity_of(seeded, Cell(run=A, metric=metric, provenance={"metric": metric})) == quantity
 
 
 def test_seed_noise__of_one_cell__is_its_deviation(seeded):

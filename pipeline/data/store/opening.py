@@ -144,7 +144,7 @@ def _refuse(found: list[str], kind: DataKind, manifest: Manifest, split: SplitNa
         + f"\nfolder that the site names: {folder}\n"
         f"folder that was verified: {manifest.folder} ({shown(path)})\n"
         f"what to do: if the site names the right folder, run `{prepare_command(path)}`; "
-        f"if not, fix `data: {manifest.name}:` in the site file"
+        f"if not, fix `data: {kind.cfg.folder_name}:` in the site file"
     )
 
 
@@ -157,7 +157,7 @@ def data_error(cfg: BaseDataConfig, folder: Path, problems: list[str]) -> DataEr
         + f"expected: {kind.expected()}\n"
         f"in this layout: {kind.layout}\n"
         f"to get it: {kind.origin()}\n"
-        f"what to do: fix or download the data set, or set its folder under `data: {cfg.name}:` in the site file"
+        f"what to do: fix or download the data set, or set its folder under `data: {cfg.folder_name}:` in the site file"
     )
 
 

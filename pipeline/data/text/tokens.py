@@ -117,16 +117,17 @@ class TokenizerFile(Tokenizer):
     def __init__(self, path: Path) -> None:
         from tokenizers import Tokenizer as Library
 
+        name = f"{path.parent.name}/{path.name}"  # all these files have one name
         try:
             content = path.read_bytes()
             self._library = Library.from_buffer(content)
         except FileNotFoundError:
             raise DataError(
-                f"{path.name}: not found in {path.parent}; expected the file of the tokenizers library that the config "
+                f"{name}: not found in {path.parents[1]}; expected the file of the tokenizers library that the config "
                 "names under `tokenizer`"
             ) from None
         except Exception as error:  # the library raises its own kinds, and plain Exception
-            raise DataError(f"{path.name}: found {error}, expected a file of the tokenizers library") from None
+            raise DataError(f"{name}: found {error}, expected a file of the tokenizers library") from None
         self._library.no_padding()
         self.size = self._library.get_vocab_size()
         self.digest = hashlib.sha256(content).hexdigest()

@@ -24,15 +24,18 @@ from pipeline.study.spec import Noise, SeedValues
 HEADER = "# yaml-language-server: $schema=../schema/noise.json\n"
 HEADER += "# What seeds do at scale {scale}: values of one metric over seeds, by data set. Measured; do not edit.\n"
 HEADER += "# seeds: 4 in configs/scale/{scale}.yaml, then Snakemake, then: python -m pipeline noise --scale {scale}\n"
+# The last validation of a training found what the evaluation `classify` would find again.
+ALSO_EVALUATED = {"val_top1": "classify: top1"}
 
 
 def quantity_of(graph: Graph, cell: Cell) -> str:
     """Names what a cell measures, such as `fashion_mnist classify: top1`.
 
-    What training itself measures is another thing for each method, such as its loss. Empty where no run was trained,
-    and for differences of cells.
+    What else training itself measures is another thing for each method, such as its loss. Empty where no run was
+    trained, and for differences of cells.
     """
     run, metric = graph.runs.get(cell.run or ""), (cell.provenance or {}).get("metric", "")
+    metric = ALSO_EVALUATED.get(metric, metric)
     if run is None or not run.trained or not cell.metric:
         return ""
     return f"{run.data} {metric}" if metric != cell.metric else f"{run.data} {run.method}: {metric}"
