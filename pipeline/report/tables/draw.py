@@ -204,9 +204,8 @@ def few_seeds(tables: Iterable[FilledTable]) -> str:
         return ""
     least, most = min(cell.n for cell in few), max(cell.n for cell in few)
     seeds = f"{least}" if least == most else f"{least} to {most}"
-    return (
-        f"{len(few)} of {len(shown)} numbers have {seeds} of {max(cell.planned for cell in few)} planned seeds so far."
-    )
+    numbers = "All numbers" if len(few) == len(shown) else f"{len(few)} of {len(shown)} numbers"
+    return f"{numbers} have {seeds} of {max(cell.planned for cell in few)} planned seeds so far."
 
 
 class Folded(NamedTuple):
