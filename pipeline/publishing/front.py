@@ -1,5 +1,6 @@
 """A published scale as the project's README shows it: what was run, its numbers, its verdicts, and their origin."""
 
+import re
 from collections import Counter
 
 from pipeline.publishing.provenance import amount, cost, num_from_changes, versions_outside
@@ -21,12 +22,13 @@ from pipeline.publishing.words import (
 from pipeline.report.records import FilledTable
 from pipeline.report.site.findings import VERDICTS, ClaimInWords
 from pipeline.report.site.here import epochs_of
-from pipeline.report.words import counted, in_list, sentences
+from pipeline.report.words import PLUS_MINUS, counted, in_list, sentences
 from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
 MOST_CLAIMS = 3  # that README shows; those that do not hold are shown in any case
 MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
+GAP = re.compile(r"a difference of [^;]*")  # in the reason of a verdict, with how many seeds it is from
 NOT_COMPARABLE = "Models and data are not the papers', so the numbers cannot be compared with theirs."
 
 
@@ -107,6 +109,8 @@ def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     predicates = one.claim.predicates
     open_ = sum(predicate.verdict == "not run yet" for predicate in predicates)
     rest = [f"{open_} of {len(predicates)} comparisons are not run yet"] * bool(open_)
+    if one.claim.verdict == "within noise" and (gap := GAP.search(one.claim.reason)):
+        rest.append(gap.group().replace("+/-", PLUS_MINUS))
     found = "; ".join([*_first_numbers(one), *rest])
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
     return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"

@@ -114,6 +114,14 @@ def test_readme__claim_with_many_numbers__shows_the_first_and_counts_the_others(
     )
 
 
+def test_readme__claim_within_noise__shows_the_difference_beside_its_noise(made):
+    claims = json.loads((made / "claims.json").read_text())
+    reason = "80.0 against 70.0, a difference of 10.0 +/- 18.0 (95 %), not paired by image, one run each; standard"
+    claims["toy"][0] |= {"verdict": "within noise", "reason": reason}
+    (made / "claims.json").write_text(json.dumps(claims))
+    assert "; a difference of 10.0 ± 18.0 (95 %), not paired by image, one run each |" in block()
+
+
 def test_readme__models_with_unequal_epochs__says_so_above_the_numbers_and_in_the_picture(measured):
     measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1", overview="toy.t1")
     measured.comparable = False
