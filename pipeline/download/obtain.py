@@ -23,6 +23,7 @@ from pipeline.data.kind import BaseDataConfig, kind_of, parse_data
 from pipeline.data.store.archives import extract, unpacked_size
 from pipeline.data.store.opening import listed
 from pipeline.download.fetch import Download, check_digest, fetch
+from pipeline.published_sets.find import is_set
 from pipeline.published_sets.sets import RemoteFile, SetEntry, how_to_get, in_units
 
 log = logging.getLogger(__name__)
@@ -74,16 +75,20 @@ def obtain(
 ) -> bool:
     """Download a set to `target`, or continue; returns whether there was anything to do.
 
-    A set must have the layout and the counts of its config.
+    A set must have the layout and the counts of its config. One that is there gets single files that it lacks, such as
+    a tokenizer.
     """
     staging = staging_of(target)
     if target.is_dir() and any(target.iterdir()):
+        lacking = _single_files_lacking(entry, target)
+        for file in lacking:
+            _add(staging, file, entry, target, mirror, progress, pause_s)
         if problems := problems_of(cfg, target):
             raise DataError(
                 f"{target} exists and is not {entry.title}: {problems[0]}; empty it or name another folder with --to"
             )
         shutil.rmtree(staging.folder, ignore_errors=True)  # what a process left that was killed in the end
-        return False
+        return bool(lacking)
     with explained(staging.folder):
         staging.folder.mkdir(parents=True, exist_ok=True)
     with held(staging.folder / "lock", f"the download of {entry.title}"):
@@ -98,6 +103,31 @@ def obtain(
             os.rename(staging.whole, target)
     shutil.rmtree(staging.folder, ignore_errors=True)
     return True
+
+
+def _single_files_lacking(entry: SetEntry, folder: Path) -> list[RemoteFile]:
+    """Files of a set that are no archives and not there; none where the folder has not the layout of the set."""
+    singles = [file for file in entry.files if not file.is_archive] if is_set(folder, entry) else []
+    return [file for file in singles if not (folder / file.name).exists()]
+
+
+def _add(
+    staging: Staging,
+    file: RemoteFile,
+    entry: SetEntry,
+    target: Path,
+    mirror: str | None,
+    progress: bool,
+    pause_s: float,
+) -> None:
+    """Download one file of a set into its folder, where it appears whole."""
+    with explained(target):
+        staging.folder.mkdir(parents=True, exist_ok=True)
+        (target / file.name).parent.mkdir(parents=True, exist_ok=True)
+    with held(staging.folder / "lock", f"the download of {entry.title}"):
+        _download(staging, file, mirror, _advice(staging, file, entry), progress, pause_s)
+        with explained(target):
+            os.replace(staging.archive(file), target / file.name)
 
 
 def refuse_by_hand(name: str, entry: SetEntry) -> None:

@@ -34,10 +34,10 @@ def looked_for(root: Path | None, name: str) -> str:
 
 def _find(root: Path, folders: list[Path], entry: SetEntry) -> Path | None:
     named = [folder for name in (entry.folder, *entry.names) for folder in _named(root, folders, name, entry)]
-    if found := next((folder for folder in named if _is_set(folder, entry)), None):
+    if found := next((folder for folder in named if is_set(folder, entry)), None):
         return found
     others = [folder for folder in (root, *folders) if folder not in named] if entry.is_distinct else [root]
-    alike = [folder for folder in others if _is_set(folder, entry)]
+    alike = [folder for folder in others if is_set(folder, entry)]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -51,7 +51,7 @@ def _named(root: Path, folders: list[Path], name: str, entry: SetEntry) -> Itera
             yield from (below for below in _folders_in(folder) if not rest and _plain(below.name) in again)
 
 
-def _is_set(folder: Path, entry: SetEntry) -> bool:
+def is_set(folder: Path, entry: SetEntry) -> bool:
     """Whether a folder has the layout of the set."""
     has_all = all(any(_exists(folder / place) for place in places) for places in entry.markers)
     return has_all and not any(_exists(folder / place) for place in entry.lacks)

@@ -151,6 +151,19 @@ def test_obtain__folder_with_other_content__is_never_touched(server, tiny, tmp_p
     assert (tmp_path / "tiny/thesis.txt").read_text() == "mine" and server.asked == []
 
 
+def test_obtain__set_that_lacks_a_single_file__gets_just_that_one(server, tmp_path):
+    make, cfg = SETS["wikitext2"]
+    (tmp_path / "published").mkdir()
+    entry, target = served(server, "wikitext2", make(tmp_path / "published")), tmp_path / "wikitext-2"
+    download(server, entry, target, cfg())
+    single = next(file for file in entry.files if not file.is_archive)
+    (target / single.name).unlink()
+    server.asked.clear()
+    download(server, entry, target, cfg())
+    assert (target / single.name).read_bytes() == TOKENIZER and problems_of(cfg(), target) == []
+    assert len(server.asked) == 1 and [path.name for path in sorted(tmp_path.iterdir())] == ["published", "wikitext-2"]
+
+
 def test_obtain__disk_too_small__says_so_before_anything_is_received(server, tiny, tmp_path):
     huge = tiny.model_copy(update={"unpacked": 10**18})
     with pytest.raises(PatchworkError, match=r"free space, Tiny ImageNet \(download and unpacked\) needs"):
