@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from pipeline.publishing.metrics import (
 from pipeline.publishing.picture import picture
 from pipeline.publishing.provenance import provenance_of
 from pipeline.publishing.selection import ROWS, changes_between, place_results, published_part
-from pipeline.publishing.words import PICTURE, Publication, folder_text
+from pipeline.publishing.words import PICTURE, Publication, folder_text, full_title
 from pipeline.report.collect import collect_tables
 from pipeline.report.words import counted
 from pipeline.results import ScaleFolder, published_folder
@@ -121,7 +122,9 @@ def _texts(
     from pipeline.report.tables.draw import to_markdown
 
     judged = claims_from_data(claims)
-    yield TABLES_TEXT, "\n".join(to_markdown(table) for table in drawn.tables)
+    by_study = groupby(drawn.tables, lambda table: table.id.partition(".")[0])
+    texts = ([f"## {full_title(graph, study)}\n", *map(to_markdown, tables)] for study, tables in by_study)
+    yield TABLES_TEXT, "\n".join(chain.from_iterable(texts))
     yield PICTURE, picture(graph, drawn.tables, judged)
     yield TEXT, folder_text(Publication(graph, drawn.tables, judged, facts), about)
 

@@ -26,10 +26,10 @@ from pipeline.report.words import PLUS_MINUS, counted, in_list, sentences
 from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
-MOST_CLAIMS = 3  # that README shows; those that do not hold are shown in any case
+MOST_CLAIMS = 3  # that README shows; those that do not hold, and main claims, are shown in any case
 MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
 GAP = re.compile(r"a difference of [^;]*")  # in the reason of a verdict, with how many seeds it is from
-NOT_COMPARABLE = "Models and data are not the papers', so the numbers cannot be compared with theirs."
+NOT_COMPARABLE = "Models and most data are not the papers', so the numbers cannot be compared with theirs."
 
 
 def section(publication: Publication, folder: str, lock: str, is_short: bool = False) -> list[str]:
@@ -67,14 +67,18 @@ def numbers(publication: Publication, most: int | None = None) -> list[str]:
 
 
 def verdicts(publication: Publication) -> list[str]:
-    """How many claims have which verdict, and some decided ones: all that do not hold first, then main claims."""
+    """How many claims have which verdict, and some decided ones: all that do not hold, main claims, and a few more."""
     found = [(study, one) for study, claims in publication.in_words.items() for one in claims]
     if not found:
         return ["Its studies state no claims."]
     main = {story.main_claim for story in publication.graph.stories.values()}
     decided = [each for each in found if each[1].is_decided]
     decided.sort(key=lambda each: (each[1].claim.verdict != "false", each[1].claim.id not in main))
-    shown = [each for place, each in enumerate(decided) if place < MOST_CLAIMS or each[1].claim.verdict == "false"]
+    shown = [
+        each
+        for place, each in enumerate(decided)
+        if place < MOST_CLAIMS or each[1].claim.verdict == "false" or each[1].claim.id in main
+    ]
     is_part = len(shown) < len(decided)
     selection = f" The table shows {len(shown)} of the {len(decided)} that have a verdict." * is_part
     lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}{selection}", ""]
@@ -109,7 +113,8 @@ def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     predicates = one.claim.predicates
     open_ = sum(predicate.verdict == "not run yet" for predicate in predicates)
     rest = [f"{open_} of {len(predicates)} comparisons are not run yet"] * bool(open_)
-    if one.claim.verdict == "within noise" and (gap := GAP.search(one.claim.reason)):
+    is_of_all = len(predicates) == 1 or one.claim.verdict == "within noise"
+    if is_of_all and (gap := GAP.search(one.claim.reason)):
         rest.append(gap.group().replace("+/-", PLUS_MINUS))
     found = "; ".join([*_first_numbers(one), *rest])
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"

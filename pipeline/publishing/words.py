@@ -79,7 +79,7 @@ def _part(publication: Publication, study: str, found: list[ClaimInWords], verdi
     chosen = [one for one in found if one.claim.verdict in verdicts]
     measured = [one for one in chosen if one.numbers]
     others = [f"- {one.claim.id}: {one.claim.statement} ({_why_not(one)})" for one in chosen if not one.numbers]
-    lines = [f"### {_title(publication.graph, study)}", ""] if chosen else []
+    lines = [f"### {full_title(publication.graph, study)}", ""] if chosen else []
     for one in measured:
         lines += [*_claim(publication.graph, study, one), ""]
     return lines + (["No row of these was run here:", "", *others, ""] if others else [])
@@ -92,13 +92,13 @@ def _why_not(one: ClaimInWords) -> str:
     return ", ".join(f"`{command}`" for command in one.commands) or one.claim.reason
 
 
-def _title(graph: Graph, study: str) -> str:
+def full_title(graph: Graph, study: str) -> str:
     return graph.stories[study].title if study in graph.stories else study
 
 
 def title_of(graph: Graph, study: str) -> str:
     """The short one, such as MJP."""
-    return _title(graph, study).partition(":")[0]
+    return full_title(graph, study).partition(":")[0]
 
 
 def _missing(tables: list[FilledTable]) -> str:
@@ -157,7 +157,9 @@ def verdict_table(publication: Publication) -> list[str]:
         counts = [sum(one.claim.verdict == verdict for one in found) for verdict in verdicts]
         main = next((one for one in found if one.claim.id == publication.graph.stories[study].main_claim), None)
         words = f"{full_statement(publication.graph, main)}: **{main.verdict}**" if main else ""
-        lines.append(f"| {_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {plain_cell(words)} |")
+        lines.append(
+            f"| {full_title(publication.graph, study)} | {' | '.join(map(str, counts))} | {plain_cell(words)} |"
+        )
     return lines
 
 
@@ -206,7 +208,8 @@ def errors_in_words(publication: Publication) -> str:
     cells = [cell for table in publication.tables for _, _, cell in table.cells() if cell.ours is not None]
     if any(cell.n > 1 for cell in cells):
         several = "over seeds where there are several"
-        several += " (tables have their number in brackets)" * publication.has_unequal_seeds
+        if publication.has_unequal_seeds:
+            several += " (tables have their number in brackets; lines may be of different seeds)"
         return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 

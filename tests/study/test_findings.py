@@ -106,7 +106,7 @@ def test_claim__numbers__have_their_columns_decimals_and_their_rows_names_and_mi
         "Diff. norm: 3.14 \u00b1 1.25 for DeiT-S",
         "Top-1 (%): 71.0 \u00b1 1.2 for DeiT-S, no position embedding",
     ]
-    assert found.missing == ["Table 1: DeiT-S, no position embedding"]
+    assert found.missing == ["Table 1: DeiT-S, no position embedding (Diff. norm)"]
     assert found.commands == ["snakemake mjp_table1"]
 
 

@@ -57,7 +57,8 @@ def test_readme__numbers_of_unequal_seeds__say_how_many_there_are(measured):
 
     cells[B].n = 3
     assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
-    assert "where there are several (tables have their number in brackets), else over" in front.about(publication)
+    several = "where there are several (tables have their number in brackets; lines may be of different seeds), else"
+    assert several in front.about(publication)
 
     cells[A].n = 3
     assert "| Top-1 (%) \u2191 | 80.0 \u00b1 2.9 (3) | 84.0 \u00b1 2.9 (3) |" in numbers(publication)
@@ -79,7 +80,8 @@ def test_readme__main_claim_that_does_not_hold__comes_first_with_what_is_written
     assert "A possible reason why Toy study's main claim does not hold here: C was never run." in lines
 
 
-def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_all(measured):
+def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_all_and_the_main_one(measured):
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1")
     claims = measured.claims["toy"]
     for place in range(8):
         claims[f"toy.f{place}"] = claims["toy.c3"].model_copy(update={"statement": f"False claim {place}"})
@@ -88,7 +90,8 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
 
     text = block()
     assert all(f"False claim {place} |" in text for place in range(8))
-    assert "True claim 0" not in text and "The table shows 9 of the 18 that have a verdict." in text
+    assert "True claim 0" not in text and "| Toy study, main claim: " in text
+    assert "The table shows 10 of the 18 that have a verdict." in text
 
 
 def test_readme__main_claim_without_numbers__names_its_study(measured):

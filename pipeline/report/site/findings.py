@@ -239,7 +239,10 @@ def _in_words(claim: JudgedClaim, places: dict[str, Place], scale: str, command:
     known = [places[name] for name in names if name in places]
     can_run = [place for place in known if place.cell.ours is None and not place.cell.is_final]
     numbers = _grouped((_column_name(place), _number(place)) for place in known if place.cell.ours is not None)
-    missing = _grouped((place.table.label, place.row.label) for place in can_run)
+    begun = {place.row.id for place in known if place.cell.ours is not None}
+    missing = _grouped(
+        (place.table.label, place.row.label + f" ({place.column.label})" * (place.row.id in begun)) for place in can_run
+    )
     tables = [*(place.table.id for place in can_run), *(_table_of(name) for name in names if name not in places)]
     targets = dict.fromkeys(map(target_name, tables))
     return ClaimInWords(

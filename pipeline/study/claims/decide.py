@@ -23,7 +23,7 @@ from pydantic import Field
 from pipeline.core.config import Record
 from pipeline.core.errors import ConfigError, PatchworkError
 from pipeline.study.claims.formula import Cell, Comparison, find_sets, parse
-from pipeline.study.claims.reading import Reading, Readings, Unavailable
+from pipeline.study.claims.reading import FEW_SEEDS, Reading, Readings, Unavailable
 from pipeline.study.spec import Claim
 
 if TYPE_CHECKING:
@@ -218,9 +218,11 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     pooled = [reading for reading in found.values() if reading.is_pooled]
     words += ["pooled with others of this scale"] * bool(pooled)
     judged = [*pooled, *(reading for reading in found.values() if reading.is_one_run)]
-    spreads = [reading.seeds.spread for reading in judged if reading.seeds]
-    if spreads:
-        words[-1] += f"; standard deviation over seeds at this scale: {_digits(max(spreads))}"
+    known = [reading.seeds for reading in judged if reading.seeds]
+    if known:
+        widest = max(known)
+        few = f", known from {widest.dof + 1} values only" if widest.dof < FEW_SEEDS - 1 else ""
+        words[-1] += f"; standard deviation over seeds at this scale: {_digits(widest.spread)}{few}"
     return ", ".join(words)
 
 
