@@ -144,7 +144,8 @@ def origin(publication: Publication, folder: str, lock: str) -> str:
     facts = publication.provenance
     texts = [f"[{folder}]({folder}/README.md) lists every claim with its numbers, and the commits.", cost(facts)]
     if changed := num_from_changes(facts["commits"]):
-        texts.append(f"{changed} of the results come from a clone with uncommitted changes.")
+        comes = "comes" if changed == 1 else "come"
+        texts.append(f"{counted(changed, 'result')} {comes} from a clone with uncommitted changes.")
     if others := versions_outside(facts, lock):
         texts.append(f"Versions that are not those of `requirements.lock`: {others}.")
     return " ".join(texts)

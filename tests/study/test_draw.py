@@ -105,7 +105,16 @@ def test_duration__reads_as_a_person_would_say_it(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1.26, "+/- 1.3"), (0.05, "+/- 0.1"), (0.04, "+/- 0.04"), (0.0, ""), (None, "")]
+    ("value", "text"),
+    [
+        (1.26, "+/- 1.3"),
+        (0.05, "+/- 0.1"),
+        (0.04, "+/- 0.04"),
+        (0.004, "+/- 0.004"),
+        (4e-6, "+/- 4e-06"),
+        (0.0, ""),
+        (None, ""),
+    ],
 )
 def test_error__that_would_read_0__gets_the_digits_it_needs(value, text):
     assert error(value, 1, "+/-") == text
