@@ -123,7 +123,11 @@ def _texts(
 
     judged = claims_from_data(claims)
     by_study = groupby(drawn.tables, lambda table: table.id.partition(".")[0])
-    texts = ([f"## {full_title(graph, study)}\n", *map(to_markdown, tables)] for study, tables in by_study)
+    # What is the same for all tables is said once, above them.
+    texts = [[f"{graph.note}\n"]] * bool(graph.note)
+    for study, tables in by_study:
+        short = (table.model_copy(update={"scale_note": ""}) for table in tables)
+        texts.append([f"## {full_title(graph, study)}\n", *map(to_markdown, short)])
     yield TABLES_TEXT, "\n".join(chain.from_iterable(texts))
     yield PICTURE, picture(graph, drawn.tables, judged)
     yield TEXT, folder_text(Publication(graph, drawn.tables, judged, facts), about)

@@ -48,6 +48,12 @@ def test_markdown__missing_number__has_a_numbered_note():
     assert "2. needs ImageNet-1K, which this scale does not have" in lines
 
 
+def test_markdown__model_that_stands_in__is_named_with_that_of_the_paper():
+    table = make_tables()[0]
+    table["rows"][0]["here"] = "small ViT"
+    assert "| small ViT (paper: DeiT-S) | corrected | 74.1" in to_markdown(FilledTable(**table))
+
+
 def test_markdown__label_with_markup__is_escaped():
     table = make_tables()[2]
     table["rows"][0]["label"] = "a|b <b>*c*"

@@ -40,8 +40,10 @@ def made(measured):
     return publish(measured, measured.results)
 
 
-def test_publish__tables_in_words__are_below_the_title_of_their_study(made):
-    assert (made / "tables.md").read_text().startswith("## Toy study\n\n### Table 1: ")
+def test_publish__tables_in_words__are_below_the_note_of_the_scale_and_the_title_of_their_study(made):
+    text = (made / "tables.md").read_text()
+    assert text.startswith("The scale's note.\n\n## Toy study\n\n### Table 1: ")
+    assert text.count("The scale's note.") == 1
 
 
 def test_publish__tables_and_verdicts__are_those_of_the_results(measured, made):

@@ -84,19 +84,25 @@ def to_csv(table: FilledTable) -> str:
     return text.getvalue()
 
 
+def _both(label: str, here: str) -> str:
+    """What ran, and what the paper has in its place."""
+    return f"{here} (paper: {label})" if here else label
+
+
 def to_markdown(table: FilledTable) -> str:
     """One line per row, ours with its error, beside the paper's if it has any; reasons are numbered notes below."""
     header = ["", "Fidelity"]
     for column in table.columns:
-        header += [column.label, *["paper", "difference", "verdict"] * table.has_paper]
+        header += [_both(column.label, column.here), *["paper", "difference", "verdict"] * table.has_paper]
     reasons: list[str] = []
     lines = [_markdown_line(header), "|" + " --- |" * len(header)]
     for row in table.rows:
-        entries = [row.label, row.fidelity]
+        entries = [_both(row.label, row.here), row.fidelity]
         for column in table.columns:
             entries += _markdown_cell(row.cells.get(column.id), column.decimals, reasons, table.has_paper)
         lines.append(_markdown_line(entries))
-    heading = [f"### {_markdown(table.label)}: {_markdown(table.title)}", "", _markdown(scale_line(table))]
+    title = f"{table.label}: {_both(table.title, table.here)}"
+    heading = [f"### {_markdown(title)}", "", _markdown(scale_line(table))]
     notes = [f"{number}. {_markdown(reason)}" for number, reason in enumerate(reasons, start=1)]
     remarks = [*same_runs(view(table)), few_seeds([table]), table.scale_note, table.note]
     remark = [" ".join(_markdown(text) for text in remarks if text), ""]
