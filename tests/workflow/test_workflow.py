@@ -112,7 +112,7 @@ def test_change__one_field_of_pretraining__reruns_it_and_what_starts_from_it_and
     with done.changed("configs/scale/demo.yaml", "mp3: {mask_ratio: 0.5}", "mp3: {mask_ratio: 0.6}"):
         jobs = done.jobs("demo", *LOCAL)
         of_mjp = done.jobs("results/demo/tables/headline/mjp.claims.json", *LOCAL)
-    assert jobs == {"train_run": 2, "evaluate": 2, "draw_table": 1, "draw_figure": 1, **ONE_STUDY}
+    assert jobs == {"train_run": 2, "evaluate": 1, "draw_table": 1, "draw_figure": 1, **ONE_STUDY}
     assert of_mjp == {}
 
 
@@ -235,7 +235,7 @@ def test_tracking__after_the_interrupted_demo__has_every_run_evaluation_and_tabl
     assert runs.keys() == {*graph.runs, *evaluations} and len(runs) == len(found[0])
     assert tables.keys() == {*graph.selected("headline"), *graph.studies()} and len(tables) == len(found[1])
     kinds = Counter(graph.evals[name].fragment for name in results)
-    assert (kinds["classify"], kinds["consistency"], kinds["mp3_positions"]) == (4, 3, 1)
+    assert (kinds["classify"], kinds["consistency"], kinds["mp3_positions"]) == (3, 3, 1)
     assert {run.info.status for part in found for run in part} == {"FINISHED"}
     for name in graph.runs:
         lines = (done.root / "results/demo/runs" / name / "metrics.jsonl").read_text().splitlines()
