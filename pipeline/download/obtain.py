@@ -80,23 +80,24 @@ def obtain(
     """
     staging = staging_of(target)
     if target.is_dir() and any(target.iterdir()):
-        lacking = _single_files_lacking(entry, target)
-        for file in lacking:
-            _add(staging, file, entry, target, mirror, progress, pause_s)
+        if lacking := _single_files_lacking(entry, target):
+            with _begun(staging, entry):
+                for file in lacking:
+                    _download(staging, file, entry, mirror, progress, pause_s)
+                    with explained(target):
+                        (target / file.name).parent.mkdir(parents=True, exist_ok=True)
+                        os.replace(staging.archive(file), target / file.name)
         if problems := problems_of(cfg, target):
             raise DataError(
                 f"{target} exists and is not {entry.title}: {problems[0]}; empty it or name another folder with --to"
             )
         shutil.rmtree(staging.folder, ignore_errors=True)  # what a process left that was killed in the end
         return bool(lacking)
-    with explained(staging.folder):
-        staging.folder.mkdir(parents=True, exist_ok=True)
-    with held(staging.folder / "lock", f"the download of {entry.title}"):
+    with _begun(staging, entry):
         require_space(staging.folder, staging.needed(entry), f"{entry.title} (download and unpacked)")
         for file in entry.files:
             if not staging.placed(file).exists():
-                advice = _advice(staging, file, entry)
-                _download(staging, file, mirror, advice, progress, pause_s)
+                _download(staging, file, entry, mirror, progress, pause_s)
                 _place(staging, file, progress)
         _check(cfg, entry, staging)
         with explained(target):
@@ -111,23 +112,13 @@ def _single_files_lacking(entry: SetEntry, folder: Path) -> list[RemoteFile]:
     return [file for file in singles if not (folder / file.name).exists()]
 
 
-def _add(
-    staging: Staging,
-    file: RemoteFile,
-    entry: SetEntry,
-    target: Path,
-    mirror: str | None,
-    progress: bool,
-    pause_s: float,
-) -> None:
-    """Download one file of a set into its folder, where it appears whole."""
-    with explained(target):
+@contextmanager
+def _begun(staging: Staging, entry: SetEntry) -> Iterator[None]:
+    """The staging folder exists, and no other process downloads this set."""
+    with explained(staging.folder):
         staging.folder.mkdir(parents=True, exist_ok=True)
-        (target / file.name).parent.mkdir(parents=True, exist_ok=True)
     with held(staging.folder / "lock", f"the download of {entry.title}"):
-        _download(staging, file, mirror, _advice(staging, file, entry), progress, pause_s)
-        with explained(target):
-            os.replace(staging.archive(file), target / file.name)
+        yield
 
 
 def refuse_by_hand(name: str, entry: SetEntry) -> None:
@@ -162,9 +153,9 @@ def _advice(staging: Staging, file: RemoteFile, entry: SetEntry) -> str:
 
 
 def _download(
-    staging: Staging, file: RemoteFile, mirror: str | None, advice: str, progress: bool, pause_s: float
+    staging: Staging, file: RemoteFile, entry: SetEntry, mirror: str | None, progress: bool, pause_s: float
 ) -> None:
-    archive = staging.archive(file)
+    archive, advice = staging.archive(file), _advice(staging, file, entry)
     if not archive.exists():
         size = file.size if file.is_exact else None
         fetch(Download(file.address_on(mirror), archive, size, advice), progress, pause_s)

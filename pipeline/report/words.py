@@ -97,7 +97,8 @@ def error(value: float | None, decimals: int, mark: str = PLUS_MINUS) -> str:
         return ""
     # One that would read 0.0 gets the digits that it needs.
     digits = decimals if round(value, decimals) else -math.floor(math.log10(value))
-    is_tiny = digits > decimals + (decimals < MANY_DECIMALS) * 2
+    most_digits = decimals if decimals >= MANY_DECIMALS else decimals + 2
+    is_tiny = digits > most_digits
     return f"{mark} {value:.0e}" if is_tiny else f"{mark} {value:.{digits}f}"
 
 

@@ -108,7 +108,7 @@ def measure(graph: Graph) -> Graph:
 
 
 def add_images(graph: Graph) -> Graph:
-    """Add values per image, which decide the first claim alone, and a remark on the last claim."""
+    """Add values per image, without which the first claim has no verdict, and a remark on the last claim."""
     images = np.arange(200) % 5 > 0
     for run, top1 in ((A, images), (B, images | (np.arange(200) % 25 == 0)), (C, images)):
         values = 100.0 * top1
