@@ -106,7 +106,7 @@ def test_claim__single_run_next_to_one_with_seeds__is_judged_by_the_noise_of_see
 def test_claim__noise_of_two_runs_alone__says_how_little_is_known(seeded):
     cell = seeded.tables["toy.t1"].rows["toy.t1.a"].cells["top1"]
     cell.sources = cell.sources[:2]
-    assert claim(seeded, "toy.c2").reason.endswith("at this scale: 0.59, known from 2 values only")
+    assert claim(seeded, "toy.c2").reason.endswith("at this scale: 0.59, known from few runs only")
 
 
 def test_claim__single_runs__are_judged_by_what_the_file_says(toy):

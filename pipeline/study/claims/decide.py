@@ -221,7 +221,7 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     known = [reading.seeds for reading in judged if reading.seeds]
     if known:
         widest = max(known)
-        few = f", known from {widest.dof + 1} values only" if widest.dof < FEW_SEEDS - 1 else ""
+        few = ", known from few runs only" if widest.dof < FEW_SEEDS - 1 else ""
         words[-1] += f"; standard deviation over seeds at this scale: {_digits(widest.spread)}{few}"
     return ", ".join(words)
 
