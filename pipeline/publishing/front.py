@@ -16,7 +16,6 @@ from pipeline.publishing.words import (
     overview,
     overview_tables,
     plain_cell,
-    remark,
     title_of,
 )
 from pipeline.report.records import FilledTable
@@ -27,17 +26,18 @@ from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
 MOST_CLAIMS = 3  # that README shows; those that do not hold, and main claims, are shown in any case
+SHORT = 2  # sentences on why a claim that is not a main one may not hold; the published folder has all
 MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
 GAP = re.compile(r"a difference of [^;]*")  # in the reason of a verdict, with how many seeds it is from
 NOT_COMPARABLE = "Models and most data are not the papers', so the numbers cannot be compared with theirs."
 
 
 def section(publication: Publication, folder: str, lock: str, is_short: bool = False) -> list[str]:
-    """A scale under its own heading; a short one has no picture, and the first line of each table."""
+    """A scale under its own heading; a short one has the first line of each table and main claims, and no picture."""
     lines = [f"### Scale {publication.graph.scale}", "", about(publication) + f" {LEGEND}" * (not is_short), ""]
     lines += numbers(publication, most=1 if is_short else None)
     lines += [f"![{alt_text(publication)}]({folder}/{PICTURE})", ""] * (not is_short)
-    return [*lines, *verdicts(publication), "", origin(publication, folder, lock), ""]
+    return [*lines, *verdicts(publication, is_short), "", origin(publication, folder, lock), ""]
 
 
 def about(publication: Publication) -> str:
@@ -66,26 +66,29 @@ def numbers(publication: Publication, most: int | None = None) -> list[str]:
     return shown or [*number_table(publication), ""]
 
 
-def verdicts(publication: Publication) -> list[str]:
-    """How many claims have which verdict, and some decided ones: all that do not hold, main claims, and a few more."""
+def verdicts(publication: Publication, is_short: bool = False) -> list[str]:
+    """How many claims have which verdict, and some decided ones: main claims, all that do not hold, and a few more."""
     found = [(study, one) for study, claims in publication.in_words.items() for one in claims]
     if not found:
         return ["Its studies state no claims."]
     main = {story.main_claim for story in publication.graph.stories.values()}
     decided = [each for each in found if each[1].is_decided]
-    decided.sort(key=lambda each: (each[1].claim.verdict != "false", each[1].claim.id not in main))
-    shown = [
-        each
-        for place, each in enumerate(decided)
-        if place < MOST_CLAIMS or each[1].claim.verdict == "false" or each[1].claim.id in main
-    ]
+    decided.sort(key=lambda each: (each[1].claim.id not in main, each[1].claim.verdict != "false"))
+    most = 0 if is_short else MOST_CLAIMS
+
+    def is_shown(place: int, one: ClaimInWords) -> bool:
+        return place < most or one.claim.id in main or (one.claim.verdict == "false" and not is_short)
+
+    shown = [(study, one) for place, (study, one) in enumerate(decided) if is_shown(place, one)]
     is_part = len(shown) < len(decided)
     selection = f" The table shows {len(shown)} of the {len(decided)} that have a verdict." * is_part
     lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}{selection}", ""]
     if shown:
         lines += ["| claim | verdict | found |", "|---|---|---|"]
         lines += [_line(publication.graph, study, one, one.claim.id in main) for study, one in shown]
-    return lines + [line for study, one in shown for line in _why(publication.graph, study, one, main)]
+    for study, one in shown:
+        lines += _why(publication.graph, study, one) if one.claim.id in main else []
+    return lines
 
 
 def _counts(found: list[tuple[str, ClaimInWords]]) -> str:
@@ -117,6 +120,8 @@ def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     if is_of_all and (gap := GAP.search(one.claim.reason)):
         rest.append(gap.group().replace("+/-", PLUS_MINUS))
     found = "; ".join([*_first_numbers(one), *rest])
+    if not is_main and _remark(one):
+        found += f". Possible reason: {' '.join(sentences(_remark(one))[:SHORT])}"
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
     return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"
 
@@ -130,13 +135,14 @@ def _first_numbers(one: ClaimInWords) -> list[str]:
     return [*outcome, *shown, f"{len(one.numbers) - len(shown)} more like these in the published folder"]
 
 
-def _why(graph: Graph, study: str, one: ClaimInWords, main: set[str]) -> list[str]:
+def _why(graph: Graph, study: str, one: ClaimInWords) -> list[str]:
     """What may explain a main claim that does not hold."""
-    text = remark(graph, study, one.claim.id) if one.claim.id in main and one.claim.verdict == "false" else ""
-    return [
-        "",
-        f"A possible reason why {title_of(graph, study)}'s main claim does not hold here: {plain_cell(text)}",
-    ] * bool(text)
+    text = f"A possible reason why {title_of(graph, study)}'s main claim does not hold here: {plain_cell(_remark(one))}"
+    return ["", text] * bool(_remark(one))
+
+
+def _remark(one: ClaimInWords) -> str:
+    return one.claim.remark if one.claim.verdict == "false" else ""
 
 
 def origin(publication: Publication, folder: str, lock: str) -> str:

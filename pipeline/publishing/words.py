@@ -81,7 +81,7 @@ def _part(publication: Publication, study: str, found: list[ClaimInWords], verdi
     others = [f"- {one.claim.id}: {one.claim.statement} ({_why_not(one)})" for one in chosen if not one.numbers]
     lines = [f"### {full_title(publication.graph, study)}", ""] if chosen else []
     for one in measured:
-        lines += [*_claim(publication.graph, study, one), ""]
+        lines += [*_claim(publication.graph, one), ""]
     return lines + (["No row of these was run here:", "", *others, ""] if others else [])
 
 
@@ -109,7 +109,7 @@ def _missing(tables: list[FilledTable]) -> str:
     return f"{found}; `tables.md` says of each other one why not. {few_seeds(tables)}".rstrip()
 
 
-def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
+def _claim(graph: Graph, one: ClaimInWords) -> Iterator[str]:
     claim = one.claim
     yield f"**{claim.id}: {one.verdict}**"
     yield ""
@@ -121,12 +121,7 @@ def _claim(graph: Graph, study: str, one: ClaimInWords) -> Iterator[str]:
     if claim.verdict == "not run yet":
         yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
     elif claim.verdict in ("false", "within noise"):
-        yield f"- May come from: {remark(graph, study, claim.id) or NOT_EXAMINED}"
-
-
-def remark(graph: Graph, study: str, claim_id: str) -> str:
-    """What is written down about the verdict of a claim at this scale."""
-    return graph.claims[study][claim_id].remarks.get(graph.scale, "")
+        yield f"- May come from: {claim.remark or NOT_EXAMINED}"
 
 
 def here(graph: Graph, statement: str) -> str:

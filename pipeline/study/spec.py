@@ -286,7 +286,7 @@ class Claim(Strict):
     main: bool = Field(False, description="the claim of the paper that the report shows first")
     remarks: dict[str, str] = Field(
         default_factory=dict,
-        description="scale -> what an outcome there may come from that the paper does not expect; published with it",
+        description="scale -> what an outcome there may come from that the paper does not expect; the report shows it",
     )
     margin: float | None = Field(
         None,

@@ -8,7 +8,7 @@ from toy_study import A, B, add_images, name_of
 
 from pipeline.publishing import front
 from pipeline.publishing.folder import publish, read_publication
-from pipeline.publishing.front import numbers
+from pipeline.publishing.front import numbers, verdicts
 from pipeline.publishing.provenance import amount
 from pipeline.publishing.readme import BEGIN, END, block, block_of, readme, write_block
 from pipeline.study.resolve.entries import StudyEntry
@@ -80,6 +80,18 @@ def test_readme__main_claim_that_does_not_hold__comes_first_with_what_is_written
     assert "A possible reason why Toy study's main claim does not hold here: C was never run." in lines
 
 
+def test_readme__claim_that_does_not_hold__has_the_first_sentences_of_what_is_written_down_about_it(measured):
+    measured.claims["toy"]["toy.c3"].remarks["toy"] = "C was never run. It is old. Nobody misses it."
+    measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1")
+    publish(measured, measured.results)
+    assert ". Possible reason: C was never run. It is old. |" in block()
+    assert "A possible reason why" not in block()
+
+    measured.claims["toy"]["toy.c3"].remarks.clear()
+    publish(measured, measured.results)
+    assert "ossible reason" not in block()
+
+
 def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_all_and_the_main_one(measured):
     measured.stories["toy"] = StudyEntry(title="Toy study", main_claim="toy.c1")
     claims = measured.claims["toy"]
@@ -92,6 +104,7 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
     assert all(f"False claim {place} |" in text for place in range(8))
     assert "True claim 0" not in text and "| Toy study, main claim: " in text
     assert "The table shows 10 of the 18 that have a verdict." in text
+    assert "False claim" not in "\n".join(verdicts(read_publication("toy"), is_short=True))
 
 
 def test_readme__main_claim_without_numbers__names_its_study(measured):

@@ -126,7 +126,7 @@ def judge_study(graph: Graph, study: str, selection: str) -> JudgedStudy:
 def judge_tables(graph: Graph, study: str, tables: list[FilledTable]) -> JudgedStudy:
     """The claims of a study; they may name cells of other studies, too."""
     readings = CellReadings(tables, graph)
-    return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), readings))
+    return JudgedStudy(study=study, scale=graph.scale, claims=judge(graph.claims.get(study, {}), readings, graph.scale))
 
 
 class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):

@@ -57,6 +57,7 @@ class JudgedClaim(Record):
     reason: str
     predicates: list[Predicate]
     doubt: float | None = Field(None, description="noise of what decided it, in units of the difference")
+    remark: str = Field("", description="what an outcome at this scale may come from, if its study says so")
 
 
 class ResolvedClaim(Claim):
@@ -91,18 +92,19 @@ def resolve(claim: Claim, known: Mapping[str, Iterable[str]], where: str) -> Res
     return ResolvedClaim(**claim.model_dump(), sets=sets)
 
 
-def judge(claims: Mapping[str, ResolvedClaim], readings: Readings) -> list[JudgedClaim]:
-    """Every claim with its verdict, and for each comparison the numbers that were put in."""
-    return [_judge_one(claim_id, claim, readings) for claim_id, claim in claims.items()]
+def judge(claims: Mapping[str, ResolvedClaim], readings: Readings, scale: str = "") -> list[JudgedClaim]:
+    """Every claim with its verdict, for each comparison the numbers that were put in, and its remark for this scale."""
+    return [_judge_one(claim_id, claim, readings, scale) for claim_id, claim in claims.items()]
 
 
-def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings) -> JudgedClaim:
+def _judge_one(claim_id: str, claim: ResolvedClaim, readings: Readings, scale: str) -> JudgedClaim:
     decided = [_decide(comparison, readings, claim) for comparison in claim.comparisons()]
     verdict = next(word for word in WORST_FIRST if word in {entry.predicate.verdict for entry in decided})
     about: dict[str, Any] = {"id": claim_id, "statement": claim.statement, "type": claim.type}
     predicates = [entry.predicate for entry in decided]
     doubt = min((entry.doubt for entry in decided if entry.predicate.verdict == verdict), default=math.inf)
     about |= {"verdict": verdict, "reason": _summary(decided, verdict), "predicates": predicates}
+    about["remark"] = claim.remarks.get(scale, "")
     return JudgedClaim(**about, doubt=doubt if math.isfinite(doubt) else None)
 
 
