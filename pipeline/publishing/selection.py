@@ -36,8 +36,11 @@ def published_part(graph: Graph) -> Graph:
     subjects = {run for entry in evals.values() for run in entry.subjects.values()}
     runs = graph.with_inits([*(name for row in rows for name in row.run_names()), *subjects])
     studies = {table.study for table in tables.values()}
+    # Claims also name tables without headline rows: their columns tell which cells have no number at this scale.
+    named = {key for study in studies for claim in graph.claims.get(study, {}).values() for key in claim.tables()}
+    others = {key: table.model_copy(update={"rows": {}}) for key, table in graph.tables.items() if key in named}
     changes: dict[str, Any] = {
-        "tables": tables,
+        "tables": others | tables,
         "evals": evals,
         "runs": {name: run for name, run in graph.runs.items() if name in runs},
         "claims": {study: claims for study, claims in graph.claims.items() if study in studies},

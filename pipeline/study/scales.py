@@ -5,7 +5,7 @@ configs/expected) runs at every scale that has papers, and any other study runs 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pipeline.core.config import CONFIGS, names, read_yaml_once
 from pipeline.core.errors import ConfigError
@@ -21,6 +21,11 @@ def runs_at(study: str, scale: str, papers: bool) -> bool:
     """Whether a study runs at a scale; `papers`: whether the scale has studies of papers."""
     stated = stated_scales(study)
     return scale in stated if stated else has_paper(study) == papers
+
+
+def elsewhere(scales: Sequence[str], scale: str) -> str:
+    """Why a row or a column that is for some scales has no numbers at another one; without scales it is for all."""
+    return "" if not scales or scale in scales else f"computed only at scale {', '.join(scales)}"
 
 
 def run_at(targets: Iterable[str], scale: str) -> bool:

@@ -26,7 +26,7 @@ from pipeline.report import drawing
 from pipeline.report.collect import collect_tables
 from pipeline.results import published_folder
 from pipeline.study import targets
-from pipeline.study.resolve.entries import StudyEntry
+from pipeline.study.resolve.entries import CellEntry, StudyEntry
 from pipeline.study.spec import Drawing
 
 
@@ -114,6 +114,26 @@ def test_compare__results_of_another_machine__lists_numbers_further_apart_than_t
     assert "- toy.t1.a:diff_norm: 17.40 here, 17.46 published" in lines
     assert not any("toy.t1.a:top1" in line for line in lines)
     assert lines[0] == head.format(7, 3, 2, 2)
+
+
+@pytest.mark.parametrize("table", ["toy.t1", "toy.t2"])
+def test_verdict__of_a_claim_on_a_column_of_other_scales__is_that_of_the_report(measured, table):
+    """Neither row C nor table t2 is published."""
+    columns = measured.tables["toy.t1"].columns
+    columns["ap"] = columns["top1"].model_copy(update={"label": "AP", "scales": ["paper"]})
+    for row in measured.tables["toy.t1"].rows.values():
+        row.cells["ap"] = CellEntry(why="computed only at scale paper")
+    rows = {key.replace("t1", "t2"): row for key, row in measured.tables["toy.t1"].rows.items()}
+    rows = {key: row.model_copy(update={"headline": False}) for key, row in rows.items()}
+    measured.tables["toy.t2"] = measured.tables["toy.t1"].model_copy(update={"rows": rows})
+    claim = measured.claims["toy"]["toy.c2"].model_copy(update={"holds": [f"{table}.c:ap > 1"]})
+    measured.claims["toy"]["toy.c2"] = claim
+    _, (here,) = collect_tables(measured, "headline")
+    _, (there,) = collect_tables(published_part(measured), "headline")
+
+    assert here.claims[1].verdict == there.claims[1].verdict == "not testable"
+    assert here.claims[1].reason.startswith("computed only at scale paper: ")
+    assert publish(measured, measured.results) and check("toy") == []
 
 
 def test_text__of_claims_that_fail__says_what_was_expected_found_and_why(made):

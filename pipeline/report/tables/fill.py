@@ -21,6 +21,7 @@ from pipeline.results.records import EvalResult, Measured, TrainRecord, read_rec
 from pipeline.study.claims.decide import judge
 from pipeline.study.claims.reading import Reading, Unavailable
 from pipeline.study.resolve.entries import CellEntry, Graph, RowEntry, TableEntry
+from pipeline.study.scales import elsewhere
 from pipeline.study.spec import MEAN, Column
 from pipeline.study.targets import command_for, target_name
 
@@ -144,6 +145,8 @@ class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):
         return iter(self.cells)
 
     def __getitem__(self, key: tuple[str, str]) -> Reading | Unavailable | None:
+        if key not in self.cells and (why := self._elsewhere(*key)):
+            return Unavailable(why)
         cell = self.cells[key]
         if cell.ours is None:
             return Unavailable(cell.reason) if cell.is_final else None
@@ -161,6 +164,13 @@ class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):
             is_one_run=bool(quantity) and cell.n == 1,
             seeds=self.noise.get(quantity),
         )
+
+
+    def _elsewhere(self, row: str, column: str) -> str:
+        """Why no row of its table has a number in a column here; of what is published, most rows are left out."""
+        table = self.graph.tables.get(row.rpartition(".")[0])
+        known = table.columns.get(column) if table else None
+        return elsewhere(known.scales, self.graph.scale) if known else ""
 
 
 def _measurement(cell: Cell) -> str:

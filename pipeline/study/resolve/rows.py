@@ -13,6 +13,7 @@ from pipeline.study.resolve.data import data_configs
 from pipeline.study.resolve.draft import Draft, fragment_names
 from pipeline.study.resolve.entries import CellEntry, EvalEntry, EvalJob, RowEntry, TableEntry
 from pipeline.study.resolve.evals import eval_layers
+from pipeline.study.scales import elsewhere
 from pipeline.study.spec import MEAN, TRAIN, TRAIN_METRICS, Column, Figure, Row, Table
 
 if TYPE_CHECKING:
@@ -186,8 +187,9 @@ def _fill_column(draft: Draft, table: Table, key: str, cells: dict[str, dict[str
     if lines:
         return lines
     filled = [(row, cells[row_id][key]) for row_id, row in table.rows.items()]
-    known = ("", PROBLEM, MISSING, _elsewhere(draft, column))
-    reasons = [cell.why for row, cell in filled if cell.why not in (*known, row.why, _elsewhere(draft, row))]
+    scale = draft.graph.scale
+    known = ("", PROBLEM, MISSING, elsewhere(column.scales, scale))
+    reasons = [cell.why for row, cell in filled if cell.why not in (*known, row.why, elsewhere(row.scales, scale))]
     is_possible = any(cell.sources or cell.why == PROBLEM for _, cell in filled)
     if reasons and not is_possible:
         return [f"{where}.eval: {column.eval} applies to no row of this table: {reasons[0]}"]
@@ -302,7 +304,8 @@ def _train_metrics(draft: Draft) -> tuple[str, ...]:
 
 def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | None) -> CellEntry:
     """Where one cell's number comes from, seed by seed; or the reason why it has none."""
-    if why := _elsewhere(draft, column) or _elsewhere(draft, row):
+    scale = draft.graph.scale
+    if why := elsewhere(column.scales, scale) or elsewhere(row.scales, scale):
         return CellEntry(why=why)
     metric = row.metrics.get(key, column.metric or "")
     roles = _roles(source)
@@ -321,12 +324,6 @@ def _cell(draft: Draft, row: Row, column: Column, key: str, source: _Source | No
         found = f"evals/{_add_eval(draft, source, subjects)}/result" if source else f"runs/{subjects['model']}/train"
         sources.append(f"{found}.json")
     return CellEntry(sources=sources, metric=metric, file=column.file or "")
-
-
-def _elsewhere(draft: Draft, part: Row | Column) -> str:
-    """Why a row or a column that is for other scales has no numbers here."""
-    is_here = not part.scales or draft.graph.scale in part.scales
-    return "" if is_here else f"computed only at scale {', '.join(part.scales)}"
 
 
 def _runs_by_role(draft: Draft, row: Row, column: Column, roles: tuple[str, ...]) -> dict[str, list[str]]:
