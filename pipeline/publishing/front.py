@@ -81,7 +81,8 @@ def verdicts(publication: Publication, is_short: bool = False) -> list[str]:
 
     shown = [(study, one) for place, (study, one) in enumerate(decided) if is_shown(place, one)]
     is_part = len(shown) < len(decided)
-    selection = f" The table shows {len(shown)} of the {len(decided)} that have a verdict." * is_part
+    failed = "" if is_short or len(shown) <= MOST_CLAIMS else ": main claims, and all that do not hold"
+    selection = f" The table shows {len(shown)} of the {len(decided)} that have a verdict{failed}." * is_part
     lines = [f"Of {counted(len(found), 'claim')}, {_counts(found)}.{_open(publication, main)}{selection}", ""]
     if shown:
         lines += ["| claim | verdict | found |", "|---|---|---|"]

@@ -85,7 +85,7 @@ def cost(facts: dict[str, Any]) -> str:
     training, evaluating = facts["hours_of_training"], facts["hours_of_evaluating"]
     devices = {"CPU" if name == "cpu" else name: count for name, count in facts["devices"].items()}
     where = f"{_listed(devices)} ({_listed(facts['machines'])})"
-    return f"Training took {training:.1f} hours, evaluating {evaluating:.1f} hours, on {where}."
+    return f"Training took {training:.1f} hours, evaluating {evaluating:.1f} hours, all jobs together, on {where}."
 
 
 def _commits(found: dict[str, int]) -> list[str]:

@@ -122,6 +122,8 @@ def _claim(graph: Graph, one: ClaimInWords) -> Iterator[str]:
         yield f"- Needed: {', '.join(f'`{command}`' for command in one.commands) or claim.reason}."
     elif claim.verdict in ("false", "within noise"):
         yield f"- May come from: {claim.remark or NOT_EXAMINED}"
+    elif claim.verdict == "true" and claim.remark:
+        yield f"- Remark: {claim.remark}"
 
 
 def here(graph: Graph, statement: str) -> str:
@@ -205,7 +207,8 @@ def errors_in_words(publication: Publication) -> str:
         several = "over seeds where there are several"
         if publication.has_unequal_seeds:
             several += " (tables have their number in brackets; lines may be of different seeds)"
-        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images."
+        of_two = " That of two seeds is hardly known itself; verdicts use what all runs of the scale tell of noise."
+        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images.{of_two}"
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 

@@ -279,6 +279,13 @@ def test_reason__of_several_comparisons__is_of_the_closest_or_of_the_clearest_re
             "72.0 against 69.5, a difference of 2.5 +/- 1.2 (95 %), paired over 1,000 images, one run each",
         ),
         (
+            {
+                name: paired(values, unit="texts")
+                for name, values in zip("ab", accuracies(690, 30, 5, 275), strict=True)
+            },
+            "72.0 against 69.5, a difference of 2.5 +/- 1.2 (95 %), paired over 1,000 texts, one run each",
+        ),
+        (
             {"a": unpaired(72.0), "b": unpaired(69.5)},
             "72.0 against 69.5, a difference of 2.5 +/- 4.0 (95 %), not paired by image, one run each",
         ),

@@ -103,7 +103,7 @@ def test_readme__more_claims_do_not_hold_than_are_shown_of_others__shows_them_al
     text = block()
     assert all(f"False claim {place} |" in text for place in range(8))
     assert "True claim 0" not in text and "| Toy study, main claim: " in text
-    assert "The table shows 10 of the 18 that have a verdict." in text
+    assert "The table shows 10 of the 18 that have a verdict: main claims, and all that do not hold." in text
     assert "False claim" not in "\n".join(verdicts(read_publication("toy"), is_short=True))
 
 

@@ -161,6 +161,15 @@ def test_claim__on_cells_of_one_measurement_without_values_by_image__knows_that_
     assert claim.verdict == "true"
 
 
+@pytest.mark.parametrize(("kind", "unit"), [(None, "images"), ("text", "texts"), ("audio", "clips")])
+def test_cell__of_a_run__names_the_samples_as_its_kind_of_data_does(toy, kind, unit):
+    graph = toy()
+    for run in graph.runs.values():
+        run.config["data"] = {"kind": kind} if kind else {}
+    readings = CellReadings([fill_table(graph, "toy.t1", "all")], graph)
+    assert readings["toy.t1.a", "top1"].unit == unit
+
+
 def test_cell__of_seeds_that_saw_other_images__is_not_paired(toy):
     graph = toy({"a": 2, "b": 1})
     values = per_image(1, 0.6)

@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.core.config import nearest
 from pipeline.core.errors import ConfigError, DataError
 from pipeline.core.files import read_lines
+from pipeline.core.registry import KINDS
 from pipeline.freshness.remake import Freshness
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable, JudgedStudy
 from pipeline.report.site.here import name_what_ran
@@ -158,6 +159,7 @@ class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):
             dof=max(cell.n - 1, 0),
             per_image=tuple(per_image(self.graph.results, cell)),
             images=cell.images,
+            unit=_unit(self.graph, cell),
             source=_measurement(cell),
             run=cell.run or "",
             tolerance=cell.tolerance,
@@ -165,12 +167,18 @@ class CellReadings(Mapping[tuple[str, str], Reading | Unavailable | None]):
             seeds=self.noise.get(quantity),
         )
 
-
     def _elsewhere(self, row: str, column: str) -> str:
         """Why no row of its table has a number in a column here; of what is published, most rows are left out."""
         table = self.graph.tables.get(row.rpartition(".")[0])
         known = table.columns.get(column) if table else None
         return elsewhere(known.scales, self.graph.scale) if known else ""
+
+
+def _unit(graph: Graph, cell: Cell) -> str:
+    """What the samples are that the run behind a cell learned from: images, texts or clips."""
+    run = graph.runs.get(cell.run or "")
+    kind = run.config.get("data", {}).get("kind", "images") if run else "images"
+    return KINDS.get(kind).unit
 
 
 def _measurement(cell: Cell) -> str:

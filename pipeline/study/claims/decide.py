@@ -207,11 +207,11 @@ def _conditions(found: dict[Cell, Reading]) -> str:
     noisy = {cell: reading for cell, reading in found.items() if reading.has_noise}
     groups = paired(noisy)
     words = []
-    if groups and len(noisy) > 1:
-        images = f"{len(noisy[groups[0][0]].per_image[0]):,} images"
-        words = [f"paired over {images}" if groups == [list(noisy)] else "not all on the same images"]
-    elif groups:
-        words = [f"{len(noisy[groups[0][0]].per_image[0]):,} images"]
+    if groups:
+        one = noisy[groups[0][0]]
+        words = [f"{len(one.per_image[0]):,} {one.unit}"]
+        if len(noisy) > 1:
+            words = [f"paired over {words[0]}" if groups == [list(noisy)] else f"not all on the same {one.unit}"]
     elif len(noisy) > 1:
         words = ["not paired by image"]
     seeds = sorted({reading.dof + 1 for reading in found.values()})

@@ -30,6 +30,7 @@ class Reading:
     dof: int = 0  # number of seeds - 1
     per_image: tuple["np.ndarray", ...] = ()  # one array for each seed; the mean of them all is `value`
     images: str = ""  # names the images and their order; cells with the same one are paired
+    unit: str = "images"  # what its samples are: images, texts or clips
     source: str = ""  # names the measurement, so that two cells that show the same one are known to be equal
     run: str = ""  # names the training; cells of the same one move together with its seed
     tolerance: float | None = None  # of its column
