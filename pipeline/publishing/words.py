@@ -207,8 +207,8 @@ def errors_in_words(publication: Publication) -> str:
         several = "over seeds where there are several"
         if publication.has_unequal_seeds:
             several += " (tables have their number in brackets; lines may be of different seeds)"
-        of_two = " That of two seeds is hardly known itself; verdicts use what all runs of the scale tell of noise."
-        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images.{of_two}"
+        pooled = " The noise of two or three seeds is that of all runs of this scale, as in verdicts."
+        return f"{PLUS_MINUS} is one standard error: {several}, else over validation images.{pooled}"
     return f"{PLUS_MINUS} is one standard error over validation images; it does not contain differences between seeds."
 
 

@@ -21,7 +21,9 @@ class Cell(Record):
     values: list[float] = Field([], description="one per seed")
     seeds: list[int] = Field([], exclude=True, description="which of the planned ones `values` are of; not written")
     spread: float | None = Field(None, description="standard deviation over seeds; None for one seed")
-    error: float | None = Field(None, description="standard error of `ours`; None: unknown, 0: exact")
+    error: float | None = Field(
+        None, description="standard error of `ours`, of few seeds from all runs of the scale; None: unknown, 0: exact"
+    )
     image_error: float | None = Field(None, description="standard error over images, which all seeds share")
     n: int = Field(0, description="seeds")
     planned: int = Field(0, description="seeds that the study asks for; `n` of them are finished")

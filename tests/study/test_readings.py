@@ -10,6 +10,7 @@ from result_files import write_evaluation, write_training
 from pipeline.report.tables.fill import CellReadings, fill_table, judge_tables
 from pipeline.results.records import EvalResult, read_record, write_record
 from pipeline.study.resolve.entries import Graph
+from pipeline.study.spec import SeedValues
 
 IMAGES = 50
 COLUMNS = {
@@ -159,6 +160,21 @@ def test_claim__on_cells_of_one_measurement_without_values_by_image__knows_that_
     table.rows["toy.t1.b"].cells = table.rows["toy.t1.a"].cells
     (claim,) = judge_tables(graph, "toy", [filled(graph)]).claims
     assert claim.verdict == "true"
+
+
+def test_cell__of_few_seeds__has_the_error_that_all_runs_of_the_scale_tell(toy):
+    graph = toy({"a": 2, "b": 4, "c": 2}, top1={"a1": 0.7, "b1": 0.5})
+    own = {row.id[-1]: row.cells["top1"].spread / math.sqrt(row.cells["top1"].n) for row in filled(graph).rows}
+    graph.noise = {"toy classify: top1": [SeedValues(run="x", values=[60.0, 62.0, 64.0, 66.0])]}
+    errors = {row.id[-1]: row.cells["top1"].error for row in filled(graph).rows}
+
+    spread = statistics.stdev([60.0, 62.0, 64.0, 66.0])
+    assert errors["a"] == pytest.approx(spread / math.sqrt(2))
+    assert errors["b"] == own["b"]  # four are enough
+    assert errors["c"] == 0.0  # seeds that move nothing say that nothing moves
+
+    graph.noise["toy classify: top1"] = [SeedValues(run="x", values=[60.0, 62.0])]
+    assert filled(graph).rows[0].cells["top1"].error == own["a"]  # no more is known than of the cell itself
 
 
 @pytest.mark.parametrize(("kind", "unit"), [(None, "images"), ("text", "texts"), ("audio", "clips")])

@@ -11,9 +11,9 @@ DRAWING = PACKAGE / "report"
 
 
 def table_fingerprint(graph: Graph, table_id: str) -> str:
-    """Columns, rows, expected values, tolerances, the scale's note, and the code that draws."""
+    """Columns, rows, expected values, tolerances, the scale's note, what seeds do at it, and the code that draws."""
     table = graph.table(table_id).model_dump(mode="json")
-    return fingerprint([table, graph.note, graph.comparable, graph.stand_ins, _drawing_code()], 12)
+    return fingerprint([table, graph.note, graph.comparable, graph.stand_ins, _noise(graph), _drawing_code()], 12)
 
 
 def claims_fingerprint(graph: Graph, study: str) -> str:
