@@ -26,7 +26,6 @@ from pipeline.study.claims.decide import verb_of
 from pipeline.study.resolve.entries import Graph
 
 MOST_CLAIMS = 3  # that README shows; those that do not hold, and main claims, are shown in any case
-SHORT = 2  # sentences on why a claim that is not a main one may not hold; the published folder has all
 MOST_NUMBERS = 250  # characters; the numbers of larger claims are in the published folder
 GAP = re.compile(r"a difference of [^;]*")  # in the reason of a verdict, with how many seeds it is from
 NOT_COMPARABLE = "Models and most data are not the papers', so the numbers cannot be compared with theirs."
@@ -121,8 +120,8 @@ def _line(graph: Graph, study: str, one: ClaimInWords, is_main: bool) -> str:
     if is_of_all and (gap := GAP.search(one.claim.reason)):
         rest.append(gap.group().replace("+/-", PLUS_MINUS))
     found = "; ".join([*_first_numbers(one), *rest])
-    if not is_main and _remark(one):
-        found += f". Possible reason: {' '.join(sentences(_remark(one))[:SHORT])}"
+    if one.short_remark and not is_main:
+        found += f". Possible reason: {one.short_remark}"
     statement = f"{title_of(graph, study)}{kind}: {plain_cell(full_statement(graph, one))}"
     return f"| {statement} | **{one.verdict}** | {plain_cell(found)} |"
 
@@ -138,12 +137,8 @@ def _first_numbers(one: ClaimInWords) -> list[str]:
 
 def _why(graph: Graph, study: str, one: ClaimInWords) -> list[str]:
     """What may explain a main claim that does not hold."""
-    text = f"A possible reason why {title_of(graph, study)}'s main claim does not hold here: {plain_cell(_remark(one))}"
-    return ["", text] * bool(_remark(one))
-
-
-def _remark(one: ClaimInWords) -> str:
-    return one.claim.remark if one.claim.verdict == "false" else ""
+    why = f"A possible reason why {title_of(graph, study)}'s main claim does not hold here: "
+    return ["", why + plain_cell(one.claim.remark)] * bool(one.short_remark)
 
 
 def origin(publication: Publication, folder: str, lock: str) -> str:

@@ -187,6 +187,15 @@ def test_first_page__surprises__are_the_claims_that_do_not_hold_with_their_numbe
     assert "MSE: 0.506" in text
 
 
+def test_first_page__surprises__say_in_two_sentences_what_they_may_come_from(write):
+    claims = make_claims()
+    refuted = next(claim for study in claims for claim in study["claims"] if claim["verdict"] == "false")
+    refuted["remark"] = "The seed was unlucky. It was 13. Nobody chose it."
+    text = words_of(write(make_tables(), claims)).partition("Claims to look at first")[2]
+    assert "May come from: The seed was unlucky. It was 13." in text.partition("Studies")[0]
+    assert "Nobody chose it" not in text.partition("Studies")[0]
+
+
 def test_first_page__study_without_a_paper__comes_first(write):
     own = make_tables()[2]
     own |= {"study": "own", "id": "own.t5"}

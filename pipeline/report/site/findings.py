@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.report.collect import Content
 from pipeline.report.records import Cell, FilledColumn, FilledRow, FilledTable
 from pipeline.report.tables.view import ShownColumn, ShownRow, TableView, join_labels, view
-from pipeline.report.words import counted, error, in_list, number
+from pipeline.report.words import counted, error, in_list, number, sentences
 from pipeline.study.claims.decide import JudgedClaim, Verdict, all_of, verb_of
 from pipeline.study.targets import command_for, target_name
 
@@ -45,6 +45,11 @@ class ClaimInWords(NamedTuple):
     @property
     def is_decided(self) -> bool:
         return self.claim.verdict in DECIDED
+
+    @property
+    def short_remark(self) -> str:
+        """Why a claim may not hold, in two sentences at most; the page of its study has all of it."""
+        return " ".join(sentences(self.claim.remark)[:2]) if self.claim.verdict == "false" else ""
 
     @property
     def so_far(self) -> str:
