@@ -20,7 +20,7 @@ from pipeline.report.tables.seed_noise import pooled, quantity_of, seed_noise
 from pipeline.results import PER_IMAGE, ScaleFolder
 from pipeline.results.records import EvalResult, Measured, TrainRecord, read_record
 from pipeline.study.claims.decide import judge
-from pipeline.study.claims.reading import FEW_SEEDS, Reading, Unavailable
+from pipeline.study.claims.reading import Reading, Unavailable, tells_more
 from pipeline.study.resolve.entries import CellEntry, Graph, RowEntry, TableEntry
 from pipeline.study.scales import elsewhere
 from pipeline.study.spec import MEAN, Column
@@ -223,18 +223,12 @@ def _cell(graph: Graph, row: RowEntry, key: str, left_out: str, freshness: Fresh
         return Cell(run=run, reason=str(error), stale=stale)
     cell = _picture(graph, entry, run, records) if entry.file else _measured(graph, entry, run, records)
     cell.seeds = [*finished]
-    if cell.spread and cell.n < FEW_SEEDS:
-        cell.error = _error_of_few(graph, cell)
+    if cell.spread and (known := graph.noise.get(quantity_of(graph, cell))):
+        noise = pooled(known)
+        cell.error = noise.spread / math.sqrt(cell.n) if tells_more(noise, cell.n - 1) else cell.error
     # The values per image of a stale result may be damaged, and what made its metric n/a may have changed.
     changes = {"stale": stale, "per_image": [], "images": "", "is_final": False}
     return cell.model_copy(update=changes) if stale else cell
-
-
-def _error_of_few(graph: Graph, cell: Cell) -> float | None:
-    """The error of a mean over few seeds, whose own spread says little: from all runs of this scale, as in verdicts."""
-    known = graph.noise.get(quantity_of(graph, cell))
-    noise = pooled(known) if known else None
-    return noise.spread / math.sqrt(cell.n) if noise and noise.dof >= cell.n else cell.error
 
 
 def _read(graph: Graph, source: str, metric: str) -> Measured:

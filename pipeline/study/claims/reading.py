@@ -20,6 +20,11 @@ class SeedNoise(NamedTuple):
     dof: int
 
 
+def tells_more(seeds: SeedNoise, dof: int) -> bool:
+    """Whether the runs of a scale tell more of the noise of a number than its own few seeds do."""
+    return 0 < dof < FEW_SEEDS - 1 and seeds.dof > dof
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a cell shows and how well it is known, in the cell's own unit."""
@@ -49,7 +54,7 @@ class Reading:
     @property
     def is_pooled(self) -> bool:
         """Whether it has few seeds, and is judged by others of this scale, too."""
-        return 0 < self.dof < FEW_SEEDS - 1 and self.seeds is not None and self.seeds.dof > self.dof
+        return self.seeds is not None and tells_more(self.seeds, self.dof)
 
     @property
     def training(self) -> tuple[float, int] | None:
